@@ -1,7 +1,7 @@
-"""What Spark looks for when it is asked for the format ``queue_over_sql``.
+"""The entry point by which Spark finds the format ``queue_over_sql``.
 
-Spark imports every top-level module whose name begins with ``pyspark_`` when it looks a format
-up, so nothing here may fail or take long.
+Spark imports every top-level module whose name begins with ``pyspark_`` when it searches for a
+format, so this module must not fail or take long.
 """
 
 from __future__ import annotations

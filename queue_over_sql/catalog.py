@@ -83,7 +83,7 @@ class Versions(Protocol):
         """Create the shared tables, or their newer columns, if they are missing."""
 
     def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
-        """Upgrade one queue."""
+        """Upgrade the tables of one queue."""
 
 
 class Catalog:
@@ -103,11 +103,11 @@ class Catalog:
         self._adopter = Adopter(connections, settings)
         self._tables: SystemTables | None = None
         self._queues: dict[str, Queue] = {}
-        # The kinds are this service's own, and stay when a queue is opened anew.
+        # The kinds belong to this service and are kept when a queue is opened again.
         self._kinds: dict[str, Kinds] = {}
-        # So are types that no record can hold.
+        # So are column types that the stored settings cannot describe.
         self._declared: dict[str, Mapping[str, TypeEngine[Any]]] = {}
-        # What was said of them need not be said at each pass of the reaper.
+        # Queues for which a warning was logged, so that the reaper does not log it in each pass.
         self._unusable: set[str] = set()
         self._lock = connections.runtime.lock()
 
@@ -188,8 +188,7 @@ class Catalog:
         return [queue for record in wanted if (queue := self._opened_or_none(record))]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
-        # Those whose table was taken away, is of another release or stays in use do not keep the
-        # others from work.
+        # A queue that cannot be opened must not stop the work on the others.
         try:
             self.checked_name(record.name)
             return self._open(record, wait=False)
@@ -273,7 +272,7 @@ class Catalog:
                 return False
             ddl.create_tables(connection, _needed(tables, settings), dialect)
             for table in (tables.live, tables.archive) if dialect.ddl_commits else ():
-                # A creator of an earlier release may have left them.
+                # An earlier release may have begun to create them and left them incomplete.
                 ddl.add_missing_columns(connection, table, dialect)
             name = tables.queue
             return registry.add_queue(
@@ -353,8 +352,8 @@ class Catalog:
         except CompileError as error:
             msg = (
                 f"columns: {shown(column.name)} has a type that this database cannot create, "
-                f"{shown(column.type)}: {_first_sentence(error)}. Give it another type, or what "
-                "is missing, such as the length of a String"
+                f"{shown(column.type)}: {_first_sentence(error)}. Use another type, or add "
+                "the missing argument, such as the length of a String"
             )
             raise ValueError(msg) from error
 
@@ -371,7 +370,7 @@ class Catalog:
     ) -> Queue:
         """The queue with the types that its columns were declared with here.
 
-        They may be of the user's own, which nobody else knows.
+        They may be the user's own types, which the stored settings do not describe.
         """
         self._declared[record.name] = types = {column.name: column.type for column in columns}
         if all(_is_same(queue.table.c[name].type, kind) for name, kind in types.items()):
@@ -391,7 +390,7 @@ class Catalog:
     def _open(
         self, record: QueueRecord, on: Connection | None = None, *, wait: bool = True
     ) -> Queue:
-        # A queue that is known may have been dropped, and made anew by an earlier release.
+        # The known queue may have been dropped, and created again by an earlier release.
         outdated = self._versions.is_outdated(record)
         if outdated and on is None:
             self._versions.upgrade(self.system(), record, wait=wait)
@@ -442,7 +441,7 @@ class Catalog:
         kinds = None if settings.adoption else self._kinds.get(name)
         if kinds is not None and settings.payload != "json":
             del self._kinds[name]
-            msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
+            msg = f"kinds need JSON payloads, but queue {name!r} has {settings.payload!r} payloads"
             raise ValueError(msg)
         return kinds
 
@@ -465,10 +464,10 @@ class ServiceParts:
     """The inner parts of a service.
 
     Attributes:
-        arrivals: told when a message arrives through this process, or is told of by another.
-        wakeups: tell other processes of messages, and hear of theirs.
+        arrivals: notified when a message arrives, from this process or another.
+        wakeups: notify other processes of messages, and receive their notifications.
         background: the jobs that run beside the callers.
-        observer: told what happens; None where nobody asked for it.
+        observer: notified of what happens; None if the service has none.
     """
 
     settings: ServiceSettings
@@ -497,7 +496,7 @@ class ServiceParts:
 
 
 class ReplyBoxesOfCatalog:
-    """The queues of a service, as those that replies go to; see ``ReplyBoxes``."""
+    """The queues of a service as ``ReplyBoxes``: as the targets of replies."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
@@ -515,7 +514,7 @@ class ReplyBoxesOfCatalog:
         self._parts.catalog.forget(name)
 
     def drop(self, name: str) -> bool:
-        """Drop a queue unless a reply to it is under way."""
+        """Drop a queue unless a transaction is sending a reply to it."""
         return self._parts.catalog.drop(name, wait=False)
 
     def orphaned(self) -> list[str]:

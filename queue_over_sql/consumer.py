@@ -76,7 +76,7 @@ class Consumer:
         self._on_register = on_register
         self._identity: Identity | None = None
         self._former: set[str] = set()
-        # One caller at a time tells what this consumer can read.
+        # Held while one caller stores the kinds that this consumer knows.
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()
         self._closed = False
@@ -89,12 +89,12 @@ class Consumer:
 
     @property
     def timeout_us(self) -> int:
-        """How long a heartbeat is valid; without end if no heartbeat thread can run."""
+        """How long a heartbeat is valid; 100 years if no heartbeat thread can run."""
         hundred_years = 100 * 365 * 86_400 * 1_000_000
         return self._settings.consumer_timeout_us if self._connections.background else hundred_years
 
     def identity(self) -> Identity:
-        """The identity to claim with: registered and alive; a new one if the former expired."""
+        """The identity to claim with. It registers if there is none or the former one expired."""
         identity = self._identity
         if identity is not None and identity.alive:
             return identity
@@ -135,7 +135,7 @@ class Consumer:
                 raise ConsumerExpired(msg, messages)
 
     def made(self, claim: Claim) -> bool:
-        """Whether this consumer made the claim with its current identity."""
+        """Whether the consumer made the claim with its current identity."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id
 
     @property
@@ -145,7 +145,7 @@ class Consumer:
         return identity is not None and identity.alive
 
     def holds(self, claim: Claim | None) -> bool:
-        """Whether a claim is of the current identity, and this is alive, without a query."""
+        """Whether this consumer is alive and made the claim with its current identity; no query."""
         identity = self._identity
         return claim is not None and identity is not None and self.made(claim) and identity.alive
 
@@ -169,8 +169,8 @@ class Consumer:
             identity.deadline = deadline
         else:
             _log.warning(
-                "Consumer %s missed its heartbeat deadline and was considered dead; it "
-                "fences itself.",
+                "Consumer %s missed its heartbeat deadline and is considered dead, so it "
+                "can no longer settle its messages.",
                 identity.consumer_id,
             )
             identity.deadline = float("-inf")

@@ -16,10 +16,10 @@ Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a ``timedelta``."""
 
 NEVER: Final = 253_402_300_799_999_999
-"""A time that never comes, in microseconds: the end of the year 9999."""
+"""Stands for "never", in microseconds: the end of the year 9999."""
 
 ALWAYS: Final = -(2**62)
-"""A time before all others, in microseconds."""
+"""A time before any message, in microseconds."""
 
 UNITS: Final = {
     "us": 1e-6,
@@ -36,9 +36,9 @@ _WITH_UNIT: Final = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A thousand years: past any use, and far from the overflow of BIGINT microseconds.
+# The limit of 1,000 years is far from the overflow of BIGINT microseconds.
 _LONGEST = timedelta(days=365_250)
-# The largest number of a BIGINT, to which nothing can be added any more.
+# The largest BIGINT; adding to it would overflow.
 _BOUND = 2**63 - 1
 _FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 
@@ -54,7 +54,7 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
         msg = f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
         raise TypeError(msg)
     if not isinstance(value, timedelta):
-        # A whole number may be too large to be asked whether it is finite.
+        # Compare first: ``math.isfinite`` fails for very large integers.
         within = -_LONGEST.total_seconds() <= value <= _LONGEST.total_seconds()
         if not within or not math.isfinite(value):
             msg = f"{argument} must be a finite number of seconds of at most 1,000 years"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-# Tables and indexes share one space of names on some engines.
+# On some engines tables and indexes share one namespace.
 TAKEN_ENDING: Final = re.compile(
     r"_(archive|dedup_keys|pkey|id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix|key_uq|json_ck)\Z"
 )
@@ -56,7 +56,7 @@ def shown(value: object, limit: int = 100) -> str:
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything
-        # Python refuses to write very large numbers, for one.
+        # For example, Python refuses to convert very large integers to text.
         return f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= limit else f"{text[:limit]}…"
 
@@ -110,7 +110,7 @@ def _never_created(sort: str, name: object) -> str:
 UNREADABLE: Final = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
 )
-"""The exceptions that Python raises for a stored value that this library did not write."""
+"""The exceptions that reading an invalid stored value may raise."""
 
 
 class QueueError(Exception):

@@ -127,7 +127,7 @@ class Published:
 
 
 OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
-"""What a publish does where the key is taken."""
+"""What a publish does if the key is taken."""
 
 
 class Status(enum.StrEnum):
@@ -161,7 +161,7 @@ class Claim:
 
 
 class Settler(Protocol):
-    """What a message needs of its queue."""
+    """The part of a queue that settles its messages."""
 
     def ack(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
     def nack(  # noqa: D102
@@ -241,6 +241,7 @@ class Message:
 
     __slots__ = (
         "_cancelled",
+        "_claim",
         "_lease_expires_at",
         "_on_cancelled",
         "_queue_max_attempts",
@@ -265,6 +266,7 @@ class Message:
         own_row: Mapping[str, Any] | None = None,
     ) -> None:
         self._row = row
+        self._claim: Claim | None = None
         self._settler = settler
         self._lease_expires_at = row.lease_expires_at
         self._queue_max_attempts = queue_max_attempts
@@ -516,7 +518,10 @@ def _text(value: Any) -> str | None:
 
 def claim_of(message: Message) -> Claim | None:
     """The stamp that fences every change of a message; None if it was only listed."""
-    return message._row.claim
+    # Made once: a worker asks several times for each message.
+    if message._claim is None:
+        message._claim = message._row.claim
+    return message._claim
 
 
 def row_of(message: Message) -> MessageRow:

@@ -92,7 +92,7 @@ class ReaperReport:
 
 
 class Observer:
-    """Is notified of what a service does: subclass it, and override the methods that you need.
+    """Is notified of what a service does. Subclass it and override the methods that you need.
 
     Pass it to ``QueueService(observer=…)``. The service calls it in the thread or event loop that
     called the verb, so its methods must be fast and thread-safe. Their exceptions are logged and
@@ -101,7 +101,7 @@ class Observer:
     """
 
     def opened(self, service: Any) -> None:
-        """A ``QueueService`` was created with this observer; it raises what this method raises."""
+        """A ``QueueService`` was created with this observer; it raises the method's exceptions."""
 
     def closing(self) -> None:
         """The service is stopping, and can still reach its database."""
@@ -193,7 +193,7 @@ class Observers(Observer):
     """Notifies several observers; their exceptions do not reach the verb."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        # What observers do not override need not be called.
+        # Methods that an observer does not override are not called.
         self._told = {
             name: [getattr(o, name) for o in observers if getattr(type(o), name) is not method]
             for name, method in vars(Observer).items()
@@ -234,7 +234,7 @@ class Observers(Observer):
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
         """Notify them."""
-        # As _tell does, without a call more.
+        # Inlined ``_tell``, which saves a call on each publish.
         for tell in self._told["published"]:
             try:
                 tell(queue, count, seconds, ids)
@@ -303,7 +303,7 @@ class Observers(Observer):
         finally:
             for wrap, wrapper in reversed(entered):
                 try:
-                    # Whatever it returns: an observer swallows no error.
+                    # Its return value is ignored, so an observer cannot suppress an error.
                     wrapper.__exit__(*failure)
                 except Exception as error:  # noqa: BLE001 - as in _tell
                     if error is not failure[1]:

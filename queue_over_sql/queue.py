@@ -47,7 +47,7 @@ def name_of(queue: object) -> str:
     Raises:
         TypeError: it is neither a queue nor a name.
     """
-    # A member of an enumeration of names has a name of its own; so have threads, files, topics.
+    # Names may also be enum members, which have a ``name`` of their own.
     name = queue if isinstance(queue, str) else getattr(queue, "name", None)
     if not isinstance(name, str) or not (name is queue or hasattr(queue, "consume")):
         msg = f"queue must be a Queue or the name of one, not {type(queue).__name__}"
@@ -97,7 +97,7 @@ class QueueCore:
         wanted = as_where(where)
         groups = settlements.grouped(messages)
         if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
-            # Some are not ours to ack, so nothing may be claimed: this acks the others and raises.
+            # Some do not belong to this consumer: ack the others, raise, and claim nothing.
             settlements.ack(messages)
         settlements.guard(messages)
         began = time.monotonic()
@@ -113,7 +113,7 @@ class QueueCore:
     def take(
         self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None
     ) -> list[Message]:
-        """Remove messages inside the caller's transaction; see ``Queue.take``."""
+        """Only kinds need the current time."""
         wanted = as_where(where)
 
         def act(target: Connection) -> list[Message]:
@@ -157,11 +157,11 @@ class QueueCore:
         return self.context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
 
     def announce(self) -> None:
-        """Wake this process's waiting consumers; the next claim searches the whole queue."""
+        """Wake this process's waiting consumers; their next claims search the whole queue."""
         self.came_back(None)
 
     def came_back(self, available_at: int | None) -> None:
-        """Note that messages returned to this place, or to any, and wake waiting consumers."""
+        """Note that messages returned to this place in the queue (None: any) and wake consumers."""
         self.claimer.look_fully(available_at)
         self.context.announce()
 
@@ -362,7 +362,8 @@ class Queue:
         try:
             yield message
         except BaseException as error:
-            # Even if it was settled: that may have been rolled back, and the fence refuses if not.
+            # Try it even if the block settled it, since that may have been rolled back. The fence
+            # refuses
             with contextlib.suppress(QueueError):
                 message.nack(error)
             raise
@@ -545,7 +546,7 @@ class Queue:
 
     def request(  # noqa: D417 - Publication describes its options
         self,
-        /,  # else `self` might be one of the columns, and no proxy could have these types
+        /,  # so that a column may be named `self`, and proxies can have these types
         payload: Any,
         *,
         timeout: Duration,

@@ -57,10 +57,10 @@ class Reaper:
         self._forget_consumer = forget_consumer
         self._chores = chores
         self._observer = observer
-        # The scheduler keeps the interval; here is only what a costly pass adds to it.
+        # The scheduler keeps the interval. This adds a pause after a slow pass.
         self._rate_limit = RateLimit(0.0, ready=True)
         self._outage = OutageLog("The reaper")
-        # What this login may not do is left to the reapers of others, and said once.
+        # Refused operations, each logged once; the reapers of other services do them.
         self._refused: set[str] = set()
 
     def run_once(self, *, patient: bool = False) -> ReaperReport:
@@ -74,7 +74,7 @@ class Reaper:
             QueueError: a queue could not be served; all others were.
         """
         began = time.monotonic()
-        # Only who was dead before the pass may be forgotten after it: all it held is back then.
+        # Fixed before the pass: only the messages of these consumers are certainly all released.
         dead = self._expired_consumers()
         report = ReaperReport(consumers=len(dead))
         failure: QueueError | None = None
@@ -89,7 +89,7 @@ class Reaper:
                 self._leave_to_others(error)
                 failure = error
             except QueueError as error:
-                # One queue that cannot be served must not keep the others from being.
+                # One queue that cannot be served must not stop the work on the others.
                 _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
                 failure = error
         report += self._do_chores()
@@ -151,7 +151,7 @@ class Reaper:
         return report + acts.unknown_kinds() + acts.prune(patient=patient)
 
 
-# How long the publisher of a batch has to drop its stages before others do.
+# How long the writer of a batch has to drop its staging tables before the reaper does.
 _ABANDONED_US: Final = 300_000_000
 _CLEANUP_SECONDS: Final = 60.0
 

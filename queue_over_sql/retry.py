@@ -72,7 +72,7 @@ class ExponentialBackoff:
             delay = min(longest, base * float(self.factor) ** max(0, attempt - 1))
         except OverflowError:
             delay = longest
-        # Jitter spreads load; it guards nothing, so a plain random number serves.
+        # Jitter only spreads load, so it needs no cryptographic random number.
         return timedelta(seconds=delay * (1 - self.jitter * random.random()))  # noqa: S311
 
 
@@ -138,7 +138,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Unregistered(ExponentialBackoff):
-    """Stands for a stored policy that this service cannot build, and is stored as that again."""
+    """Stands for a stored policy that this service cannot build, and is stored back unchanged."""
 
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -164,7 +164,7 @@ class RetryPolicies:
         for name, kind in (registered or {}).items():
             _check_registered(name, kind)
         self._kinds: dict[str, type[Any]] = {**_BUILT_IN, **(registered or {})}
-        # Settings are read again and again; each policy is complained of once.
+        # Log each policy once, although the settings are read again and again.
         self._told: set[str] = set()
         # Earlier versions stored import paths.
         self._paths = {_import_path(kind): kind for kind in (registered or {}).values()}
@@ -196,7 +196,7 @@ class RetryPolicies:
         return description
 
     def build(self, description: Mapping[str, Any]) -> RetryPolicy:
-        """Build the policy that ``describe`` wrote; its class may raise what it likes."""
+        """Build the policy that ``describe`` wrote. The policy's class may raise any exception."""
         name, arguments = description["policy"], description["arguments"]
         kind = self._kinds.get(name) or self._paths.get(name)
         if kind is None:
@@ -209,7 +209,7 @@ class RetryPolicies:
     def restore(self, stored: Mapping[str, Any]) -> RetryPolicy:
         """Build a stored policy, or ``ExponentialBackoff()`` if that fails.
 
-        The stored policy stays, even if other settings of the queue change.
+        The stored policy is kept, even if other settings of the queue change.
         """
         try:
             return self.build(stored)

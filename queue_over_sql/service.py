@@ -155,7 +155,7 @@ class QueueService:
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
         self._lock = runtime.lock()
         self._started = False
-        # By stop(): what is given back already, and whether the log says what is not.
+        # For stop(): the queues that were released, and whether the log lists the others.
         self._released: list[str] = []
         self._told_what_is_left = False
         self._schedules = Schedules(self._parts)
@@ -338,7 +338,7 @@ class QueueService:
             kind_timeout=kind_timeout,
         )
         self._parts.check_open()
-        # A name that is none may not even be a key.
+        # Check first: an invalid name may not even be hashable.
         name = self._parts.catalog.checked_name(name)
         return self.create_queues({name: asked})[name]
 
@@ -560,7 +560,7 @@ class QueueService:
         try:
             count: int = self._durable_consumer(consumer_id).drop()
         except QueueNotFound:
-            # With the queue all that it held is gone.
+            # Its messages were dropped together with the queue.
             self._forget_consumer(consumer_id)
             return 0
         return count
@@ -658,7 +658,7 @@ class QueueService:
 
     def _start_for_worker(self) -> None:
         if not self._started:
-            # It outlives the worker's run; who ends there without stop() still leaves in order.
+            # The service outlives the worker's run, and must stop at exit even without stop().
             self._parts.connections.runtime.at_exit(self.stop)
             self.start()
 
@@ -672,7 +672,7 @@ class QueueService:
         if self._parts.observer is not None:
             self._parts.observer.closing()
         self._parts.wakeups.stop()
-        # Half of the time is left for what this consumer itself holds.
+        # The other half of the time is left to release this consumer's messages.
         self._parts.connections.close_to_others(seconds / 2)
         try:
             self._retire_consumer()
@@ -730,7 +730,7 @@ class QueueService:
                 "prefix"
             )
             raise ValueError(msg)
-        # Loaded only here: the rest of the core does without durable consumers.
+        # Loaded only here, because nothing else in the core needs durable consumers.
         durable = importlib.import_module("queue_over_sql.durable.consumer")
         return durable.DurableConsumer(self.queue(found.queue), consumer_id, owner="")
 

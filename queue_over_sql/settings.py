@@ -63,7 +63,7 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Not given: a new queue gets the default, an existing queue keeps its value."""
+"""A setting that is not given: a new queue gets the default, an existing one keeps its value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Adoption:
 
     @property
     def where(self) -> str:
-        """The table's name for people, with its schema."""
+        """The table's name with its schema, for messages to people."""
         return self.table if self.schema is None else f"{self.schema}.{self.table}"
 
 
@@ -213,13 +213,13 @@ def settings_json(
 
 @dataclasses.dataclass(frozen=True)
 class StoredSettings:
-    """A queue's row of the registry; its content is checked, because anybody may have changed it.
+    """A queue's row of the registry. It is checked when it is read, because anybody may change it.
 
     Attributes:
         queue: its name.
         data: the settings as ``settings_json`` wrote them.
         adoption: the adopted table; None for an ordinary queue.
-        columns: the types of its own columns in SQL, by name.
+        columns: the SQL types of the queue's own columns, by name.
         types: the declared types, if they could be stored.
     """
 
@@ -253,10 +253,11 @@ class StoredSettings:
     def effective(
         self, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
     ) -> EffectiveSettings:
-        """Check the settings, and add the columns of the table; raises as ``read`` does."""
+        """Check the settings and add the queue's own columns; raises as ``read`` does."""
         data = self.data
         with _readable(self.queue):
-            # What is newer than the record has its default.
+            # Settings that a later release added are missing in older rows; they get their
+            # defaults.
             dedup = data.get("dedup_window_us")
             waits = data.get("kind_timeout_us")
             settings = EffectiveSettings(
@@ -358,7 +359,7 @@ def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
 
 
 def _is_plain(argument: Any) -> bool:
-    """Whether it can be part of SQL as it is: a number, a choice, or the name of a collation."""
+    """Whether a value can be used in SQL unchanged: a number, a choice, or a collation's name."""
     if isinstance(argument, str):
         return _COLLATION.fullmatch(argument) is not None
     return argument is None or isinstance(argument, int)

@@ -1,1 +1,1 @@
-"""Tests: a folder for each kind, and in it the folders of the package that they are about."""
+"""Tests: a folder for each kind of test, with subfolders as in the package."""

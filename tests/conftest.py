@@ -1,4 +1,4 @@
-"""Fixtures of all tests: those that the package offers to its users."""
+"""Fixtures of all tests: the package's own pytest plugin."""
 
 from __future__ import annotations
 

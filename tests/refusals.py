@@ -1,4 +1,4 @@
-"""Tables of what must be refused, in one test: the value that was accepted is named."""
+"""Check many values that must be refused in one test; an accepted value is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The publisher of the deployment example: an order every second, or as many as the argument says.
+"""The publisher of the deployment example: an order every second, or a given number of orders.
 
 ``python publisher.py [count]``
 """
@@ -14,7 +14,7 @@ from tasks import service
 
 
 def publish_order() -> str:
-    """Publish one order, whose number is its key: publishing it again changes nothing."""
+    """Publish one order; its number is its key, so a repeated publish changes nothing."""
     number = str(uuid.uuid4())
     items = [{"count": random.randint(1, 5), "price": 10} for _ in range(3)]  # noqa: S311 - no secret
     order = {"number": number, "items": items}
@@ -23,7 +23,7 @@ def publish_order() -> str:
 
 
 def main(count: int | None) -> None:
-    """Publish `count` orders at once, or one a second without end."""
+    """Publish `count` orders at once, or one per second without end."""
     published = 0
     while count is None or published < count:
         print(f"published order {publish_order()}", flush=True)

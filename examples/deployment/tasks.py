@@ -21,8 +21,8 @@ service = QueueService(
     os.environ.get("QUEUE_OVER_SQL_URL", "sqlite:///deployment.db"),
     observer=[PrometheusObserver(), History()],
 )
-# Creating is idempotent and safe from several servers at once; it fails where the database is down,
-# so that a container restarts until it is there.
+# Creating queues is safe to repeat and from several servers. It fails if the database is
+# unreachable, so that the container restarts until it can be reached.
 service.create_queues(
     {
         "orders": QueueSettings(lease=60.0, max_attempts=3),
@@ -43,5 +43,5 @@ def write_invoice(order: Message, connection: Connection) -> None:
 
 @worker.handle("invoices")
 def send_invoice(invoice: Message) -> None:
-    """Send an invoice: here it only shows up in the log."""
+    """Send an invoice: here it is only logged."""
     log.info("order %(order)s costs %(total)s", invoice.payload)

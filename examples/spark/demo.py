@@ -1,11 +1,11 @@
-"""Real files through the whole pipeline, with a driver that is killed on the way.
+"""Real files through the whole pipeline, with a driver that is killed.
 
     python examples/spark/demo.py [--url URL] [--folder FOLDER] [--limit N] [--output FOLDER]
 
-Each file becomes a message (``load``), Spark computes its hash and writes Parquet (``process``);
-the first driver is ended by ``kill -9`` in the middle and a second one goes on. Then the archive
-becomes a history (``export-history``), and the history a report. The account at the end must
-balance: every file once, with the hash that Python computes. Exit code 5 when it does not.
+Each file becomes a message (``load``). Spark computes its hash and writes Parquet (``process``).
+The first driver is killed by ``kill -9`` in the middle, and a second one continues. Then the
+archive becomes a history (``export-history``), and the history a report. The account at the end
+must balance: every file once, with the hash that Python computes. Exit code 5: it does not.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ UNBALANCED = 5
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the demo works on.
+    """The options of the demo.
 
     Attributes:
         url: the database.
-        folder: whose files.
-        limit: only the first so many.
-        output: where all results go.
+        folder: the folder of the files.
+        limit: the largest number of files.
+        output: the folder of all results.
     """
 
     url: str
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """What came of it; ``problems`` is empty where all agrees."""
+    """The result; ``problems`` is empty if everything matches."""
 
     files: int
     loaded: int
@@ -78,9 +78,9 @@ class Account:
     reported: int
 
     def problems(self) -> list[str]:
-        """What does not agree, one sentence each."""
+        """The differences, one sentence each."""
         found = [
-            (self.files == 0, "there was no file"),
+            (self.files == 0, "there were no files"),
             (self.loaded != self.files, f"{self.loaded} of {self.files} files were loaded"),
             (self.loaded_again > 0, f"a second load published {self.loaded_again} again"),
             (self.killed_after < 1, "no driver was killed in the middle"),
@@ -165,7 +165,7 @@ def found_files(plan: Plan) -> Iterator[tuple[str, int, datetime]]:
 
 
 def hash_of(path: str) -> str:
-    """The hash as Python computes it, to compare."""
+    """The hash as Python computes it, for comparison."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
@@ -179,13 +179,13 @@ def process_command(plan: Plan, files: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a driver, whose workers find the transformation, too."""
+    """The environment of a driver; its workers can import the transformation."""
     paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def killed_process(plan: Plan, files: int, say: Console) -> int:
-    """Start a driver, and kill it when it is well on its way; returns what it had written."""
+    """Start a driver, and kill it in the middle of its work; returns how much it had written."""
     log = plan.output / "killed-driver.log"
     with log.open("wb") as written:
         driver = subprocess.Popen(

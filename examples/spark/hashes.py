@@ -1,4 +1,4 @@
-"""The work of the demo: what Spark does with each file that a message names."""
+"""The work of the demo: what Spark computes for each file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def content_hash(path: str) -> str:
 
 
 def transform(messages: DataFrame) -> DataFrame:
-    """Files by the messages that name them, each with its content's hash."""
+    """The files named in the messages, with the hash of their content."""
     file = sql.from_json("payload", "path string, size bigint, modified timestamp")
     files = messages.select("id", file.alias("file"))
     return files.select("id", "file.*", content_hash("file.path").alias("sha256"))

@@ -1,10 +1,10 @@
 """Proxies: asynchronous objects in front of synchronous ones, whose methods run in greenlets.
 
-A proxy holds the synchronous object and has methods of the same names. What they take and do is
-written once, on the synchronous side. ``awaited``, ``awaited_as`` and ``returned_as`` take over a
-method with its whole signature. ``proxied`` declares one whose types differ, because it takes
-proxies or the caller's ``AsyncConnection``. Results that have a proxy are given as proxies, and
-proxies that are passed in stand for what they hold.
+A proxy holds the synchronous object and has methods of the same names, whose parameters and effects
+are defined only on the synchronous side. ``awaited``, ``awaited_as`` and ``returned_as`` take over
+a method with its whole signature. ``proxied`` declares one whose types differ, because it takes
+proxies or the caller's ``AsyncConnection``. Results are returned as proxies if they have one.
+Proxies in arguments are replaced by their synchronous objects.
 
 To give a synchronous class a proxy: write a subclass of ``Proxy``, decorate it with
 ``@proxy_of(TheClass)``, and list its methods.
@@ -59,7 +59,7 @@ class Proxy(Generic[S]):
 
 
 def proxy_of(sync: type) -> Callable[[C], C]:
-    """Make a class the proxy of a synchronous one: its instances are given as such proxies."""
+    """Make a class the proxy class of a synchronous class."""
 
     def register(proxy: C) -> C:
         _proxies[sync] = proxy
@@ -69,7 +69,7 @@ def proxy_of(sync: type) -> Callable[[C], C]:
 
 
 class Fact(Generic[T]):
-    """An attribute that the synchronous object knows without asking the database."""
+    """An attribute that needs no query."""
 
     def __init__(self, getter: Callable[[Any], T]) -> None:
         self._get: Callable[[Any], T] = getattr(getter, "fget", getter)
@@ -86,14 +86,14 @@ class Fact(Generic[T]):
 def awaited(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method to be awaited, with the parameters and the result of the synchronous one."""
+    """Make an awaitable method with the signature of the synchronous one."""
     return _proxied(method)
 
 
 def awaited_as(
     proxy: type[T], method: Callable[Concatenate[Any, P], Any]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The same of a method whose result has a proxy."""
+    """As ``awaited``, for a method whose result has a proxy."""
     del proxy
     return _proxied(method)
 
@@ -101,7 +101,7 @@ def awaited_as(
 def awaited_list(
     proxy: type[T], method: Callable[Concatenate[Any, P], Any]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, list[T]]]:
-    """The same of a method that returns a list of what has a proxy."""
+    """As ``awaited``, for a method that returns a list of objects with proxies."""
     del proxy
     return _proxied(method)
 
@@ -109,7 +109,7 @@ def awaited_list(
 def returned_as(
     proxy: type[T], method: Callable[Concatenate[Any, P], Any]
 ) -> Callable[Concatenate[Any, P], T]:
-    """A method that does not ask the database, so is not awaited, and whose result has a proxy."""
+    """Take over a method that needs no query, so is not awaited; its result has a proxy."""
     del proxy
     name = method.__name__
 
@@ -121,9 +121,9 @@ def returned_as(
 
 
 def proxied(method: Callable[..., Any]) -> Callable[[F], F]:
-    """Declare a method to be awaited whose types differ; its body is never run.
+    """Declare an awaitable method whose types differ; its body never runs.
 
-    Its parameters must have the names and defaults of those of the method.
+    Its parameters must have the names and defaults of the synchronous method.
     """
 
     def decorate(declared: F) -> F:
@@ -137,7 +137,7 @@ def proxied(method: Callable[..., Any]) -> Callable[[F], F]:
 
 
 async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-    """Call a function of the synchronous core in a greenlet, with proxies outside of it.
+    """Call a function of the synchronous core in a greenlet, and proxy its result.
 
     Raises:
         ClaimLost: with proxies as its ``messages``.
@@ -153,7 +153,7 @@ async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
 
 
 def outward(value: Any) -> Any:
-    """The proxy of what has one, also inside a list or as the values of a dictionary."""
+    """Replace objects by their proxies, also in a list or as values of a dictionary."""
     make = _proxies.get(type(value))
     if make is not None:
         return make(value)
@@ -165,7 +165,7 @@ def outward(value: Any) -> Any:
 
 
 def inward(value: Any) -> Any:
-    """What a proxy holds, and the synchronous side of the caller's connection or session."""
+    """Replace a proxy by its object, and the caller's connection or session by its sync side."""
     if isinstance(value, Proxy):
         return value._sync  # noqa: SLF001 - it is our own
     if isinstance(value, list | tuple | set | frozenset):
@@ -178,11 +178,11 @@ def inward(value: Any) -> Any:
 
 
 def _sync_side(connection: Any) -> Any:
-    """What the core works with of a caller's connection or session.
+    """The synchronous side of the caller's connection or session.
 
     Raises:
-        TypeError: it is a synchronous one.
-        ValueError: it was not begun.
+        TypeError: it is synchronous.
+        ValueError: it is not open.
     """
     if isinstance(connection, async_scoped_session):
         connection = connection()
@@ -206,7 +206,7 @@ def _proxied(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, An
 
     @functools.wraps(method)
     async def call(proxy: Proxy[Any], /, *args: Any, **kwargs: Any) -> Any:
-        # Looked up on the object: it may be of a subclass.
+        # Look it up on the object, which may be of a subclass.
         return await run(getattr(proxy._sync, name), *args, **kwargs)  # noqa: SLF001
 
     return call

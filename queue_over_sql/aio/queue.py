@@ -411,7 +411,7 @@ class AsyncAdoptedQueue(AsyncQueue):
 
 
 class _Receiving(AbstractAsyncContextManager[AsyncMessage | None]):
-    """The synchronous context manager, entered and left in greenlets."""
+    """The synchronous context manager; it is entered and left in greenlets."""
 
     def __init__(self, receiving: AbstractContextManager[Message | None]) -> None:
         self._receiving = receiving

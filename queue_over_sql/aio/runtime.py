@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TaskLock:
-    """A lock that one task holds at a time, as often as it likes."""
+    """A reentrant lock for tasks."""
 
     def __init__(self, me: Callable[[], Hashable]) -> None:
         self._me = me
@@ -71,7 +71,7 @@ class TaskLock:
 
 
 class TaskCondition:
-    """What happens now and then, for the tasks that wait for it."""
+    """A condition for tasks that wait for repeated events."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[bool], None] = {}
@@ -89,7 +89,7 @@ class TaskCondition:
                 timer.cancel()
 
     def notify(self, n: int = 1) -> None:
-        """It happens for as many as that, who waited longest."""
+        """Wake this many waiting tasks, the longest waiting first."""
         for happened in itertools.islice([each for each in self._waiting if not each.done()], n):
             _resolve(happened, True)  # noqa: FBT003
 
@@ -101,11 +101,11 @@ class TaskCondition:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Nothing was locked."""
+        """There is nothing to unlock."""
 
 
 class TaskEvent:
-    """What happens once."""
+    """An event that happens once."""
 
     def __init__(self) -> None:
         self._happened = False
@@ -134,7 +134,7 @@ _DRAIN_STEP = 0.01
 
 @dataclasses.dataclass
 class _Loan:
-    """A session that is lent, the place that it takes, and how often it was borrowed."""
+    """A session lent to a task, the place that it takes, and how often it was borrowed."""
 
     session: Session
     durable: bool
@@ -146,8 +146,8 @@ class TaskSessions:
     """Lends sessions to tasks; when all are lent, the next task waits for its turn.
 
     Args:
-        at_most: sessions of each kind.
-        beside: whether the caller is a job that must not wait behind the others.
+        at_most: the largest number of sessions of each kind.
+        beside: whether the caller is a background job, which must not wait behind other tasks.
     """
 
     def __init__(
@@ -163,16 +163,16 @@ class TaskSessions:
         self._free: dict[bool, list[Session]] = {True: [], False: []}
         self._places = {kind: asyncio.Semaphore(at_most) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
-        # Also those whose session is just being opened or closed.
+        # Counts sessions that are being opened or closed, too.
         self._busy: set[Hashable] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def borrow(self, *, durable: bool) -> Session:
-        """A session that no other task uses; inside an act, the one that the act runs on.
+        """A session that no other task uses; inside an act, the session of that act.
 
         Raises:
-            RuntimeError: the caller is in another event loop than the one before.
+            RuntimeError: the caller is in another event loop than the first caller.
         """
         me = self._me()
         loan = self._lent.get(me)
@@ -211,7 +211,7 @@ class TaskSessions:
             pause_on_loop(_DRAIN_STEP)
 
     def close(self) -> None:
-        """Close what is not lent now; the rest is closed when it comes back."""
+        """Close all sessions that are not lent now; the others close when given back."""
         self._closed = True
         for sessions in self._free.values():
             while sessions:
@@ -248,13 +248,13 @@ class TaskSessions:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How long it may take to connect. Drivers give up earlier, but aiomysql not on a server that lets
-# it connect and then says nothing.
+# How long a connect may take. Drivers give up earlier, except aiomysql if a server accepts the
+# connection but then does not answer.
 _OBTAIN_SECONDS = 15.0
 
 
 class TaskRunning:
-    """Work in a task of its own."""
+    """Work in its own task."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self.task = task
@@ -268,7 +268,7 @@ class TaskRunning:
 
 
 class TaskInterruption:
-    """Cancels a task, which takes that back when it goes on."""
+    """Cancels a task, and undoes this when the task has handled it."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self._task = task
@@ -284,10 +284,10 @@ class TaskInterruption:
 
 
 class EventLoop(Runtime):
-    """Tasks: what waits lets the other tasks of the loop run.
+    """Tasks: while one waits, the other tasks of the loop run.
 
     Args:
-        max_connections: how many acts may run on the database at once; a caller more waits.
+        max_connections: the largest number of acts on the database at once; further callers wait.
     """
 
     has_threads = False
@@ -325,18 +325,18 @@ class EventLoop(Runtime):
         pause_on_loop(0)
 
     def me(self) -> Hashable:
-        """The task, or the one that it does something for."""
+        """The current task, or the task on whose behalf it runs."""
         task = asyncio.current_task()
         return task if task is None else self._acting_for.get(task, task)
 
     def undisturbed(self, act: Callable[[], T]) -> T:
-        """Do it in a task of its own, which a cancelled caller waits for before it ends."""
+        """Run it in its own task. A cancelled caller waits until this task has ended."""
         task = asyncio.get_running_loop().create_task(greenlet_spawn(act))
         self._acting_for[task] = self.me()
         return await_only(_finished(task))
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
-        """Get it in a task of its own, which goes on without the caller when that is cancelled."""
+        """Get it in its own task, which continues without the caller if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(greenlet_spawn(get))
         self._acting_for[task] = self.me()
         try:
@@ -354,7 +354,7 @@ class EventLoop(Runtime):
     def start(
         self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
     ) -> Running:
-        """A task, which is cancelled when its loop ends."""
+        """Start a task, which is cancelled when its loop ends."""
         spawned = greenlet_spawn(function, *arguments)
         self._loop = asyncio.get_running_loop()
         task = self._loop.create_task(spawned, name=name)
@@ -380,9 +380,9 @@ class EventLoop(Runtime):
     def on_signals(
         self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]
     ) -> Iterator[None]:
-        """Only a loop in the main thread of a POSIX system can have that; any other goes without.
+        """Call a function on signals; only possible for a loop in the main thread on POSIX.
 
-        The function is called by the loop, between two steps of its tasks.
+        The loop calls the function between two steps of its tasks.
         """
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in numbers}
@@ -402,7 +402,7 @@ class EventLoop(Runtime):
         return AsyncIOScheduler(executors={"default": DebugExecutor()}, **SCHEDULER_OPTIONS)
 
     def at_exit(self, function: Callable[[], object]) -> None:
-        """Call it when the loop ends: ``asyncio.run()`` closes generators last of all."""
+        """Call a function when ``asyncio.run()`` closes generators, as its last step."""
 
         async def leaving() -> AsyncGenerator[None, None]:
             try:
@@ -420,7 +420,7 @@ class EventLoop(Runtime):
     def _keep(
         self, task: asyncio.Task[Any], give_back: Callable[[Any], object] | None = None
     ) -> None:
-        # The loop itself would let it be collected while it runs.
+        # The loop itself only keeps weak references to running tasks.
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if give_back is not None:
@@ -437,7 +437,7 @@ class EventLoop(Runtime):
 
 
 async def _finished(task: asyncio.Task[T]) -> T:
-    """The result of a task that goes on to its end although its caller is cancelled."""
+    """The result of a task that continues to its end even if its caller is cancelled."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

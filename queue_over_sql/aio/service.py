@@ -287,7 +287,7 @@ async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> 
 
 
 class _Core(QueueService):
-    """The synchronous service, on the runtime of an event loop."""
+    """The synchronous service on the runtime of an event loop."""
 
     def __init__(self, database: Any, event_loop: EventLoop, **settings: Any) -> None:
         self._event_loop = event_loop

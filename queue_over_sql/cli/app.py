@@ -108,7 +108,7 @@ def _globals(
 
 
 def build_app() -> typer.Typer:
-    """The Typer application with every command registered."""
+    """The Typer application with all commands."""
     app = typer.Typer(
         name="queue-over-sql",
         help=unwrapped(HELP),
@@ -126,7 +126,7 @@ def build_app() -> typer.Typer:
 
 
 def _occupy_closed_streams() -> None:
-    """Let no file or connection get the number of a closed stream: a child would write into it."""
+    """Occupy the numbers of closed standard streams, so that no file or connection gets one."""
     for stream in (sys.stdin, sys.stdout):
         if stream is None:
             os.open(os.devnull, os.O_RDWR)
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _forget_unwritten() -> None:
-    """Let the interpreter not tell again of output that failed, nor change the exit code for it."""
+    """Keep the interpreter from reporting failed output again, or changing the exit code for it."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -91,7 +91,7 @@ def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> i
         with progress_bar(output, "Exporting", count, lasting=False) as progress:
             return queue.archive.export(file, **filters.arguments(), progress=progress)
     except OSError as error:
-        # Its own text names the temporary file.
+        # The error's own text names the temporary file.
         raise OSError(f"{file} cannot be written: {error.strerror or error}") from error
 
 

@@ -83,7 +83,7 @@ def _variable(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    # An environment variable ends at a NUL; a header may hold one.
+    # An environment variable ends at a NUL, which a header may contain.
     text = value if isinstance(value, str) else to_json(value)
     return text.replace("\0", "\\0")
 
@@ -141,7 +141,7 @@ def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], No
 
 
 class _ErrorTail:
-    """Passes a command's standard error on to ours, and remembers its end."""
+    """Copies a command's standard error to ours, and remembers its end."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._stream = stream
@@ -159,12 +159,12 @@ class _ErrorTail:
                 self._end = (self._end + chunk)[-TAIL_BYTES:]
 
     def text(self) -> str:
-        """The end of what was written. A background child that holds the stream is not awaited."""
+        """The end of the output. It does not wait for a background child that holds the stream."""
         self._thread.join(DRAIN_SECONDS)
         return self._end.decode(errors="replace").strip()
 
 
-# One look may last this long, so that a signal is noticed soon.
+# The limit of one wait, so that a signal is noticed soon.
 LOOK_SECONDS = 0.25
 LONGEST_PAUSE = 30.0
 
@@ -284,7 +284,7 @@ class Consumption:
         return []
 
     def _look_for_a_pause(self) -> None:
-        # Once only: it counts messages, which is more than a look for one costs.
+        # Only once, because counting is slower than a claim.
         if not self.looked_for_a_pause:
             self.looked_for_a_pause = True
             self.tally.paused = self.queue.stats().paused
@@ -295,7 +295,7 @@ class Consumption:
         left = list(messages)
         self.tally.delivered += len(messages)
         try:
-            # It leaves alone what is settled meanwhile.
+            # It skips messages that were settled meanwhile.
             with self.keeper.keeping(self.queue, messages):
                 while left and not self.stop.asked.is_set():
                     failure = self.handler(left[0])

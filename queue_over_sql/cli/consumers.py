@@ -44,7 +44,7 @@ durable_commands = Commands(
 
 @durable_commands.add("release")
 def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Release the messages of a query that died for good; other consumers get them immediately.
+    """Release the messages of a query that will not restart; other consumers get them at once.
 
     If the query still runs, this stops it. Messages whose results it wrote but did not acknowledge
     are delivered again.
@@ -99,7 +99,7 @@ STATS_COLUMNS = (
 )
 CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
 SHOWN_OF_ID = 8
-# After this --watch looks again, however long a look takes.
+# After this time --watch refreshes, however slow a refresh is.
 _LONGEST_PAUSE = 30.0
 
 

@@ -133,7 +133,9 @@ def print_roles(
     """
     replies = reply_queue or []
     if engine is not None and not (queue or replies):
-        raise typer.BadParameter("name each --queue, because without a database they are not known")
+        raise typer.BadParameter(
+            "name each --queue, because the queues are not known without a database"
+        )
     if engine is None:
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)

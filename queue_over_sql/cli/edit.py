@@ -54,7 +54,7 @@ from queue_over_sql.queue import core_of
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
-    """Insist on either --all or filters: exactly one of them."""
+    """Require either --all or filters."""
     if filters.given and everything:
         raise typer.BadParameter("use either --all or filters, not both")
     if not filters.given and not everything:
@@ -64,19 +64,19 @@ def insist_on_choice(filters: Filters, *, everything: bool) -> None:
 
 
 def removed_how(queue: Queue) -> str:
-    """A remark for removals from an adopted table, which keeps its rows."""
+    """A note for removals from an adopted table, which keeps its rows."""
     return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " permanently"
 
 
 class Progress:
-    """How many messages are done: called with the number so far, and kept for the report."""
+    """Counts the messages that are done: called with the number so far, and kept for the report."""
 
     def __init__(self, show: Callable[[int], object]) -> None:
         self.done = 0
         self._show = show
 
     def __call__(self, done: int) -> None:
-        """Note and show the number so far."""
+        """Store and show the number so far."""
         self.done = done
         self._show(done)
 
@@ -92,10 +92,10 @@ def progress_bar(
     """Show progress on a terminal; after an error, say how many messages were done.
 
     Args:
-        output: where.
-        doing: what is done, such as ``Removing``.
-        total: counts the messages; asked only where it is shown. None: not known.
-        lasting: what is done stays done when the rest is not.
+        output: the output of the command.
+        doing: the action, such as ``Removing``.
+        total: counts the messages; called only if the bar is shown. None: unknown.
+        lasting: whether messages that are done stay done after an error.
     """
     with output.progress(total_known=total is not None) as bar:
         expected = None if bar.disable or total is None else total()
@@ -129,15 +129,15 @@ def report_finished(output: Output, queue: str, done_as: str, done: int, human: 
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """One thing to do with messages.
+    """An action on messages.
 
     Attributes:
-        name: as ``--json`` names it.
-        verb: the beginning of the question, such as ``Move``.
-        past: the beginning of the report, such as ``Moved``.
-        how: what follows the messages in both.
-        act: does it; None for removal, which goes in parts.
-        status: the only status of which it changes anything.
+        name: its name in ``--json``.
+        verb: the start of the question, such as ``Move``.
+        past: the start of the report, such as ``Moved``.
+        how: the text after the messages in both.
+        act: does it; None for the removal, which runs in parts.
+        status: the only status that it can change.
     """
 
     name: str
@@ -157,7 +157,7 @@ FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize
 def chosen_action(
     flags: dict[Action, bool], priority: int | None, delay: float | None, at: datetime | None
 ) -> Action:
-    """The action that was chosen; a usage error unless it is exactly one."""
+    """The chosen action; a usage error unless there is exactly one."""
     actions = [action for action, asked in flags.items() if asked]
     if priority is not None:
         how = f" to priority {priority}"
@@ -234,7 +234,7 @@ def edit(
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Remove, hold, move or reschedule messages that nobody has claimed.
+    """Remove, hold, move or reschedule unclaimed messages.
 
     It shows how many messages it would change and asks for confirmation. It skips claimed messages
     and reports how many. Exit code 5: it skipped some. Exit code 3: nothing matched.
@@ -301,8 +301,8 @@ def _what(count: int, queue: str) -> str:
 
 
 def _left_alone(claimed: int) -> str:
-    holders = "a consumer holds is" if claimed == 1 else "consumers hold are"
-    return f"{claimed:,} that {holders} left alone"
+    skipped = "claimed one is" if claimed == 1 else "claimed ones are"
+    return f"{claimed:,} {skipped} skipped"
 
 
 @commands.add("cancel")
@@ -385,11 +385,11 @@ def requeue(
 def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
     found, settings = selection.list(limit=2), queue.settings
     if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
-        raise typer.BadParameter("--edit is for payloads of JSON or text")
+        raise typer.BadParameter("--edit requires a queue of JSON or text payloads")
     if not found:
         return None
     if len(found) > 1:
-        raise typer.BadParameter("--edit is for one message: name it, as by --where 'id = 17'")
+        raise typer.BadParameter("--edit changes one message: choose it, as with --where 'id = 17'")
     payload, is_json = found[0].payload, settings.payload == "json"
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
     file = _edited_file(text, ".json" if is_json else ".txt")
@@ -398,7 +398,7 @@ def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
         changed = decode_json(written) if is_json else written
         encoded = encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
-        raise ValueError(f"{error}. What you wrote is in {file}") from error
+        raise ValueError(f"{error}. Your text is in {file}") from error
     file.unlink()
     return str(encoded)
 
@@ -412,9 +412,11 @@ def _edited_file(text: str, suffix: str) -> Path:
         code = subprocess.run([*shlex.split(editor), name], check=False).returncode
     except OSError as error:
         Path(name).unlink()
-        raise ValueError(f"The editor does not start: {error}. Set EDITOR.") from error
+        raise ValueError(
+            f"The editor cannot be started: {error}. Set EDITOR to another one."
+        ) from error
     if code:
-        raise ValueError(f"The editor ended with exit code {code}. What you wrote is in {name}")
+        raise ValueError(f"The editor ended with exit code {code}. Your text is in {name}")
     return Path(name)
 
 

@@ -104,7 +104,7 @@ class Filters:
 
 def sql_condition(where: str | None) -> ColumnElement[Any] | None:
     """The SQL condition as it was typed, or None."""
-    # Not text(): a colon in it would begin a parameter. The line's end ends a comment.
+    # Not text(), for which a colon begins a parameter. The line break ends a comment.
     return None if where is None else literal_column(f"({where}\n)")
 
 

@@ -133,7 +133,7 @@ READ_BYTES = 1 << 20
 
 
 def is_standard_input(stream: BinaryIO) -> bool:
-    """Whether `stream` is this process's standard input, whose size is not known."""
+    """Whether `stream` is this process's standard input, whose size is unknown."""
     return sys.stdin is not None and stream is sys.stdin.buffer
 
 
@@ -201,12 +201,12 @@ class LineSource:
 
     def _available_lines(self) -> Iterator[list[bytes]]:
         begun: list[bytes] = []
-        # Buffered streams of standard input and of files all have read1, BinaryIO does not say so.
+        # Streams of standard input and of files have read1, though BinaryIO lacks it.
         read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
         while chunk := read(READ_BYTES):
             complete, newline, rest = chunk.rpartition(b"\n")
             if newline:
-                # Joined once only: a long line comes in many chunks.
+                # Join only once, because a long line arrives in many chunks.
                 yield b"".join((*begun, complete)).split(b"\n")
                 begun = []
             begun.append(rest)

@@ -143,7 +143,7 @@ def message_options(
 
 
 def message_keywords(**given: Any) -> dict[str, Any]:
-    """The same for a verb that takes the queue's own columns as keywords."""
+    """The same, for a verb with the queue's own columns as keywords."""
     options = message_options(**given)
     columns = options.pop("columns", {})
     return {**options, **columns}
@@ -153,13 +153,13 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation unless `yes`; a no ends the command with exit code 1."""
     if yes:
         return
-    # Not typer.confirm: it writes a blank to standard output, where only results belong.
+    # Not typer.confirm, which writes a space to standard output, where only results belong.
     sys.stderr.write(f"{question} [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline() if sys.stdin else ""
     if not (answer and sys.stdin.isatty()):
         sys.stderr.write("\n")
     if answer.strip().lower() not in {"y", "yes"}:
-        hint = "" if answer else " Nobody answered: add --yes to skip the question."
+        hint = "" if answer else " There was no answer. Add --yes to skip the question."
         sys.stderr.write(f"Aborted.{hint}\n")
         raise typer.Exit(ExitCode.FAILED)

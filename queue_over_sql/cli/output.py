@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 
 def insist_on_output() -> None:
-    """Refuse to work when standard output is closed: nobody would learn what was done."""
+    """Refuse to work if standard output is closed, because the results would be lost."""
     if sys.stdout is None:
         raise ValueError(
             "standard output is closed, so nothing was done; redirect it to /dev/null if you do "
@@ -39,13 +39,13 @@ def insist_on_output() -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process by itself."""
+        """Override Rich, which would end the process."""
         raise BrokenPipeError
 
 
 @dataclass
 class Output:
-    """Writes for a person (Rich tables and notes) or, with `machine`, as JSON lines."""
+    """Writes for people (Rich tables and notes) or, with `machine`, as JSON lines."""
 
     machine: bool = False
     out: Console = field(default_factory=_Console)
@@ -66,13 +66,13 @@ class Output:
         if self.machine:
             self.line(to_json(fields))
         elif human is not None:
-            # As a note: one line for a pipe, however long it is.
+            # As a note, so that a pipe gets one line, whatever its length.
             soft_wrap = not self.out.is_terminal
             self.out.print(escape(visible(human)), highlight=False, soft_wrap=soft_wrap)
 
     def note(self, text: str) -> None:
         """Write a message for a person to standard error."""
-        # Broken into lines for a terminal only: a pipe gets each remark as one line.
+        # Wrapped only on a terminal; a pipe gets each note as one line.
         soft_wrap = not self.err.is_terminal
         text = escape(visible(hide_passwords(text)))
         self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
@@ -84,7 +84,7 @@ class Output:
         self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
 
     def nothing(self, text: str) -> NoReturn:
-        """Say that nothing was found, and end with the exit code for that."""
+        """Report that nothing was found, and end with the exit code for that."""
         self.note(text)
         raise typer.Exit(ExitCode.NOTHING)
 
@@ -141,7 +141,7 @@ class Output:
 
         Its steps are whatever the task counts, or bytes.
         """
-        # Loaded where it is shown: few commands have a bar.
+        # Loaded only if it is shown, because few commands have a bar.
         from rich import progress
 
         class Rate(progress.ProgressColumn):
@@ -171,8 +171,8 @@ def build_table(
 ) -> Table:
     """A plain Rich table.
 
-    A column named with a leading ``#`` is set to the right; those with a leading ``…`` share what
-    the others leave of `width`, and longer texts in them are cut.
+    A column with a leading ``#`` is right-aligned. Columns with a leading ``…`` share the rest of
+    `width`, and their longer texts are cut.
     """
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in columns:
@@ -201,7 +201,7 @@ def _widths_of_cut_columns(
     cut = {place: needed[place] for place, name in enumerate(columns) if name.startswith("…")}
     left = width - sum(needed.values()) + sum(cut.values()) - 2 * (len(columns) - 1)
     limits: dict[int, int] = {}
-    # The shortest first: what it does not use is there for the others.
+    # The shortest first, because the others may use what it leaves.
     for place, wanted in sorted(cut.items(), key=lambda item: item[1]):
         share = left // (len(cut) - len(limits))
         limits[place] = min(wanted, max(NARROWEST_CUT, share))

@@ -64,16 +64,16 @@ PATIENCE_SECONDS = 5.0
 
 
 class _EnoughError(Exception):
-    """Ends the transaction, so that nothing of it stays."""
+    """Ends the transaction with a rollback."""
 
 
 def first_refused(
     service: QueueService, queue: Queue, batch: Sequence[Publication], on_conflict: OnConflict
 ) -> tuple[int, Exception] | None:
-    """The index in `batch` of the first message that is rejected by itself, and the reason.
+    """The index in `batch` of the first message that is rejected, and the reason.
 
-    None if that is not known: each is accepted alone, the search takes too long, or the database is
-        not reachable. Nothing is published.
+    None if that is unknown, because each is accepted alone, the search takes too long, or the
+        database cannot be reached. Nothing is published.
     """
     found: list[tuple[int, Exception]] = []
 
@@ -158,9 +158,9 @@ def publish_lines(
 ) -> None:
     """Publish the lines of `path` (None or ``-``: standard input), `batch` in one transaction.
 
-    Exits with code 1 after an error, 4 when the database cannot be reached, and 2 after a line that
-    is no message; in all cases, and when it is interrupted, everything before the failed batch or
-    line is published, and the message says from which line on to go on.
+    Exits with code 1 after an error, 4 if the database cannot be reached, and 2 after an invalid
+    line. In all cases, and after an interrupt, everything before the failed batch or line is
+    published, and the message says with which line to continue.
     """
     outcomes: Counter[str] = Counter()
     at_work: Batch | None = None

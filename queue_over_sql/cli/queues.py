@@ -100,7 +100,7 @@ def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -
         outcome, separator, value = text.rpartition("=")
         if separator and outcome not in {*Outcome}:
             raise typer.BadParameter(
-                f"{outcome!r} is none of {', '.join(Outcome)}", param_hint=option
+                f"{outcome!r} is not one of {', '.join(Outcome)}", param_hint=option
             )
         if outcome in values:
             raise typer.BadParameter(f"{text!r} sets the same value twice", param_hint=option)
@@ -201,7 +201,7 @@ def create(
         max_payload_bytes=max_payload_bytes,
         columns=[parse_column(spec) for spec in column] if column else None,
     )
-    # None is a value of these: for ever, any number, not at all.
+    # For these, None is a value: forever, any number, or not at all.
     if archive_ttl:
         settings["archive_ttl"] = _by_outcome(archive_ttl, "--archive-ttl", _kept_for)
     if archive_limit:
@@ -241,7 +241,7 @@ def list_queues(
     """List the queues of the database with their settings. Exit code 3: there is none."""
     with session.connect() as service:
         queues = service.queues(temporary=temporary)
-        # An empty column would only take room.
+        # An empty column would waste space.
         rare = any(rare_settings(queue.settings) for queue in queues)
         session.output.listing(
             queues,
@@ -380,7 +380,7 @@ def adopt(
 
 
 def _enqueue(queue: AdoptedQueue, where: str | None, output: Output) -> int:
-    # A colon would be the beginning of a parameter.
+    # A colon would begin a parameter.
     condition = sql_condition(where)
     with output.progress() as bar:
         task = bar.add_task("Enqueueing", total=queue.count_new(condition))

@@ -212,7 +212,7 @@ def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:
 
 def _show(session: Session, queue: Queue, found: Sequence[Message], *, archive: bool) -> None:
     when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
-    # Empty columns would take room from the payload.
+    # Empty columns would take space from the payload.
     kind = ("kind",) if any(message.kind for message in found) else ()
     error = ("…last error",) if any(message.last_error for message in found) else ()
     session.output.listing(

@@ -202,20 +202,20 @@ class Session(typer.Context):
 
     @contextmanager
     def queue(self, name: str) -> Iterator[Queue]:
-        """The queue `name` on a service as of `connect`."""
+        """Open the queue `name` on a service of ``connect``."""
         with self.connect() as service:
             yield service.queue(name)
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The queues whose names begin so, for the shell; none where the database cannot be asked."""
+    """Names of queues with this prefix, for completion; none if the database does not answer."""
     at: Any = context
     given = Connection()
     while at is not None:
         said = {field.name: at.params.get(field.name) for field in fields(Connection)}
         given, at = given.over(Connection(**said)), at.parent
     given = given.over(environment())
-    # A shell shows what a completion writes, errors and warnings too, in the middle of the line.
+    # A shell prints everything that a completion writes, in the middle of the line.
     logging.disable()
     try:
         session = Session(context.command, obj=given)
@@ -226,7 +226,7 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 class _Command(TyperCommand):
-    """A command with the options for the database beside its own.
+    """A command with the database options in addition to its own.
 
     Errors of the library end the process with their exit code and one message, never a traceback.
     """
@@ -248,19 +248,19 @@ class _Command(TyperCommand):
             return super().invoke(ctx)
 
     def _by_options(self, text: str) -> str:
-        # The library's errors name arguments of Python.
+        # The library's errors use argument names of Python.
         options = {str(param.name): max(param.opts, key=len) for param in self.params}
         named = {name: given for name, given in options.items() if given.startswith("--")}
-        # Of those that may be given again and again the library knows the plural.
+        # For repeatable options the library uses plural names.
         named |= {f"{name}s": given for name, given in named.items() if f"{name}s" not in options}
         words = _WORD if text.startswith(_CHOICES) else _ARGUMENT
         return words.sub(lambda found: named.get(found[0], found[0]), text)
 
 
-# A word with an underscore is no English word. Others are arguments at the beginning only.
+# Words with an underscore are always names. Other words are names only at the beginning.
 _ARGUMENT = re.compile(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"])|\A[a-z]+(?= must |:)")
 
-# "use delay or at, not both" names arguments wherever it can.
+# "use delay or at, not both" has argument names everywhere.
 _CHOICES = ("give ", "use ")
 _WORD = re.compile(r"(?<![\w'\"./-])[a-z_]+(?![\w'\"])")
 
@@ -323,11 +323,11 @@ def errors_as_exit_codes(output: Output, by_options: Callable[[str], str] = str)
         output.error(by_options(in_words(error)))
         raise typer.Exit(exit_code_of(type(error))) from error
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does: no error, but no more output either.
+        # The reader of our output has closed it, as `head` does: no error, but no more output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(ExitCode.READER_GONE) from None
     except ValueError as error:
-        # The library's word for an argument that it refuses: here that came from an option.
+        # The library's error for an invalid argument, which came from an option here.
         output.error(by_options(str(error)))
         raise typer.Exit(ExitCode.USAGE) from error
     except (SQLAlchemyError, OSError) as error:

@@ -51,7 +51,7 @@ def exit_code_of(kind: type[QueueError]) -> ExitCode:
 
 
 _POLL_SECONDS = 0.05
-# How long a process goes on that was told to stop at once: enough for a database that answers.
+# How long a process that must stop at once may continue: enough for a healthy database.
 _AT_ONCE_SECONDS = 0.7
 _TWICE = 2
 
@@ -59,8 +59,8 @@ _TWICE = 2
 class Flag:
     """An event that a signal handler may set at any moment, and the main thread waits for.
 
-    Not ``threading.Event``: its lock may be held by the very code that the signal interrupts, and
-    an untimed wait for it does not return to run a handler when another thread took the signal.
+    Not ``threading.Event``: the interrupted code may hold its lock, and an untimed wait for it does
+    not return to run a handler if another thread got the signal.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Flag:
         self._set = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until it is set, at most `timeout` seconds; tells whether it is."""
+        """Sleep until it is set, at most `timeout` seconds; returns whether it is."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._set:
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
@@ -91,7 +91,7 @@ class Stop:
     Attributes:
         asked: set by the first request.
         now: set by the second one.
-        awaits_command: whether a command was told to end, and has not ended yet.
+        awaits_command: whether a command was told to end and has not ended yet.
     """
 
     def __init__(self) -> None:
@@ -100,13 +100,13 @@ class Stop:
         self.awaits_command = False
 
     def ask(self) -> None:
-        """Count one more request: the first one means finish and stop, the second one stop now."""
+        """Count a request: the first one means finish and stop, the second one stop now."""
         (self.now if self.asked.is_set() else self.asked).set()
 
 
 @contextmanager
 def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
-    """Within the block SIGINT and SIGTERM only set the `Stop`; afterwards the old handlers return.
+    """Let SIGINT and SIGTERM only set the `Stop` during the block; then restore the old handlers.
 
     Args:
         at_once: whether a second signal ends a process that waits for a database.
@@ -151,7 +151,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _ending_at_once(stop: Stop) -> Iterator[None]:
-    """Hear of signals in a thread, too: the main one hears nothing while it is inside of Java."""
+    """Watch for signals in a thread, too, because the main thread misses them inside Java."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)  # noqa: FBT003 - its only form
     left = threading.Event()

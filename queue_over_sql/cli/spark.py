@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 PANEL: Final = "Spark"
-# What Spark says where the format refuses what it was given, before anything was read or written.
+# Spark's texts if the format refuses its options before anything was read or written.
 _MAKING: Final = ("Failed to create Python data source", "Failed to initialize Python data source")
 
 MasterOption = Annotated[
@@ -77,7 +77,7 @@ def spark_session(
         session.output.error(text)
         raise typer.Exit(code) from error
     finally:
-        # Where the JVM has gone already there is nothing left to stop.
+        # If the JVM has ended, there is nothing to stop.
         with _without_spark(lambda: True):
             spark.stop()
 
@@ -94,7 +94,7 @@ def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _without_spark(allowed: Callable[[], bool]) -> Iterator[None]:
     def is_told(record: logging.LogRecord) -> bool:
-        # Py4J logs a command that was on its way, with its traceback, by the root logger.
+        # Py4J logs an interrupted command, with its traceback, to the root logger.
         return not (allowed() and "py4j" in record.pathname)
 
     root = logging.getLogger()
@@ -146,7 +146,7 @@ def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
     if isinstance(kind, type) and issubclass(kind, errors.QueueError):
         return raised.text or name, exit_code_of(kind)
     if raised.kind == "ValueError" and any(words in str(error) for words in _MAKING):
-        # The format's word for an option that it refuses.
+        # The format's error for an invalid option.
         return raised.text, ExitCode.USAGE
     return str(raised), ExitCode.FAILED
 
@@ -156,13 +156,15 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
     for pair in conf:
         name, separator, value = pair.partition("=")
         if not separator or not name.startswith("spark."):
-            raise typer.BadParameter(f"{pair!r} is not spark.….=VALUE", param_hint="--conf")
+            raise typer.BadParameter(
+                f"{pair!r} is not a setting such as spark.driver.memory=4g", param_hint="--conf"
+            )
         settings[name] = value
     return settings
 
 
 def check_function(target: str, default: str) -> bool:
-    """Reject what is not a function; returns whether it could be imported without a session.
+    """Refuse other values than functions; returns whether the import needed no session.
 
     ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` need a session when the module
     is imported. An error inside the module itself is raised unchanged.

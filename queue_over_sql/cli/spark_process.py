@@ -45,7 +45,7 @@ class Left:
 
 
 def left_in(session: Session, queue: str, consumer: str) -> Left | None:
-    """Count the unfinished messages of a queue, from the view of a query's durable consumer.
+    """Count the unfinished messages of a queue, as a query's durable consumer sees them.
 
     None if the database does not answer.
     """
@@ -171,7 +171,7 @@ def process(
     """
     if output is None and to is None:
         raise typer.BadParameter("give --output, --to, or both")
-    # What is wrong with a name is told before Spark is started.
+    # Report a wrong name before Spark is started.
     for name in filter(None, (target, message)):
         check_function(name, _FUNCTION)
     url, options = session.url, parse_texts(option or (), "--option")
@@ -212,7 +212,7 @@ def process(
 
 
 class _Done:
-    """What the query has told so far."""
+    """The query's progress so far."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -255,6 +255,6 @@ def _follow(query: StreamingQuery, done: _Done, show: Callable[[], object], stop
 
 
 def _let_workers_import(folder: str) -> None:
-    """Let Spark's workers find the module of the transformation where this process found it."""
+    """Let Spark's workers import the transformation's module from the same place."""
     paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

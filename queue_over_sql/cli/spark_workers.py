@@ -95,7 +95,7 @@ def workers(
     Each worker is a normal consumer, with heartbeat, leases, retries and dead letters. The report
     at the end counts the handled and the failed messages. Exit code 5: there were dead letters.
     """
-    # What is wrong with the name is told before Spark is started.
+    # Report a wrong name before Spark is started.
     importable = check_function(target, _FUNCTION)
     url, ends = session.url, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
@@ -128,7 +128,7 @@ def workers(
 
 
 class _Shown:
-    """Shows how far the workers are; a second signal ends it without waiting for handlers."""
+    """Shows the workers' progress; a second signal stops them without waiting for handlers."""
 
     def __init__(self, bar: Progress, queue: str, stop: Stop) -> None:
         self._bar = bar

@@ -1,4 +1,4 @@
-"""The command `serve`, and those of `token`: who may come in over HTTP."""
+"""The command `serve`, and the commands of `token` for the HTTP users."""
 
 from __future__ import annotations
 
@@ -188,11 +188,11 @@ def serve(
     host, port = read_address(http)
     start_logging("info")
     with session.connect(consumer_name="serve") as service:
-        # Leases of clients of the API end by a reaper, and there may be no other.
+        # A reaper must end the leases of API clients, and there may be no other one.
         try:
             service.start()
         except QueueError as error:
-            # A database that takes no writes can be looked at.
+            # A read-only database can still be shown.
             _log.warning("This server runs no reaper: %s", error)
         store = WebStore(parts_of(service), WebSettings())
         has_tokens = store.prepare() and bool(store.tokens())
@@ -220,7 +220,7 @@ def serve(
 
 
 def fields(token: Token) -> dict[str, Any]:
-    """A token as JSON-ready values, without what is stored of the token itself."""
+    """A token as JSON-ready values, without its hash."""
     names = ("name", "role", "created_at", "expires_at")
     return {name: getattr(token, name) for name in names}
 

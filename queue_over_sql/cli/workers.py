@@ -66,18 +66,18 @@ SUPERVISED = "--supervised"
 """The hidden option of workers that a supervisor started."""
 FIRST_RESTART, LAST_RESTART = 0.5, 30.0
 _LOOK_SECONDS = 0.1
-# A process that ran for so long starts again after the shortest pause.
+# A process that ran for this long restarts after the shortest pause.
 _STEADY_SECONDS = 30.0
-# Wrong usage, or no such queue: where the first process ends so, another would, too.
+# Wrong usage, or no such queue: another process would end in the same way.
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
-# None: it runs. The last one: it was told to stop before it could drain.
+# None: it is running. The last one: it was told to stop before it could drain.
 _IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
 _HOW = {1: "finish their current messages", 2: "stop immediately"}
-# What a supervisor says to its processes: to stop, and to say how they are.
+# The supervisor's requests to its processes: stop, and report their health.
 _STOP, _ASK = b".", b"?"
-# How long they have for that, how long what they say counts, and how long they may take to start.
+# How long they have to stop, how long a report is valid, and how long a start may take.
 _ANSWER_SECONDS, _FRESH_SECONDS, _STARTING_SECONDS = 4.0, 1.0, 60.0
-# How long ago the supervisor may have looked after them.
+# How long ago the last look of the supervisor may be.
 _LATE_SECONDS = 30.0
 _SOURCES_SECONDS = 0.5
 
@@ -203,7 +203,7 @@ def probing(probed: Probed, address: str | None) -> Iterator[None]:
 
 
 def metrics_pages(*collectors: object) -> dict[str, Callable[[], Page]]:
-    """The metrics page, with those of more collectors; none without prometheus_client."""
+    """The metrics page, with further collectors; none without prometheus_client."""
     from queue_over_sql.observability.probes import Page
 
     if not _has_prometheus():
@@ -302,7 +302,7 @@ class JsonLogFormatter(logging.Formatter):
         return json.dumps(shown, default=str)
 
 
-# What each record has: all others are of `extra`.
+# The attributes of every record; all others come from `extra`.
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
@@ -317,7 +317,7 @@ def start_logging(level: str, form: str = "text", *, show_process: bool = False)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLogFormatter() if form == "json" else text)
     logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
-    # Its line per job and run says nothing that ours do not.
+    # APScheduler's line per job and run adds nothing to ours.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
@@ -331,9 +331,9 @@ def supervise(
     process that ends by itself with exit code 0 is not restarted.
 
     Args:
-        arguments: of ``queue-over-sql`` in each process.
+        arguments: the arguments of ``queue-over-sql`` in each process.
         count: how many processes.
-        http: address at which to answer probes for all of them.
+        http: the address for the health probes of all of them.
         reload: whether to drain and restart them whenever a Python file here changes.
     """
     sources = _Sources() if reload else None
@@ -383,7 +383,7 @@ class _Sources:
         self._looked_at = time.monotonic()
 
     def have_changed(self) -> bool:
-        """Whether one has changed, come or gone; looks twice a second."""
+        """Whether a file was changed, added or removed; checks twice a second."""
         if time.monotonic() < self._looked_at + _SOURCES_SECONDS:
             return False
         before, self._known = self._known, self._look()
@@ -398,7 +398,7 @@ class _Sources:
                 continue
             folders[:] = [each for each in folders if not each.startswith((".", "__"))]
             for file in files:
-                # One may be gone this moment.
+                # It may just have been removed.
                 with contextlib.suppress(OSError):
                     if file.endswith(".py"):
                         path = os.path.join(folder, file)  # noqa: PTH118 - many, at each look
@@ -407,7 +407,7 @@ class _Sources:
 
 
 class _WorkerProcess:
-    """One process, and those that are started in its place."""
+    """One process, and its replacements."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "queue_over_sql", *arguments, SUPERVISED]
@@ -423,11 +423,11 @@ class _WorkerProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and is not started again."""
+        """Whether it has ended and will not be restarted."""
         return self._running is None and self._start_at is None
 
     def look(self, *, restart: bool) -> int | None:
-        """Start a process in place of one that died; the exit code of one that has just ended."""
+        """Start a replacement if it died; returns the exit code if it has just ended."""
         if not restart:
             self._start_at = None
         if self._start_at is not None and time.monotonic() >= self._start_at:
@@ -450,7 +450,7 @@ class _WorkerProcess:
         return code
 
     def start_again(self) -> None:
-        """Drain it and start another; at once where none runs."""
+        """Drain it and start another, at once if none is running."""
         if self._running is None:
             self._backoff.reset()
             self._start()
@@ -459,11 +459,11 @@ class _WorkerProcess:
             self.tell(1)
 
     def tell(self, times: int) -> None:
-        """Tell it to drain; told twice, it stops at once."""
+        """Tell it to drain; the second time, to stop at once."""
         self._say(_STOP * times)
 
     def ask(self) -> None:
-        """Ask it how it is, and forget what it said before."""
+        """Request a health report, and forget the last one."""
         if self._pipe is not None:
             with contextlib.suppress(OSError):
                 while self._pipe.recv(65_536):
@@ -471,7 +471,7 @@ class _WorkerProcess:
         self._say(_ASK)
 
     def answer(self, ends_at: float) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """What keeps it from being live, and from being ready; empty where it is."""
+        """The reasons why it is not live, and why it is not ready; empty if it is."""
         running, pipe = self._running, self._pipe
         if running is None or pipe is None:
             return {}, {"process": "it has ended" if self.is_over else "it is being restarted"}
@@ -494,14 +494,14 @@ class _WorkerProcess:
         }
 
     def let_go(self) -> None:
-        """Close the pipe that holds it: a process that still runs then drains."""
+        """Close the pipe to it, so that a running process drains."""
         if self._pipe is not None:
             self._pipe.close()
         self._running = self._pipe = None
 
     def _say(self, words: bytes) -> None:
         if self._pipe is not None:
-            # One that has just died is noticed by the next look.
+            # The next look notices a process that has just died.
             with contextlib.suppress(OSError):
                 self._pipe.send(words)
 
@@ -509,11 +509,11 @@ class _WorkerProcess:
         self._start_at, self._began = None, time.monotonic()
         # Its standard input, through which it also answers.
         self._pipe, theirs = socket.socketpair()
-        # Its other end goes on waiting for words.
+        # Its other end keeps waiting for requests.
         self._pipe.setblocking(False)  # noqa: FBT003 - its only form
         self._has_answered = False
         try:
-            # In a group of its own: Ctrl-C reaches the supervisor alone.
+            # In its own process group, so that Ctrl-C only reaches the supervisor.
             self._running = subprocess.Popen(self._command, stdin=theirs.fileno(), process_group=0)
         except OSError as error:
             self.let_go()
@@ -540,7 +540,7 @@ def _await_words(pipe: socket.socket, ends_at: float) -> None:
 
 
 class _Supervised:
-    """Answers probes for all processes of a supervisor: each of them has to be well."""
+    """Answers probes for all processes of a supervisor: each must be healthy."""
 
     def __init__(self, processes: Sequence[_WorkerProcess], count: int) -> None:
         self._processes = processes
@@ -552,7 +552,7 @@ class _Supervised:
         self._said: tuple[dict[str, str], dict[str, str]] = {}, {}
 
     def live(self) -> Report:
-        """Whether each process turns over, and this one looks after them."""
+        """Whether each process is live, and this one supervises them."""
         checks, _ = self._ask()
         late = time.monotonic() - self.looked_at
         well = late < _LATE_SECONDS
@@ -589,18 +589,18 @@ def _report(checks: Mapping[str, str]) -> Report:
 
 
 def obey_supervisor(worker: Worker, health: Health) -> None:
-    """Drain when the supervisor says so or is gone; stop immediately when it says so again.
+    """Drain when the supervisor says so or is gone; stop immediately at its second request.
 
     When asked, the process reports why it is not live or not ready.
     """
-    # Programs that handlers start must neither read what it says nor wait for it.
+    # Programs that handlers start must neither read these requests nor wait for them.
     pipe, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
 
     def answer() -> None:
         said = json.dumps([health.live().checks, health.ready().checks])
-        # Who asked may be gone.
+        # The supervisor may be gone.
         with contextlib.suppress(OSError):
             os.write(pipe, said.encode() + b"\n")
 

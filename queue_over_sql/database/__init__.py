@@ -1,1 +1,1 @@
-"""Connections, sessions, and whatever waits."""
+"""Connections, sessions, and everything that waits."""

@@ -1,8 +1,8 @@
-"""Connections of a service: sessions, retries, and errors put into our words.
+"""Connections of a service: sessions, retries, and the translation of drivers' errors.
 
-Checking a connection out of a pool for each operation costs more than a claim does. So acts run
-on connections that commit by themselves and stay open (*sessions*, one per thread). They are
-checked when they were idle and dropped when they broke.
+A checkout from a pool for each operation would cost more than a claim does. So acts run on
+autocommit connections that stay open (*sessions*, one per thread). A session is checked after it
+was idle, and dropped if it broke.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How long it waits for acts of other threads to end, so that it releases what they claim.
+# How long a stop waits for acts of other threads, so that it can release what they claimed.
 _DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
 _RETRY_SECONDS = 30.0
-# How often an act that is safe to repeat is tried again on a fresh connection.
+# How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
 
 
-# How many seconds a statement that only reads may last, for whoever runs in this context.
+# The time limit in seconds for statements that only read, in this context.
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
 
-# What drivers raise of their own for a number or a text that they cannot send.
+# The errors of drivers for numbers and texts that they cannot send.
 _UNSENDABLE = (OverflowError, UnicodeEncodeError)
 
 
@@ -90,7 +90,7 @@ def _not_sent(error: Exception) -> PayloadInvalid:
 
 
 def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
-    # An object without weak references is in no such set; Python says so in this way.
+    # An object that cannot have weak references is not in the set; ``in`` raises TypeError.
     try:
         return known in remembered
     except TypeError:
@@ -108,8 +108,8 @@ class Connections:
         database: a URL or an engine.
         runtime: how the service waits.
         silence: seconds without any answer after which nobody waits any longer.
-        forbidden: says who has a right that this login lacks, by what the server said and the
-            statement that it refused.
+        forbidden: makes the error for a missing right, from the server's message and the refused
+            statement.
     """
 
     def __init__(
@@ -128,14 +128,15 @@ class Connections:
         self.watchdog = Watchdog(runtime, silence, self._ask)
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
-        # What keeps others off a connection that is no session.
+        # Guards the connections that are not sessions.
         self._guard: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         self._once = self._run_once
         if self._opened.shared:
             shared = SharedSession(self._new_session, runtime.lock)
             self._sessions: Sessions = shared
             self._guard = shared.using
-            # To break off on the only connection of a database would be the end of it.
+            # The only connection of a database must not be broken off, or the database would be
+            # lost.
             self._once = self._run_undisturbed
         else:
             self._sessions = runtime.sessions(self._new_session, self._forked)
@@ -143,7 +144,7 @@ class Connections:
             self._guard = self._lock
         self._closed = False
         self._left_to: Hashable | None = None
-        # Pools, and connections of callers that have none.
+        # Known pools, and callers' connections that have no pool.
         self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dialects: dict[RawDriver, Dialect] = {}
         self._pid = os.getpid()
@@ -158,7 +159,7 @@ class Connections:
 
     @property
     def background(self) -> bool:
-        """Whether other threads may work on this database beside the caller."""
+        """Whether other threads may use this database while the caller does."""
         return not self._opened.borrowed
 
     @property
@@ -168,12 +169,12 @@ class Connections:
 
     @property
     def where(self) -> str:
-        """The database, for messages: never with its password."""
+        """The database, for messages to people, without its password."""
         return shown_url(self.engine.url)
 
     @property
     def dialect(self) -> QueueDialect:
-        """What this server does differently; connects at its first use, and may refuse it."""
+        """The differences of this server. The first use connects, and may refuse the server."""
         if self._dialect is None:
             with self._lock:
                 if self._dialect is None:
@@ -183,7 +184,7 @@ class Connections:
 
     @functools.cached_property
     def maintenance(self) -> Sequence[Callable[[], None]]:
-        """What this engine wants done in the background, at each interval of the reaper."""
+        """The background jobs of this engine, one run per interval of the reaper."""
         return self.dialect.maintenance(self.run, self.where)
 
     def _choose(self, connection: Connection) -> QueueDialect:
@@ -204,17 +205,17 @@ class Connections:
         creates: bool = False,
         refused: Callable[[DatabaseRefused], None] | None = None,
     ) -> T:
-        """Run an act on a connection of this caller alone.
+        """Run an act on a connection that only this caller uses.
 
         Args:
-            act: gets the connection; runs again after a deadlock, so it must have no effects of
-                its own.
+            act: gets the connection; it runs again after a deadlock, so it must have no other
+                effects.
             atomic: run it inside one transaction; otherwise each statement commits by itself.
-            durable: the commit must survive a loss of power (where that is a choice).
-            repeat: whether it is safe to run again when the connection broke and the fate of
-                its commit is unknown.
-            creates: it creates tables, which no transaction of the caller's can include.
-            refused: told when the database refuses a statement; may raise what explains it.
+            durable: whether the commit must survive a power failure (if the engine has a choice).
+            repeat: whether it is safe to run again if the connection broke and it is unknown
+                whether the transaction was committed.
+            creates: it creates tables, outside of any transaction of the caller.
+            refused: called if the database refuses a statement; it may raise a better error.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached, stayed locked, or cancelled it.
@@ -241,19 +242,19 @@ class Connections:
             except PoolTimeout as error:
                 raise self._unavailable(error) from error
             except StatementError as error:
-                # An exception of the caller's own, such as a time-out that a signal raised.
+                # An exception of the caller's own, such as a timeout that a signal raised.
                 raise error if error.orig is None else error.orig from error
             except _UNSENDABLE as error:
                 raise _not_sent(error) from error
-            # Jitter keeps writers that met once from meeting again in step.
+            # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
     @staticmethod
     @contextlib.contextmanager
     def limited(seconds: float) -> Iterator[None]:
-        """Let each act of this context that is not atomic read for so long, and write nothing.
+        """Limit each non-atomic act of this context to so many seconds and to reading.
 
-        Beyond that ``run`` raises ``DatabaseUnavailable``, whose cause is of ``CANCELLED``.
+        After that ``run`` raises ``DatabaseUnavailable``, caused by a ``CANCELLED`` error.
         """
         before = _limit.set(seconds)
         try:
@@ -262,15 +263,15 @@ class Connections:
             _limit.reset(before)
 
     def is_begun(self, connection: object) -> bool:
-        """Whether this is the connection of an atomic act of ``run``, which is not over yet."""
+        """Whether this is the connection of an atomic act of ``run`` that has not ended."""
         return connection in self._begun
 
     @contextlib.contextmanager
     def transaction(self, kept: KeptConnection | None = None) -> Iterator[Connection]:
         """A connection with a transaction for a handler: commits at the end, or rolls back.
 
-        It is begun by its first statement, so that a handler that works before it writes does
-        not hold a lock meanwhile. ``kept`` keeps the connection for the caller's next transaction.
+        The first statement begins the transaction, so a handler that works before it writes holds
+        no lock meanwhile. ``kept`` keeps the connection for the caller's next transaction.
         """
         self._check_open()
         with self._guard, self.watchdog.waiting():
@@ -283,9 +284,9 @@ class Connections:
                 kept.leave(connection)
 
     def keeping(self) -> KeptConnection | None:
-        """What keeps a connection between the transactions of one caller, who must close it.
+        """A keeper of one caller's connection between transactions; the caller must close it.
 
-        None where several callers share the only connection there is.
+        None if several callers share the only connection.
         """
         if self._opened.shared or self._opened.borrowed:
             return None
@@ -293,7 +294,7 @@ class Connections:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for a long read that begins no transaction by itself: it locks nothing."""
+        """A connection for a long read; it begins no transaction by itself and locks nothing."""
         self._check_open()
         with (
             self._guard,
@@ -306,44 +307,44 @@ class Connections:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Connection]:
-        """A connection for this caller alone that commits by itself, for what waits for long."""
+        """An autocommit connection for this caller alone, for a long wait."""
         self._check_open()
         session = self._new_session(False)  # noqa: FBT003 - what waits does not write
         try:
             with self.translated():
                 yield session.connection
         finally:
-            # What was set in its session must not go back into the pool.
+            # Its session settings must not return to the pool.
             self._drop(session)
 
     def reach(self, connection: Connection) -> None:
-        """Make sure that a connection of ``transaction()`` is there, beginning nothing on it."""
+        """Make sure that a connection of ``transaction()`` is open, without beginning one."""
         with self.translated():
             _ = connection.connection.dbapi_connection
 
     def break_off(self, connection: Connection) -> None:
-        """End a transaction of ``transaction()`` from another thread, where the engine can.
+        """End a transaction of ``transaction()`` from another thread, if the engine can.
 
-        Its user gets errors from then on, and must invalidate it. Nothing is done to the only
-        connection of a database, which the others need.
+        Its user then gets errors, and must invalidate the connection. A database's only connection
+        is left alone, because the others need it.
         """
         if self._opened.shared or self._opened.borrowed:
             return
-        # Whatever state its user has left it in.
+        # Its user may have left it in any state.
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
 
     def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
-        """A caller's connection of a driver, as one of SQLAlchemy in the caller's transaction.
+        """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
 
         Raises:
-            WrongDatabase: it is of another kind of database.
+            WrongDatabase: it belongs to another kind of database.
             ResourceClosedError: it is closed.
         """
         driver = raw.driver
         dialect = self._dialects.get(driver)
         if dialect is None:
-            # What this needs of our own dialect is known once that has connected.
+            # Our dialect has its settings only after it has connected.
             _ = self.dialect
             try:
                 dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
@@ -352,13 +353,13 @@ class Connections:
         return lent(raw, dialect)
 
     def check_same_database(self, caller: Connection, table: Table) -> None:
-        """Refuse a caller's connection that leads elsewhere, before anything is done on it.
+        """Refuse a caller's connection to another database, before anything is done on it.
 
-        Each pool of connections is asked once: both sides say which database they are in.
+        Each pool is checked once: both sides are asked which database they are in.
 
         Raises:
-            WrongDatabase: it does.
-            UnsupportedByEngine: it prepares statements where a pooler cannot have any.
+            WrongDatabase: it is connected to another database.
+            UnsupportedByEngine: it prepares statements, and its pooler cannot keep any.
         """
         # Engines with other options share the pool.
         engine, pool = caller.engine, caller.engine.pool
@@ -370,14 +371,14 @@ class Connections:
                 self.dialect.check_pooled(caller)
                 question = self.dialect.database_identity(table)
                 if question is None or self._answers_alike(caller, question):
-                    # Connections of sqlite3 cannot be remembered, and are asked without a network.
+                    # Connections of sqlite3 cannot be remembered, but asking them needs no network.
                     with contextlib.suppress(TypeError):
                         self._same_database.add(known)
                     return
         raise self._wrong(shown_url(engine.url))
 
     def hasten(self, caller: Connection) -> None:
-        """Let our statements on a caller's connection of this engine go straight to its driver."""
+        """Send our statements on a caller's connection of this engine directly to the driver."""
         ours = caller.engine.pool is self.engine.pool
         if ours and DIRECT not in caller.get_execution_options():
             go_direct(caller, within_transactions=True)
@@ -391,12 +392,12 @@ class Connections:
 
     def _answers_alike(self, caller: Connection, question: str) -> bool:
         theirs = _answer(caller, question)
-        # A database in memory has no name, and belongs to its own connection.
+        # An in-memory database has no name, and belongs to one connection.
         return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Put errors of statements on a caller's connection into our words."""
+        """Turn errors of statements on a caller's connection into our errors."""
         try:
             yield
         except DBAPIError as error:
@@ -405,7 +406,7 @@ class Connections:
             raise _not_sent(error) from error
 
     def close_to_others(self, seconds: float) -> None:
-        """Let only this caller work from now on, and wait so long for acts of others that run."""
+        """Let only this caller work from now on, and wait up to ``seconds`` for acts of others."""
         self._left_to = self.runtime.me()
         self._sessions.drain(min(_DRAIN_SECONDS, seconds))
 
@@ -416,23 +417,23 @@ class Connections:
             self.engine.dispose()
 
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
-        """Do something for which the database may take so long; whether it was done.
+        """Do something that the database must finish in this time; returns whether it did.
 
-        What is left undone meets broken connections, and gets no others.
+        After the time limit all connections are broken, and no new ones are opened.
         """
         if self.background:
             return self.watchdog.within(seconds, act)
-        # A connection of the user's own may be bound to this thread; it has no network.
+        # The user's own connection may be bound to this thread; it has no network.
         act()
         return True
 
     def refuse(self) -> None:
-        """Do nothing any more; what waits for the database is left behind."""
+        """Refuse all further work; callers that wait for the database get an error."""
         self._closed = True
         self.watchdog.stop()
 
     def close(self) -> None:
-        """Give all connections back, and dispose the engine where it is ours."""
+        """Give all connections back, and dispose of the engine if it is ours."""
         self.refuse()
         self._sessions.close()
         if self._opened.owned:
@@ -451,7 +452,7 @@ class Connections:
             )
             try:
                 if self._closed:
-                    # It was opened while the others were closed, and nobody else would close it.
+                    # It was opened while the others were closed, so it must be closed here.
                     self._drop(session)
                 self._check_open()
                 if atomic:
@@ -468,8 +469,8 @@ class Connections:
                     self._drop(session)
                 raise
             except BaseException:
-                # A signal in the middle of the driver's work leaves a connection that nobody may
-                # use again: half a command on the wire, or a transaction that holds a lock.
+                # A signal during the driver's work leaves a connection that nobody may use again:
+                # half a command was sent, or a transaction holds a lock.
                 self._drop(session)
                 raise
             finally:
@@ -506,7 +507,7 @@ class Connections:
             return act(connection)
 
     def _forked(self) -> None:
-        """After a fork the parent's connections are not ours to use or to close."""
+        """After a fork, the parent's connections must neither be used nor closed here."""
         self.engine.dispose(close=False)
         self._pid = os.getpid()
 
@@ -530,7 +531,7 @@ class Connections:
         return Session(connection, dialect.restore_session)
 
     def _set_options(self, connection: Connection) -> None:
-        # SQLAlchemy leaves an error of the driver as it is here.
+        # SQLAlchemy does not wrap the driver's error here.
         with driver_errors(connection, "AUTOCOMMIT"):
             connection.execution_options(**self._opened.session_options)
 

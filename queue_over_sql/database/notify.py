@@ -1,4 +1,4 @@
-"""What wakes a consumer between two looks: messages of this process and of others."""
+"""Wake-ups of consumers between two polls: by messages of this process and of others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals:
-    """What has arrived for one service, counted, so that nothing falls between look and wait."""
+    """Counts the arrivals of messages for one service, so that no wait misses one."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._condition = runtime.condition()
@@ -36,7 +36,7 @@ class Arrivals:
         self._waiting: set[object] = set()
 
     def announce(self, *, burst: bool = False) -> None:
-        """Something may have arrived; ``burst``: more may come of which nobody will be told."""
+        """Note that messages may have arrived; ``burst``: more may come without a notification."""
         with self._condition:
             self.count += 1
             if burst:
@@ -46,8 +46,9 @@ class Arrivals:
     def wait(self, seen: int, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Sleep until something arrives, at most ``seconds``; returns whether a burst began.
 
-        Not at all if something has arrived since the look that found nothing, when ``count`` was
-        ``seen``. ``until`` is what else ends it; ``stir()`` has it asked again.
+        It returns at once if something has arrived since ``count`` was ``seen``, which is before
+        the poll that found nothing. ``until`` may also end the wait; ``stir()`` makes it check
+        again.
         """
         me = object()
         try:
@@ -64,40 +65,40 @@ class Arrivals:
                     self._condition.wait(left)
                 return self._last_burst > seen
         finally:
-            # Wherever an interrupt hit: nobody who has left may seem to wait.
+            # Even after an interrupt the number of waiting callers must be right.
             self._waiting.discard(me)
 
     def stir(self) -> None:
-        """Have those who wait ask what else they wait for."""
+        """Let waiting callers check their ``until`` again."""
         with self._condition:
             self._condition.notify_all()
 
     def wait_for_waiting(self, seconds: float) -> bool:
-        """Sleep until somebody waits here, at most ``seconds``; whether somebody does."""
+        """Sleep until somebody waits here, at most ``seconds``; returns whether somebody does."""
         with self._waited_for:
             if not self._waiting:
                 self._waited_for.wait(seconds)
             return bool(self._waiting)
 
     def interrupt(self) -> None:
-        """End ``wait_for_waiting`` of another."""
+        """End the ``wait_for_waiting`` of another thread."""
         with self._waited_for:
             self._waited_for.notify_all()
 
 
 _log = logging.getLogger(__name__)
 
-# So long after it told of a queue a process tells of it again.
+# A process notifies about the same queue again after this time at the earliest.
 _BURST_SECONDS: Final = 0.01
-# Of so many queues it is remembered when they were told of: replies have queues that come and go.
+# The largest number of queues whose last notification is remembered; reply queues come and go.
 _MOST_TOLD: Final = 1000
-# How long a watch goes on before it is asked whether somebody still waits.
+# How long a watch lasts before it checks whether somebody still waits.
 _WATCH_SECONDS: Final = 1.0
-# How often what it heard is taken while nobody waits: the server has limited room for the rest,
-# and without any it refuses to commit what tells of messages.
+# How often notifications are read while nobody waits. The server's buffer for them is limited, and
+# when it is full, commits with notifications fail.
 _IDLE_SECONDS: Final = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
-# How long the end of a service waits for the end of its watch.
+# How long the stop of a service waits for its watch to end.
 _END_SECONDS: Final = 1.0
 
 
@@ -105,10 +106,10 @@ class WakeUps:
     """The wake-ups of one service.
 
     Args:
-        connections: to its database.
-        arrivals: what is told of messages.
+        connections: the connections to its database.
+        arrivals: notified of messages.
         wanted: whether this service has opened a queue, by the full name of its table.
-        enabled: False to neither tell nor watch.
+        enabled: False neither to notify nor to watch.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class WakeUps:
         self._connections = connections
         self._arrivals = arrivals
         self._wanted = wanted
-        # A database of one connection has no other processes.
+        # No other process can use a database that is one connection.
         self._enabled = enabled and connections.has_others
         self._lock = connections.runtime.lock()
         self._told_at: dict[str, float] = {}
@@ -133,7 +134,7 @@ class WakeUps:
         self._ended = connections.runtime.event()
 
     def tell(self, sql: StatementCache) -> None:
-        """Tell other processes of a queue whose new messages are committed."""
+        """Notify other processes of a queue whose new messages are committed."""
         if not self._is_news(sql):
             return
         try:
@@ -147,9 +148,9 @@ class WakeUps:
             )
 
     def tell_on(self, connection: Connection, sql: StatementCache) -> None:
-        """The same of messages that are there when the caller's transaction commits.
+        """As ``tell``, when the caller's transaction commits.
 
-        Not of one in two phases: PostgreSQL refuses to prepare it once it has executed NOTIFY.
+        Not in a two-phase transaction, because PostgreSQL cannot prepare one that used NOTIFY.
         """
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             return
@@ -157,30 +158,30 @@ class WakeUps:
             self._connections.dialect.notifications.tell(connection, sql)
 
     def listen(self) -> None:
-        """Watch for messages of others from now on."""
+        """Start to watch for messages of others."""
         if not self._enabled or self._closed or (self._running and self._pid == os.getpid()):
             return
         with self._lock:
             if self._running is None or self._pid != os.getpid():
-                # A watch of the parent's, whose sockets a fork shares, is not ours to interrupt.
+                # A fork shares the sockets of the parent's watch, which must not be interrupted.
                 self._pid, self._watch = os.getpid(), None
                 start = self._connections.runtime.start
                 self._running = start("queue-over-sql-wake-ups", self._run)
 
     def await_next_look(self, seen: int, pauses: Backoff, left: float = math.inf) -> None:
-        """Sleep until something arrives or it is time to look again.
+        """Sleep until something arrives or the next poll is due.
 
         Args:
-            seen: the count of arrivals before the look that found nothing.
-            pauses: between the looks; see ``look_pauses``.
-            left: seconds after which nobody wants to look any more.
+            seen: the count of arrivals before the poll that found nothing.
+            pauses: between the polls; see ``look_pauses``.
+            left: seconds until the caller stops polling.
         """
         self.listen()
         if self._arrivals.wait(seen, min(left, pauses.pause())):
             pauses.reset()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._closed = True
         self._ended.set()
         with self._lock:
@@ -193,7 +194,7 @@ class WakeUps:
         running.join(_END_SECONDS)
 
     def _is_news(self, sql: StatementCache) -> bool:
-        """Whether a queue's messages are worth a word now: not so soon after the last one."""
+        """Whether to notify about a queue now: not too soon after the last time."""
         if not self._enabled or not self._connections.dialect.notifications.tells_others:
             return False
         name, now = sql.subject.live.fullname, time.monotonic()
@@ -232,7 +233,7 @@ class WakeUps:
         if watch is None:
             return False
         self._watch = watch
-        # What came before the watch began was not told.
+        # Messages from before the watch began were not notified.
         self._arrivals.announce()
         with contextlib.closing(watch):
             while not self._closed:

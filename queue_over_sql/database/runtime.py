@@ -1,4 +1,4 @@
-"""Whatever waits or runs beside the caller, so that one core serves threads and a loop."""
+"""Waits and background work, behind one interface for threads and event loops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 
 
 class Lock(contextlib.AbstractContextManager[object], Protocol):
-    """A lock that its holder may take again; it may be held while SQL runs."""
+    """A reentrant lock; it may be held while SQL runs."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: D102
     def release(self) -> None: ...  # noqa: D102
 
 
 class Condition(contextlib.AbstractContextManager[object], Protocol):
-    """What happens now and then, for those who wait for it; used inside its own ``with``."""
+    """A condition for repeated events; use it inside its own ``with``."""
 
     def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
     def notify(self, n: int = 1) -> None: ...  # noqa: D102
@@ -40,7 +40,7 @@ class Condition(contextlib.AbstractContextManager[object], Protocol):
 
 
 class Event(Protocol):
-    """What happens once; may be set from the handler of a signal."""
+    """An event that happens once; a signal handler may set it."""
 
     def is_set(self) -> bool: ...  # noqa: D102
     def set(self) -> None: ...  # noqa: D102
@@ -48,29 +48,30 @@ class Event(Protocol):
 
 
 class Running(Protocol):
-    """Work that was started beside the caller."""
+    """Work that was started in the background."""
 
     def is_alive(self) -> bool: ...  # noqa: D102
     def join(self, timeout: float | None = None) -> None: ...  # noqa: D102
 
 
 class Interruption(Protocol):
-    """Ends what one caller does, from elsewhere; the caller goes on after that."""
+    """Interrupts one caller from elsewhere; afterwards the caller continues."""
 
     def begin(self) -> None:
-        """Have the caller's present wait, or its next, raise."""
+        """Let the caller's present wait, or its next one, raise."""
 
     def end(self) -> bool:
-        """For the caller: it went on. Whether somebody else has told it to stop."""
+        """The caller has continued; returns whether somebody else has interrupted it, too."""
 
 
 class Turn:
-    """When a loop that runs beside its callers comes round again, for who asks whether it does.
+    """The progress of a background loop, for health checks.
 
     Attributes:
         name: of the loop, for people.
-        due_at: by when it comes round unless it waits for the database, on the monotonic clock.
-        thread: that it runs in; None before it begins.
+        due_at: when its next round is due, on the monotonic clock; it may wait longer for the
+            database.
+        thread: the thread that it runs in; None before it starts.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,25 +80,25 @@ class Turn:
         self.thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """The calling thread runs the loop from now on."""
+        """Note that the calling thread runs the loop from now on."""
         self.thread, self.due_at = threading.current_thread(), time.monotonic()
 
     def end(self) -> None:
-        """It is over, and nobody shall miss it."""
+        """Note that the loop has ended, so that health checks do not expect it."""
         self.thread, self.due_at = None, math.inf
 
 
 class Runtime:
-    """How one service waits, and does several things at once: here in threads.
+    """How one service waits and runs work in the background: here with threads.
 
-    Whoever calls waits by itself, and the operating system runs the others.
+    A caller that waits blocks its own thread.
     """
 
     has_threads = True
-    """What runs beside the caller has a thread of its own."""
+    """Background work runs in its own threads."""
 
     def open_engine(self, database: Any) -> OpenedEngine:
-        """Make the engine that the service works with."""
+        """Make the service's engine."""
         return open_engine(database)
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
@@ -105,38 +106,38 @@ class Runtime:
         return ThreadSessions(make, forked)
 
     def lock(self) -> Lock:
-        """A lock for what lasts."""
+        """A lock that may be held for long."""
         return threading.RLock()
 
     def condition(self) -> Condition:
-        """Something to wait for, again and again."""
+        """A condition for repeated events."""
         return threading.Condition()
 
     def event(self) -> Event:
-        """Something to wait for once."""
+        """An event that happens once."""
         return threading.Event()
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Sleep."""
         time.sleep(seconds)
 
     def let_others_run(self) -> None:
-        """Called between two acts that may both wait for nothing."""
-        # The operating system does.
+        """Give way between two acts that may both run without a wait."""
+        # The operating system does this for threads.
 
     def me(self) -> Hashable:
-        """Who is calling: one of those that can hold a lock."""
+        """The caller, as one that can hold a lock."""
         return threading.get_ident()
 
     def undisturbed(self, act: Callable[[], T]) -> T:
-        """Do it to its end, although the caller may have been told to stop meanwhile."""
-        # Nothing but a signal disturbs a thread.
+        """Run it to its end, even if the caller is interrupted meanwhile."""
+        # Only signals interrupt a thread.
         return act()
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
-        """Get something; what a caller that was told to stop cannot take is given back.
+        """Get something; if the caller was interrupted meanwhile, it is given back.
 
-        What takes too long raises TimeoutError.
+        It raises TimeoutError if this takes too long.
         """
         del give_back
         return get()
@@ -144,7 +145,7 @@ class Runtime:
     def start(
         self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
     ) -> Running:
-        """Run a function beside the caller, until it ends or the process does.
+        """Run a function in the background, until it or the process ends.
 
         A ``job`` never waits behind callers for a connection.
         """
@@ -154,26 +155,26 @@ class Runtime:
         return thread
 
     def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
-        """As ``start`` of a job, for a thread that is none of the service's.
+        """Start a job from a thread that does not belong to the service.
 
         Raises:
-            RuntimeError: nothing can run any more.
+            RuntimeError: nothing can be started any more.
         """
         self.start(name, function)
 
     def stop(self, running: Running) -> bool:
-        """End what was started; returns whether that can be done from outside."""
-        # What a thread holds is given back, and it is left.
+        """Stop work that was started; returns whether that is possible from outside."""
+        # A thread cannot be stopped, so its messages are given back.
         del running
         return False
 
     def interruption(self) -> Interruption | None:
-        """What can interrupt the caller from elsewhere; None where nothing can."""
+        """What can interrupt the caller from elsewhere; None if that is not possible."""
         return None
 
     def scheduler(self) -> Any:
-        """A scheduler of APScheduler that has not begun; it calls what is due by itself."""
-        # Loaded here: who only publishes has no jobs.
+        """An APScheduler scheduler, not started yet; it runs jobs when they are due."""
+        # Loaded here, because a service that only publishes has no jobs.
         from apscheduler.executors.debug import DebugExecutor  # noqa: PLC0415
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
@@ -182,14 +183,14 @@ class Runtime:
         )
 
     def at_exit(self, function: Callable[[], object]) -> None:
-        """Have a function called in the end, where nobody has ended things before."""
+        """Call a function at exit, in case the service was not stopped."""
         atexit.register(function)
 
     @contextlib.contextmanager
     def on_signals(
         self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]
     ) -> Iterator[None]:
-        """Have a function called for signals meanwhile, where this caller can have that."""
+        """Call a function on signals during the block, if this caller can receive them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -202,14 +203,14 @@ class Runtime:
 
 
 THREADS = Runtime()
-"""The one runtime of threads; it has no state of its own."""
+"""The runtime of threads, which has no state and is shared."""
 
 
 class Background:
-    """The jobs of one service, each beside its callers and the other jobs.
+    """The background jobs of one service; none of them delays the callers or another job.
 
-    APScheduler says when a job is due. It runs in a thread or task of its own, on one connection,
-    so that a long pass of the reaper delays no heartbeat.
+    APScheduler says when a job is due. Each job runs in its own thread or task, on one connection,
+    so that a long pass of the reaper does not delay a heartbeat.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -220,9 +221,9 @@ class Background:
         self._jobs: dict[str, _Job] = {}
 
     def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
-        """Run a job at an interval from now on; a job of this name that runs already is kept."""
+        """Run a job at an interval from now on; a running job of this name is kept."""
         with self._lock:
-            # A forked child has none of the threads of its parent.
+            # A forked child has none of its parent's threads.
             if self._scheduler is None or self._pid != os.getpid():
                 self._pid, self._jobs = os.getpid(), {}
                 self._scheduler = self._runtime.scheduler()
@@ -234,11 +235,11 @@ class Background:
 
     @property
     def turns(self) -> list[Turn]:
-        """Of the jobs that run in this process."""
+        """The turns of the jobs that run in this process."""
         return [job.turn for job in list(self._jobs.values())] if self._pid == os.getpid() else []
 
     def stop(self) -> None:
-        """Start no further job; one that runs now ends by itself."""
+        """Start no more jobs; running ones end by themselves."""
         with self._lock:
             if self._scheduler is not None and self._pid == os.getpid():
                 self._scheduler.shutdown(wait=False)
@@ -275,7 +276,7 @@ class _Job:
                 self._job()
             except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
                 _log.exception("The %s continues after an unexpected error.", self._name)
-            # What came due meanwhile is left out.
+            # Runs that came due meanwhile are skipped.
             self._due = False
         self.turn.end()
 

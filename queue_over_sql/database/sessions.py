@@ -1,4 +1,4 @@
-"""Sessions: connections that stay open between acts, and who may use each of them now."""
+"""Sessions: connections that stay open between acts, and who uses each of them now."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 
-# Seconds between two transactions after which the pool has to ask whether it still lives, and for
-# which one is kept at all: the pool may have an age limit of its own.
+# Seconds between two transactions after which the pool must check a kept connection, and after
+# which it is not kept, because the pool may have an age limit of its own.
 _LONGEST_PAUSE, _OLDEST = 0.1, 30.0
 
 
 class KeptConnection:
-    """Keeps a connection for the next transaction of the same user, where nothing speaks against.
+    """Keeps a connection for the next transaction of the same user, if that is safe.
 
-    Against it speak: a transaction that failed, options that the user set on the connection, the
-    service's other connections having broken meanwhile, a pause in which it may have broken itself,
-    its age, and listeners of the user's own to each new use of a connection.
+    It is not safe after a failed transaction or a long pause, if the user set options on the
+    connection, if the service's other connections broke meanwhile, if the connection is old, or if
+    listeners of the user want to see each checkout.
     """
 
     def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:
@@ -40,11 +40,11 @@ class KeptConnection:
         self._seen = 0
         self._opened_at = self._left_at = 0.0
         self._options: Mapping[str, Any] = {}
-        # Listeners that are known to be our own.
+        # Our own listeners, which do not count.
         self._ours: list[Any] = []
 
     def take(self) -> Connection:
-        """The connection that was kept, or a new one; ``leave`` or its ``close()`` ends its use."""
+        """The kept connection, or a new one; ``leave`` or its ``close()`` ends the use."""
         kept, self._kept = self._kept, None
         if kept is not None:
             if self._is_good(kept):
@@ -66,7 +66,7 @@ class KeptConnection:
             connection.close()
 
     def _is_followed(self, engine: Engine) -> bool:
-        # Others than we may want to know of each new use of a connection, or of its end.
+        # Whether listeners other than ours want to see each checkout or checkin.
         pool: Any = engine.pool.dispatch
         listeners = [*pool.checkout, *pool.checkin, *pool.reset, *engine.dispatch.engine_connect]
         if listeners != self._ours:
@@ -83,7 +83,7 @@ class KeptConnection:
         return not (rested or broken)
 
     def close(self) -> None:
-        """Give back what is kept."""
+        """Give back the kept connection."""
         kept, self._kept = self._kept, None
         if kept is not None:
             _close(kept)
@@ -105,34 +105,34 @@ def committing(connection: Connection) -> Iterator[Connection]:
 
 
 def _close(connection: Connection) -> None:
-    # A connection whose server is gone may refuse even that.
+    # A broken connection may refuse even the rollback.
     with contextlib.suppress(SQLAlchemyError):
         connection.close()
 
 
 _log = logging.getLogger(__name__)
 
-# A session that was idle for longer is asked whether it still lives before it is used.
+# A session that was idle for longer is checked before it is used.
 _IDLE_SECONDS = 5.0
-# How long the stop of a service waits for a thread that is using its connection.
+# How long the stop of a service waits for a thread that uses its connection.
 _CLOSE_SECONDS = 1.0
 
 
 class Session:
-    """One long-held connection, and who may use it now."""
+    """One long-held connection, and its present user."""
 
     def __init__(
         self, connection: Connection, restore: Callable[[Connection], None] | None = None
     ) -> None:
         self.connection = connection
-        # Undoes what was set in its session, so that the pool may lend it to anybody.
+        # Undoes the session's settings, so that the pool can lend the connection to anybody.
         self._restore = restore
         self.lock = threading.RLock()
         self._closed = False
         self.used_at = time.monotonic()
 
     def alive(self) -> bool:
-        """Whether the connection can be used; asks the server when it was idle."""
+        """Whether the connection works; it asks the server if the session was idle."""
         if not self.usable:
             return False
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
@@ -145,13 +145,13 @@ class Session:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing happened to the connection, as far as is known on this side."""
+        """Whether the connection is intact as far as this side knows."""
         return not (self._closed or self.connection.closed or self.connection.invalidated)
 
     def close(self) -> None:
         """Give the connection back to the pool, once; a broken or busy one is only forgotten.
 
-        The end of its thread and the stop of the service may come here at the same moment.
+        The end of its thread and the stop of the service may call this at the same time.
         """
         if not self.lock.acquire(timeout=_CLOSE_SECONDS):
             return
@@ -180,20 +180,20 @@ class Sessions(Protocol):
     """The long-held connections of a service, each lent to one caller at a time."""
 
     def borrow(self, *, durable: bool) -> Session:
-        """A session for the caller alone, who must give it back; again the same one until then."""
+        """Lend a session to the caller until ``give_back``; nested calls get the same one."""
 
     def give_back(self, session: Session) -> None:
-        """End what ``borrow`` began."""
+        """End the use that ``borrow`` began."""
 
     def drain(self, seconds: float) -> None:
-        """Wait until others have given back what they borrowed, at most so long."""
+        """Wait until others have given back their sessions, at most this long."""
 
     def close(self) -> None:
-        """Close all that nobody uses; what is in use is forgotten."""
+        """Close all sessions that nobody uses; forget the others."""
 
 
 class SessionsOfThread:
-    """The sessions of one thread; they are given back when it ends and this object dies."""
+    """The sessions of one thread; they are given back when it ends and this object is deleted."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -206,7 +206,7 @@ class SessionsOfThread:
 
 
 class ThreadSessions:
-    """Each thread has its own sessions, which it keeps."""
+    """Gives each thread sessions of its own."""
 
     def __init__(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> None:
         self._make = make
@@ -215,12 +215,12 @@ class ThreadSessions:
         self._all: weakref.WeakSet[SessionsOfThread] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        # Kept for ever in a forked child: to free them would send a rollback down the sockets
+        # A forked child keeps them forever. To free them would send a rollback through the sockets
         # that the parent still uses.
         self._inherited: list[SessionsOfThread] = []
 
     def borrow(self, *, durable: bool) -> Session:
-        """The thread's own session, asked whether it still lives where it was idle."""
+        """The thread's own session, checked if it was idle."""
         sessions = getattr(self._local, "sessions", None)
         if sessions is None or sessions.pid != os.getpid():
             sessions = self._new_thread()
@@ -233,7 +233,7 @@ class ThreadSessions:
         return session
 
     def give_back(self, session: Session) -> None:
-        """Let those who close sessions have it."""
+        """Let other threads close the session."""
         session.lock.release()
 
     def drain(self, seconds: float) -> None:
@@ -273,10 +273,10 @@ class ThreadSessions:
 
 
 class SharedSession:
-    """One session for all callers, of a database that is no more than its connection.
+    """One session for all callers, for a database that exists only in its connection.
 
     Attributes:
-        using: a lock that keeps callers off each other, also on a connection that is no session.
+        using: a lock for all uses of the connection, including those outside of the session.
     """
 
     def __init__(self, make: Callable[[bool], Session], lock: Callable[[], Any]) -> None:
@@ -286,7 +286,7 @@ class SharedSession:
         self._session: Session | None = None
 
     def borrow(self, *, durable: bool) -> Session:
-        """The session, once everybody else has given it back."""
+        """The session, when all others have given it back."""
         del durable
         self.using.acquire()
         try:
@@ -296,12 +296,12 @@ class SharedSession:
             raise
 
     def give_back(self, session: Session) -> None:
-        """Let the next one have it."""
+        """Lend it to the next caller."""
         del session
         self.using.release()
 
     def drain(self, seconds: float) -> None:
-        """Wait for the act of another."""
+        """Wait for the act of another caller."""
         if self.using.acquire(timeout=seconds):
             self.using.release()
 

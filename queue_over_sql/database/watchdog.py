@@ -1,14 +1,13 @@
-"""Watchdog: bounds every wait for a database that has fallen silent.
+"""Watchdog: limits the wait for a database that does not answer.
 
-A frozen server, or a proxy that has lost its server, still acknowledges what is sent to it and
-answers nothing. Neither drivers nor operating systems give up on that, and a time-out for each
-statement would also end those that have reason to last. So the watchdog asks first: where something
-has waited for half of its time, it asks the database on a connection of its own. Only where nothing
-has been answered for the other half, too, it shuts the sockets of all connections down, and whoever
-waits gets an error.
+A frozen server, or a proxy that has lost its server, still acknowledges packets but does not
+answer. Neither drivers nor operating systems notice. A timeout per statement would also end
+statements that are slow for good reason. So if somebody has waited for half of the time limit, the
+watchdog sends a test query on its own connection. If nothing was answered in the other half either,
+it closes the sockets of all connections, and all waiting callers get an error.
 
-Time is counted in looks of its own, so that a process that was suspended, or whose event loop was
-blocked, does not take its own absence for the database's.
+Time is counted in looks of the watchdog. So a process that was suspended, or whose event loop was
+blocked, does not blame the database.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# So many looks until it asks, and as many until it goes without an answer.
+# The number of looks until it sends the test query, and from then until it gives up.
 _LOOKS: Final = 4
-# A machine that is short of time may let even a healthy database wait for a while.
+# On a busy machine even a healthy database may be slow.
 _LEAST_SECONDS: Final = 5.0
-# What is left for the database when a process was told to stop at once.
+# The time for the database if the process must stop immediately.
 _HURRIED_SECONDS: Final = 0.4
 _LEAST_HURRIED_SECONDS: Final = 0.2
-# How long those may take who were told that it is over.
+# How long interrupted callers may take to end.
 _LAST_WORDS_SECONDS: Final = 0.1
 
 
 @dataclasses.dataclass(eq=False)
 class _Question:
-    """One question to the database, and how many answers had come before it was asked."""
+    """A test query, and the number of answers before it was sent."""
 
     answers: int
     looks: int = 0
@@ -59,17 +58,17 @@ class _Question:
 
 
 class Watchdog:
-    """Knows who waits for the database of one service, and ends what waits in vain.
+    """Knows who waits for the database of one service, and ends waits without an answer.
 
     Args:
         runtime: how the service waits.
-        seconds: how long nothing may be answered; five seconds at least.
-        ask: makes the database answer on a connection of its own; raises where it does not.
+        seconds: how long the database may not answer; at least five seconds.
+        ask: sends a test query on a connection of its own; raises if it fails.
 
     Attributes:
-        waits: an object for everybody who waits for an answer now.
-        answers: how many there were so far, or nearly: it is counted without a lock.
-        gave_up: whether the time of the present ``within`` is over, so that nothing is tried again.
+        waits: one object for each caller that waits for an answer now.
+        answers: how many there were, approximately, because it is counted without a lock.
+        gave_up: whether the time of the present ``within`` is over, so that nothing is retried.
     """
 
     def __init__(self, runtime: Runtime, seconds: float, ask: Callable[[], object]) -> None:
@@ -90,13 +89,13 @@ class Watchdog:
         self._hurried_until: float | None = None
 
     def follow(self, engine: Engine) -> None:
-        """Know all connections that an engine opens from now on, from their first statement on."""
+        """Watch all connections that an engine opens from now on, from their first statement."""
         self._engine = engine
         event.listen(engine, "connect", self._connected, insert=True)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Somebody waits for answers meanwhile."""
+        """Note that the caller waits for answers during the block."""
         wait = object()
         self.waits.add(wait)
         try:
@@ -105,10 +104,10 @@ class Watchdog:
             self.waits.discard(wait)
 
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
-        """Do something that may take so long; returns whether it was done.
+        """Do something within a time limit; returns whether it was done.
 
-        If not, all connections are ended, and it is left. It is done beside the caller, since
-        nothing from outside can end an attempt to connect.
+        After the limit all connections are closed and the work is abandoned. It runs in the
+        background, because nothing can interrupt an attempt to connect.
         """
         if self._hurried_until is not None:
             left = self._hurried_until - time.monotonic()
@@ -134,18 +133,18 @@ class Watchdog:
         return not running.is_alive()
 
     def hurry(self) -> None:
-        """Leave the database less than a second for all that still has to be done at the end.
+        """Limit everything that remains at the end to less than a second.
 
-        May be called by the handler of a signal.
+        A signal handler may call it.
         """
         self._hurried_until = time.monotonic() + _HURRIED_SECONDS
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ended.set()
 
     def sever(self) -> None:
-        """End all connections: who waits for an answer on one of them gets an error."""
+        """Close all connections: callers that wait on one of them get an error."""
         with self._lock:
             opened = list(self._opened)
         for entry in opened:
@@ -154,7 +153,7 @@ class Watchdog:
                 sever(self._engine.dialect, connection)
 
     def look(self) -> None:
-        """Look who waits, ask where it was long, and end it where nothing answers."""
+        """Check the waits: send a test query after a long one, and end it if nothing answers."""
         self._ages = {wait: self._ages.get(wait, 0) + 1 for wait in list(self.waits)}
         if max(self._ages.values(), default=0) <= _LOOKS:
             self._question = None
@@ -191,7 +190,7 @@ class Watchdog:
             return
         with self._lock:
             if self._pid != os.getpid():
-                # A forked child has no thread of its parent's, and must leave its sockets alone.
+                # A forked child has none of its parent's threads, and must leave its sockets alone.
                 self._pid = os.getpid()
                 self._opened = weakref.WeakSet()
                 self._ended = self._runtime.event()

@@ -1,1 +1,1 @@
-"""What databases do differently: capabilities, statements, clocks and errors, one file each."""
+"""The differences between databases: capabilities, statements, clocks and errors."""

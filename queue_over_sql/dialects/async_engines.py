@@ -1,4 +1,4 @@
-"""Engines of asynchronous drivers, from what the caller gave: a URL or an ``AsyncEngine``."""
+"""Engines of asynchronous drivers, made from a URL or the caller's ``AsyncEngine``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRIVERS = {
 
 
 class AsyncEngineForm(EngineForm):
-    """How engines of asynchronous drivers are opened."""
+    """Opens engines of asynchronous drivers."""
 
     drivers: ClassVar[Mapping[str, str]] = _DRIVERS
     pool: ClassVar[type[Pool]] = AsyncAdaptedQueuePool
@@ -40,10 +40,10 @@ class AsyncEngineForm(EngineForm):
         pause_on_loop(seconds)
 
     def open(self, url: URL) -> OpenedEngine:
-        """An engine of ours for a URL.
+        """Open our own engine for a URL.
 
         Raises:
-            UnsupportedByEngine: no asynchronous driver is there for the database.
+            UnsupportedByEngine: the database has no asynchronous driver.
         """
         if url.get_backend_name() == "h2":
             msg = (
@@ -69,8 +69,8 @@ class AsyncEngineForm(EngineForm):
 def _mend_aiomysql() -> None:
     """Let aiomysql send bytes.
 
-    Version 0.3.2 asks PyMySQL for a function that is no more than a text since PyMySQL 1.2, and
-    fails for every value of type ``bytes``. Where that is so it gets the function's successor.
+    Version 0.3.2 calls a PyMySQL function that PyMySQL 1.2 replaced by a text, so every value of
+    type ``bytes`` fails. In that case give it the function's successor.
     """
     driver: Any = importlib.import_module("aiomysql.connection")
     if not callable(getattr(driver, "escape_bytes_prefixed", None)):
@@ -79,15 +79,15 @@ def _mend_aiomysql() -> None:
 
 
 def open_async_engine(database: Any) -> OpenedEngine:
-    """Make the engine that an asynchronous service works with.
+    """Make the engine of an asynchronous service.
 
     Args:
         database: an SQLAlchemy URL as text or object, or a user's ``AsyncEngine``.
 
     Raises:
-        TypeError: it is none of these.
-        ValueError: the URL cannot be read, or names a synchronous driver.
-        UnsupportedByEngine: the driver is not installed, or there is none.
+        TypeError: it is neither.
+        ValueError: the URL is not valid, or names a synchronous driver.
+        UnsupportedByEngine: the driver is not installed, or does not exist.
     """
     if isinstance(database, AsyncEngine):
         return AsyncEngineForm().beside(database.sync_engine)

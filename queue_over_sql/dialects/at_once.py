@@ -26,12 +26,12 @@ class RoundsAtOnce(Rounds):
     """Rounds that are claimed in one statement."""
 
     def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """No rows come back: the round is read by its stamp."""
+        """It returns no rows, because the round is read by its stamp."""
         return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
 
 
 class AtOnceDialect(QueueDialect, abc.ABC):
-    """An engine whose UPDATE picks, stamps and returns."""
+    """An engine whose UPDATE can pick, stamp and return rows."""
 
     rounds_class = RoundsAtOnce
     ddl_commits = False
@@ -46,7 +46,7 @@ class AtOnceDialect(QueueDialect, abc.ABC):
     def chosen(
         self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
     ) -> ColumnElement[bool]:
-        """The row is one of the oldest that may be claimed."""
+        """The condition for the oldest rows that may be claimed."""
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
         add_partial_indexes(self, table, base, option=f"{self.name}_where", sparse=sparse)
@@ -55,7 +55,7 @@ class AtOnceDialect(QueueDialect, abc.ABC):
         return table.c.lease_expires_at.is_not(None)
 
     def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """ON CONFLICT on the key alone: any other unique violation still fails."""
+        """ON CONFLICT on the key alone, so that other unique violations still fail."""
         conflict: postgresql.Insert | sqlite.Insert = statement  # type: ignore[assignment]
         return conflict.on_conflict_do_nothing(index_elements=[column])
 
@@ -71,7 +71,7 @@ class AtOnceDialect(QueueDialect, abc.ABC):
 def claim_at_once(
     tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
 ) -> Update:
-    """Pick and stamp; RETURNING has no order, so the client sorts."""
+    """Pick and stamp. RETURNING has no order, so the client sorts."""
     dialect = cast("AtOnceDialect", tables.dialect)
     return (
         update(tables.live)

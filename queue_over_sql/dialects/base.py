@@ -1,4 +1,4 @@
-"""What a database may do differently: capabilities, clock, errors, acts and parts."""
+"""The interface of a dialect: capabilities, clock, errors, acts and parts."""
 
 from __future__ import annotations
 
@@ -40,58 +40,58 @@ Pause = Callable[[float], None]
 
 
 class Watch(abc.ABC):
-    """What one connection hears of."""
+    """Watches for messages of other processes on one connection."""
 
     bursts = True
-    """Whether more may have come than was told of."""
+    """Whether more may have come than was notified."""
 
     @abc.abstractmethod
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
-        """Wait for messages, at most so long.
+        """Wait for messages, at most ``seconds``.
 
         Args:
-            seconds: at most; returns earlier when there are some, or after ``interrupt``.
-            wanted: whether somebody here has to do with a queue, by the full name of its table.
+            seconds: the limit; it returns earlier if messages come, or after ``interrupt``.
+            wanted: whether this process uses a queue, by the full name of its table.
 
         Returns:
-            Whether there may be some.
+            Whether there may be messages.
         """
 
     def interrupt(self) -> None:
-        """End a wait of another thread; a task is cancelled instead."""
+        """Interrupt the wait of another thread; a task is cancelled instead."""
         return
 
     def close(self) -> None:
-        """Give back what it needed besides its connection."""
+        """Release what it needed besides its connection."""
         return
 
 
 class Notifications:
-    """For an engine whose consumers hear nothing of other processes, and look again and again."""
+    """Notifications between processes. Here there are none, so consumers poll."""
 
     hears_others = False
-    """Whether there may be a ``watch``."""
+    """Whether ``watch`` may succeed."""
     tells_others = False
     """Whether ``tell`` does anything."""
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
-        """Begin to watch on a connection that does nothing else; None where there is no way.
+        """Start a watch on a connection of its own; None if that is not possible.
 
         Args:
-            connection: which commits by itself.
-            pause: sleeps without holding up others.
+            connection: in autocommit mode.
+            pause: sleeps without blocking others.
         """
         return None
 
     def tell(self, connection: Connection, sql: StatementCache) -> None:
-        """Tell those who watch that a queue may have got messages; seen when it commits."""
+        """Notify watches, when it commits, that a queue may have got messages."""
 
 
 class Rounds:
-    """Claims the rounds of durable consumers and ends them, each by sets."""
+    """Claims the rounds of durable consumers and ends them, each with statements on sets."""
 
     claims_apart = False
-    """Claims of one consumer gain from running side by side, so its readers claim their rounds."""
+    """Whether readers claim their rounds, because parallel claims of one consumer are faster."""
 
     def __init__(self, dialect: SqlDialect) -> None:
         self._dialect = dialect
@@ -126,7 +126,7 @@ class Rounds:
 
 
 class ErrorKind(enum.Enum):
-    """What an error of the database means for what to do next."""
+    """The meaning of a database error: what the caller can do."""
 
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
     CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
@@ -140,16 +140,16 @@ class ErrorKind(enum.Enum):
 
 
 def sqlstate_of(error: BaseException | None) -> str:
-    """The SQLSTATE of a driver's error; empty where it has none."""
+    """The SQLSTATE of a driver's error; empty if it has none."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state is None and error is not None and error.args and isinstance(error.args[0], dict):
-        # pg8000 gives the fields of the server's message as they are.
+        # pg8000 has the fields of the server's message as a dictionary.
         state = error.args[0].get("C")
     return str(state or "")
 
 
 class QueueDialect(SqlDialect):
-    """The portable dialect, and the base of those for known engines.
+    """The portable dialect, and the base class of those for known engines.
 
     The class attributes are capabilities; a dialect refines them from the server's version in
     ``refine``.
@@ -157,28 +157,28 @@ class QueueDialect(SqlDialect):
 
     # -- capabilities
     consecutive_ids = False
-    """The ids of a multi-row INSERT go up by ``id_step`` from the last insert id."""
+    """The ids of a multi-row INSERT increase by ``id_step`` from the last insert id."""
     id_step = 1
     aborts_on_error = True
-    """A failed statement spoils the transaction, so a statement that may fail needs a savepoint."""
+    """A failed statement aborts the transaction, so one that may fail needs a savepoint."""
     undoes_failed_insert = True
     """A multi-row INSERT that fails leaves none of its rows."""
     ddl_commits = True
-    """DDL ends the transaction: who is killed in the middle leaves tables without a record."""
+    """DDL commits, so a killed process may leave tables without a record."""
     index_if_not_exists = True
     """CREATE INDEX IF NOT EXISTS works."""
     columns_query: str | None = None
-    """Reads the tables ``:names`` in ``:schema`` and their columns; None: the inspector does."""
+    """A query for tables ``:names`` in ``:schema`` and their columns; None: use the inspector."""
     alters_in_view = False
-    """A table that somebody alters can seem to be gone or broken for a moment."""
+    """A table can seem to be missing or broken for a moment while another process alters it."""
     alters_alone = False
-    """An ALTER beside others at work can destroy the database: an upgrade waits until they left."""
+    """An ALTER beside other work can destroy the database, so an upgrade waits to be alone."""
     rows_at_once: int | None = None
-    """How many messages ``publish_rows`` takes at most; None where there is no such statement."""
+    """How many messages ``publish_rows`` accepts at most; None if there is no such statement."""
     loads_as_it_comes = False
-    """``load`` sends rows while it is still given others, and holds no lock that others need."""
+    """``load`` sends rows while it receives further ones, without a lock that others need."""
     claims_at_once = False
-    """A claim is one statement, so it needs no transaction around it."""
+    """A claim is one statement, so that it needs no transaction around it."""
     archives_at_once = False
     """The move to the archive is one statement."""
     exchanges_at_once = False
@@ -187,56 +187,56 @@ class QueueDialect(SqlDialect):
         "check that it is running, that address and password are correct, and that it has a "
         "connection left for each thread"
     )
-    """What to ask when the database cannot be reached."""
+    """Advice for when the database cannot be reached."""
     locked_hint = ""
-    """What else to say when the database stays locked."""
+    """Further advice for when the database stays locked."""
     creation_seconds = 30.0
     """How long the creation of tables is repeated while the database is locked."""
     creation_hint = ""
     """What to ask when it stays locked for a creation, or for the first connection."""
     lock_seconds = 10
-    """How long what creates and drops tables waits for transactions that use them."""
+    """How long the creation and removal of tables waits for transactions that use them."""
     look_first = False
-    """An idle claim should look before it writes, because writing takes the only write lock."""
+    """An idle claim should read before it writes, because writing takes the only write lock."""
     separate_durable_sessions = False
     """Publishing needs a connection with a stricter durability than claiming."""
     routines: str | None = None
-    """The language of the server's stored routines, as the SQL API has them; None: it has none."""
+    """The server's word for stored routines in the SQL API; None: it has no SQL API."""
     replaces_routines = False
     """CREATE OR REPLACE works for stored routines and keeps the rights on them."""
 
     oldest_version: ClassVar[tuple[int, ...]] = ()
     """Servers of earlier versions are refused."""
     too_old: ClassVar[str] = ""
-    """How they are refused, with the versions ``needed`` and ``found``."""
+    """The error for them, with the versions ``needed`` and ``found``."""
 
     # -- parts
 
     rounds_class: ClassVar[type[Rounds]] = Rounds
-    """How the rounds of durable consumers are claimed and ended."""
+    """Claims and ends the rounds of durable consumers."""
     checkup_class: ClassVar[str] = "Checkup"
-    """The class of ``checkup``, which few processes load."""
+    """The class of ``checkup``, by name, because few processes load it."""
 
     @functools.cached_property
     def columns(self) -> RowColumns:
-        """How columns of Arrow are read, written and taken; needs PyArrow."""
+        """Reads, writes and takes Arrow columns; needs PyArrow."""
         from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
 
         return RowColumns(self)
 
     @functools.cached_property
     def rounds(self) -> Rounds:
-        """The same, of this server."""
+        """Claims and ends the rounds of durable consumers on this server."""
         return self.rounds_class(self)
 
     @functools.cached_property
     def notifications(self) -> Notifications:
-        """How consumers hear of what other processes publish."""
+        """Notifies consumers of messages that other processes publish."""
         return Notifications()
 
     @functools.cached_property
     def checkup(self) -> Checkup:
-        """What an operator's check-up asks this engine."""
+        """The check-up of this engine for operators."""
         from queue_over_sql.dialects import checkup  # noqa: PLC0415 - only for a check-up
 
         found: type[Checkup] = getattr(checkup, self.checkup_class)
@@ -270,7 +270,7 @@ class QueueDialect(SqlDialect):
     def present_columns(
         self, connection: Connection, tables: Sequence[Table]
     ) -> dict[str, set[str]]:
-        """The columns in the database of those tables of one schema that are there, by table."""
+        """The columns of the existing tables among these, which are of one schema, by table."""
         names, schema = [table.name for table in tables], tables[0].schema
         if self.columns_query is None:
             inspector = inspect(connection)
@@ -298,21 +298,21 @@ class QueueDialect(SqlDialect):
             raise UnsupportedByEngine(self.too_old.format(needed=needed, found=found))
 
     def notice_pooler(self, connection: Connection) -> None:
-        """Learn whether others use the sessions of this service; called once, on its own engine.
+        """Find out whether sessions are shared with others; called once, on the service's engine.
 
         Raises:
-            UnsupportedByEngine: what the driver was told to do cannot be done there.
+            UnsupportedByEngine: the driver's options do not work with this pooler.
         """
 
     def check_pooled(self, connection: Connection) -> None:
-        """Refuse a caller's connection whose driver was told to do what cannot be done there.
+        """Refuse a caller's connection whose driver options do not work with its pooler.
 
         Raises:
-            UnsupportedByEngine: it was.
+            UnsupportedByEngine: they do not work.
         """
 
     def result_code(self, kind: TypeEngine[Any]) -> Any:
-        """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
+        """The driver's type code, if SQLAlchemy needs it to read values of the type."""
         return None
 
     def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
@@ -320,7 +320,7 @@ class QueueDialect(SqlDialect):
         return [f"ALTER TABLE {table} ADD COLUMN {column}" for column in specifications]
 
     def add_column_in_use(self, table: str, specification: str) -> list[str]:
-        """Statements of which one adds a column while others use the table, the best first."""
+        """Alternative statements that add a column while others use the table, the best first."""
         return [f"ALTER TABLE {table} ADD COLUMN {specification}"]
 
     def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
@@ -328,23 +328,23 @@ class QueueDialect(SqlDialect):
         return [f"ALTER TABLE {table} DROP COLUMN {name}" for name in names]
 
     def database_identity(self, table: Table) -> str | None:
-        """SQL for what tells one database from every other; None where nothing does.
+        """SQL that identifies a database; None if nothing does.
 
-        Where a session says in which schema it looks, that ``table`` is the same one is part of it.
+        If a session can choose its schema, it includes the identity of ``table``.
         """
         return None
 
     # -- connections
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
-        """Set what the session of a long-held connection needs."""
+        """Set up the session of a long-held connection."""
 
     def restore_session(self, connection: Connection) -> None:
-        """Undo what ``prepare_session`` set that others must not find."""
+        """Undo what ``prepare_session`` set and others must not find."""
 
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
-        """While a statement is meant to read whole tables, let the engine do that."""
+        """Let the engine read whole tables during the block."""
         yield
 
     def begin(self, connection: Connection) -> None:
@@ -361,19 +361,19 @@ class QueueDialect(SqlDialect):
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
-        """Let one creator of tables through at a time, in a transaction.
+        """Let one creator of tables run at a time, in a transaction.
 
-        What the transaction did before may be committed by that.
+        This may commit what the transaction did before.
 
         Args:
-            connection: with a transaction.
-            schema: the tables' own; None for the connection's.
+            connection: in a transaction.
+            schema: the schema of the tables; None for the connection's.
         """
         yield
 
     @contextlib.contextmanager
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
-        """Inside ``creating``: give up soon on a table that is in use, as others wait behind."""
+        """Inside ``creating``: give up soon on a table in use, because others wait behind."""
         yield
 
     def count_others(self, connection: Connection) -> int | None:
@@ -381,60 +381,60 @@ class QueueDialect(SqlDialect):
         return 0
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
-        """Wait for transactions that use a table, where DDL cannot be undone.
+        """Wait for transactions that use a table, if DDL cannot be rolled back.
 
-        A table that is dropped later in the same transaction needs no such wait.
+        A table that the same transaction drops needs no such wait.
         """
 
     def maintenance(
         self, run: Callable[[Callable[[Connection], Any]], Any], where: str
     ) -> Sequence[Callable[[], None]]:
-        """What this engine wants done in the background, at each interval of the reaper.
+        """The background jobs of this engine, one run per interval of the reaper.
 
         Args:
             run: runs an act on a connection of the service.
-            where: names the database, for the log.
+            where: the database, for the log.
         """
         return ()
 
     def wal_bytes(self, connection: Connection) -> int | None:
-        """The size of the write-ahead log; None where it is not ours to look after."""
+        """The size of the write-ahead log; None if the server looks after it."""
         return None
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
-        """Get the lock that a transaction needs before it reads what it will change."""
+        """Take the lock that a transaction needs before it reads rows to change."""
 
     def lock_database(self, connection: Connection, table: Table) -> None:
-        """Get the lock of ``lock_for_writing`` where no queue is at hand, by a shared table."""
+        """Take the lock of ``lock_for_writing`` through a shared table, without a queue."""
 
     def break_off(self, connection: Connection) -> None:
-        """End what a connection does, for another thread: the server rolls its transaction back."""
+        """Interrupt a connection from another thread; the server rolls its transaction back."""
         raw: Any = connection.connection.dbapi_connection
         sever(connection.dialect, raw)
 
     # -- errors
 
     def classify(self, error: DBAPIError) -> ErrorKind:
-        """Tell what an error means; never by its text."""
+        """Classify an error, never by its text."""
         if error.connection_invalidated:
             return ErrorKind.DISCONNECT
         return self.classify_driver_error(error.orig)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """Tell what an error of the driver means, by its code."""
+        """Classify a driver's error by its code."""
         return _STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
 
     def value_hint(self, error: BaseException | None) -> str:
-        """What else to say when the server refused a value."""
+        """Further advice for when the server refused a value."""
         return ""
 
     def refusal_hint(self, error: BaseException | None) -> str:
-        """What else to say when the server refused a statement."""
+        """Further advice for when the server refused a statement."""
         return ""
 
     @staticmethod
     def unfit_way(error: BaseException | None) -> str | None:  # noqa: ARG004 - as in methods
-        """Why queues can never work over this way to the server; None of any other error."""
+        """Why this connection to the server can never serve queues; None for other errors."""
         return None
 
     # -- acts
@@ -460,7 +460,7 @@ class QueueDialect(SqlDialect):
     def _claim_locked(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
-        # A bounded UPDATE in the order of the index would collect the whole backlog on MySQL.
+        # A bounded UPDATE along the index would collect the whole backlog on MySQL.
         picked = sql.get(claiming.pick_rows, request.where).run(connection, request.wanted()).all()
         if not picked:
             return []
@@ -475,7 +475,7 @@ class QueueDialect(SqlDialect):
     ) -> set[int]:
         """Move messages to the archive under the fence; returns the ids that were still held.
 
-        The rows are locked first, so that what is copied is what is removed.
+        It locks the rows first, so that exactly the copied rows are removed.
         """
         moved: set[int] = set()
         self.lock_for_writing(connection, sql)
@@ -501,38 +501,38 @@ class QueueDialect(SqlDialect):
         *,
         keep: bool,
     ) -> tuple[set[int], list[MessageRow]]:
-        """Ack and claim as one statement; only called where ``exchanges_at_once``.
+        """Ack and claim in one statement; only called if ``exchanges_at_once``.
 
         Returns:
-            The ids that were still held, and what was claimed: nothing unless all were held.
+            The ids that were still held, and the claimed messages: none unless all were held.
         """
         raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
 
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows
     ) -> Sequence[Sequence[Any]] | None:
-        """Insert messages in one statement of the engine's own, passing over keys that are taken.
+        """Insert messages in one statement of the engine's own, skipping taken keys.
 
         Returns:
-            Id and key of each that was inserted; None where the usual statement has to do.
+            Id and key of each inserted message; None if the usual statement must be used.
         """
         return None
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        """Insert rows by the engine's own bulk path; False where it has none."""
+        """Insert rows in the engine's own bulk way; False if it has none."""
         return False
 
     @contextlib.contextmanager
     def trusting_rows(self, connection: Connection, table: Table) -> Iterator[None]:
-        """While rows are inserted that have passed this table's CHECKs elsewhere, leave them out.
+        """Skip this table's CHECKs during the block, for rows that passed them elsewhere.
 
-        Where the engine can, and the table has none but ours: those of others were not passed.
+        Only if the engine can do this, and the table has no other CHECKs than ours.
         """
         yield
 
 
 def engine_of(tables: QueueTables) -> QueueDialect:
-    """The whole dialect of a queue's tables, of which they know only what statements need."""
+    """The dialect of a queue's tables, which themselves only know its part for statements."""
     return cast("QueueDialect", tables.dialect)
 
 

@@ -1,7 +1,7 @@
-"""Check-ups: what each engine is asked when an operator wants to know what ails a database.
+"""Check-ups: what ``doctor`` asks each engine to find problems of a database.
 
-Everything is read, in statements with a time limit. What an account may not read is no failure:
-the finding says so.
+They only read, in statements with a time limit. If the account may not read something, the finding
+says so.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from queue_over_sql.dialects.driver_calls import driver_connection
 
 LONG_SECONDS: Final = 60
-"""A transaction that is open for so long holds up what cleans tables up."""
+"""A transaction that is open for this long delays the cleanup of tables."""
 DEAD_ROWS: Final = 10_000
-"""So many dead rows do not matter yet, however few live ones there are."""
+"""Fewer dead rows than this do not matter, even if there are few live ones."""
 _HISTORY: Final = 1_000_000
 _MOST_SHOWN: Final = 10
-# How much of its connections a server may have given out.
+# The share of the server's connections that may be in use.
 _CROWDED: Final = 0.8
 _LARGE_PAGES, _LARGE_LOG, _LARGE_FILE = 25_000, 16 * 2**20, 256 * 2**20
 _FILL_PERCENT: Final = 30
-# SQLite looks at the clock after so many of its instructions.
+# SQLite checks the time limit after this many of its instructions.
 _STEPS: Final = 10_000
 
 
 class Level(enum.StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
@@ -45,10 +45,10 @@ class Level(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check-up found.
+    """A finding of a check-up.
 
     Attributes:
-        level: how bad it is.
+        level: its severity.
         about: what was checked.
         text: the finding.
         advice: what to do, in one sentence; empty if there is nothing to do.
@@ -61,12 +61,12 @@ class Finding:
 
 
 class Asking:
-    """Asks a database, in a session whose statements have a time limit.
+    """Queries a database, in a session with a time limit for statements.
 
     Args:
-        connection: which commits by itself.
-        tables: the tables of the library that are there.
-        schema: that they are in; None for the connection's.
+        connection: in autocommit mode.
+        tables: the existing tables of the library.
+        schema: their schema; None for the connection's.
     """
 
     def __init__(self, connection: Connection, tables: Sequence[Table], schema: str | None) -> None:
@@ -79,11 +79,11 @@ class Asking:
         return self.connection.execute(text(statement), values).all()
 
     def value(self, statement: str, **values: Any) -> Any:
-        """The first value of its first row; None where there is none."""
+        """The first value of its first row; None if there is no row."""
         return self.connection.execute(text(statement), values).scalar()
 
     def written(self, table: Table) -> str:
-        """The name of a table, as statements write it."""
+        """The name of a table as in SQL."""
         return self.connection.dialect.identifier_preparer.format_table(table)
 
 
@@ -91,7 +91,7 @@ Section = Callable[[Asking], Iterator[Finding]]
 
 
 class Checkup:
-    """The check-up of an engine of which nothing particular is known.
+    """The check-up of an unknown engine.
 
     Args:
         engine: its name.
@@ -107,12 +107,12 @@ class Checkup:
 
     @property
     def sections(self) -> dict[str, Section]:
-        """What to look at, by name; each may fail by itself."""
+        """The checks by name; each may fail separately."""
         return {}
 
     @contextlib.contextmanager
     def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
-        """Let statements on a connection last so long; undone at the end."""
+        """Limit the time of statements on a connection during the block."""
         del connection, seconds
         yield
 
@@ -124,7 +124,7 @@ def _set(connection: Connection, do: Sequence[str], undo: Sequence[str]) -> Iter
             connection.exec_driver_sql(statement).close()
         yield
     finally:
-        # A connection that broke keeps nothing.
+        # A broken connection has no settings to undo.
         with contextlib.suppress(SQLAlchemyError):
             for statement in undo:
                 connection.exec_driver_sql(statement).close()
@@ -168,10 +168,10 @@ class PostgreSQLCheckup(Checkup):
 
     @contextlib.contextmanager
     def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
-        """In a transaction, so that nothing is left in a session that a pooler shares."""
+        """In a transaction, so that no setting stays in a session that a pooler shares."""
         limit = int(seconds * 1000)
         limits = [f"SET LOCAL {name} = {limit}" for name in ("statement_timeout", "lock_timeout")]
-        # To compile a hundred small counts may take longer than to make them.
+        # Compiling a hundred small counts may take longer than running them.
         with _set(connection, ["BEGIN READ ONLY", *limits, "SET LOCAL jit = off"], ["ROLLBACK"]):
             yield
 
@@ -266,7 +266,7 @@ class PostgreSQLCheckup(Checkup):
 
 def _rights_found(who: str, lacking: dict[str, list[str]]) -> Iterator[Finding]:
     found = {name: rights for name, rights in lacking.items() if rights}
-    # Ten tables are shared by all queues.
+    # All queues share ten tables.
     for name, rights in list(found.items())[: 2 * _MOST_SHOWN]:
         said = f"{who} lacks {', '.join(rights)} on {name}"
         advice = (
@@ -285,12 +285,12 @@ class MySQLCheckup(Checkup):
         ("max_execution_time = {milliseconds}", "lock_wait_timeout = {seconds}"),
         ("max_execution_time = DEFAULT", "lock_wait_timeout = DEFAULT"),
     )
-    """What is set in a session for a time limit, and to undo it."""
+    """The session settings for a time limit, and to undo it."""
     history = (
         "SELECT `COUNT` FROM information_schema.INNODB_METRICS"
         " WHERE NAME = 'trx_rseg_history_len' AND STATUS = 'enabled'"
     )
-    """Asks how many changes are kept for read views."""
+    """Counts the changes that are kept for read views."""
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -330,7 +330,7 @@ class MySQLCheckup(Checkup):
 
     @staticmethod
     def _isolation(ask: Asking) -> str:
-        # MySQL 8 has the newer name alone, MariaDB before 11.1 the older one.
+        # MySQL 8 only has the newer name, MariaDB before 11.1 the older one.
         names = ask.rows("SHOW VARIABLES LIKE 't%x_isolation'")
         newer = ask.rows("SHOW VARIABLES LIKE 'transaction_isolation'")
         return str((newer or names)[0][0])
@@ -351,7 +351,7 @@ class MySQLCheckup(Checkup):
             yield _long(f"connection {thread}", float(seconds), f"{_KEEPS} KILL {thread} ends it.")
 
     def _bloat(self, ask: Asking) -> Iterator[Finding]:
-        # MariaDB also names what was asked for.
+        # MariaDB also returns the variable's name.
         length = next((int(row[-1]) for row in ask.rows(self.history)), 0)
         said = f"the history list has {length:,} changes, which are kept for old read views"
         if length < _HISTORY:
@@ -363,7 +363,7 @@ class MySQLCheckup(Checkup):
         yield Finding(Level.WARNING, "bloat", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
-        # To explain a statement takes the rights that it takes.
+        # Explaining a statement needs the same rights as the statement.
         lacking: dict[str, list[str]] = {}
         for table in ask.tables:
             name, column = ask.written(table), next(iter(table.c)).name
@@ -403,7 +403,7 @@ class MariaDBCheckup(MySQLCheckup):
 
 
 class SQLiteCheckup(Checkup):
-    """The journal, pages that nothing uses, a log that somebody keeps from shrinking, the file."""
+    """The journal, free pages, a log that a reader keeps from shrinking, the file's rights."""
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -467,7 +467,7 @@ class SQLiteCheckup(Checkup):
 
 
 class H2Checkup(Checkup):
-    """How long a commit stays in memory, a file that is mostly empty, old transactions."""
+    """Delayed commits, a mostly empty file, old transactions."""
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -485,7 +485,7 @@ class H2Checkup(Checkup):
             " IN ('WRITE_DELAY', 'info.FILE_SIZE', 'info.CHUNKS_FILL_RATE')"
         )
         found = {name: str(value) for name, value in rows}
-        # It is there more than once: as it was given, and as it is.
+        # It exists several times: as it was set, and as it is.
         delay = max((int(value) for name, value in rows if name == "WRITE_DELAY"), default=0)
         if delay:
             said = f"WRITE_DELAY is {delay}: commits reach the disk up to {delay} ms late"

@@ -1,4 +1,4 @@
-"""Statements compiled once for an engine, and run as plain text on the driver."""
+"""Statements that are compiled once per engine and run as plain text on the driver."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from queue_over_sql.dialects.driver_calls import translated
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
-"""The execution option that has the ``DriverCalls`` of a connection."""
+"""The execution option with the ``DriverCalls`` of a connection."""
 _KEEPING: Final = frozenset({"psycopg", "pysqlite", "pymysql"})
 
 
 class DriverResult:
-    """What a statement answered: the part of SQLAlchemy's ``CursorResult`` that acts use.
+    """The result of a statement: the part of SQLAlchemy's ``CursorResult`` that acts use.
 
-    Rows are the driver's own, without names, and all of them are here.
+    It holds all rows, as the driver returned them, without names.
     """
 
     __slots__ = ("lastrowid", "rowcount", "rows")
@@ -35,7 +35,7 @@ class DriverResult:
     rows: Sequence[Row]
     rowcount: int
     lastrowid: Any
-    """The id of the first row that was inserted, where the driver tells."""
+    """The id of the first inserted row, if the driver returns it."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -60,17 +60,17 @@ class DriverResult:
         return self.one()[0]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 class DriverCalls:
-    """Runs texts on cursors of one driver connection; errors are SQLAlchemy's, as always."""
+    """Runs SQL texts on cursors of one driver connection; errors are SQLAlchemy's, as always."""
 
     numbered = False
-    """Whether it takes parameters as ``CompiledStatement.numbered`` has them."""
+    """Whether it accepts the parameters of ``CompiledStatement.numbered``."""
     within_transactions = False
-    """Whether SQLAlchemy has to know of the transactions in which they run."""
-    # What a cursor has where there are rows.
+    """Whether SQLAlchemy must know the transactions in which they run."""
+    # The attribute of a cursor that shows whether there are rows.
     _tells_rows = "description"
 
     def __init__(self, connection: Connection) -> None:
@@ -78,7 +78,7 @@ class DriverCalls:
         self._dialect = connection.dialect
         self._dispatch: Any = connection.engine.dispatch
         self._driver_error = connection.dialect.loaded_dbapi.Error
-        # A new one for each statement costs psycopg as much as the statement's own dispatch.
+        # Reused, because a new cursor costs psycopg as much as sending the statement.
         self._keeps_cursors = connection.dialect.driver in _KEEPING
         self._spare: Any = None
 
@@ -89,14 +89,14 @@ class DriverCalls:
         return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
-        """Execute a text as the driver takes it."""
-        # Taken away meanwhile: what runs in between, in a handler of a signal, has one of its own.
+        """Execute a text with the driver's parameters."""
+        # Remove the cursor meanwhile, so that a signal handler uses one of its own.
         cursor, self._spare = self._spare, None
         try:
             if cursor is None:
                 cursor = self._cursor()
             cursor.execute(statement, parameters)
-            # Made here and not by a call: one call more is a tenth of a small statement's time.
+            # Inlined, because a call would add a tenth to a small statement's time.
             result = DriverResult()
             result.rows = () if getattr(cursor, self._tells_rows) is None else cursor.fetchall()
             result.rowcount = cursor.rowcount
@@ -110,8 +110,8 @@ class DriverCalls:
                 statement, error, self._driver_error, self._dialect, lost=lost
             ) from error
         except BaseException:
-            # Else a statement whose caller was told to stop would keep its lock for as long as
-            # the exception is known to anybody.
+            # Otherwise an interrupted statement would keep its lock for as long as anybody holds
+            # the exception.
             self._give_up(cursor)
             raise
         if self._keeps_cursors:
@@ -122,22 +122,21 @@ class DriverCalls:
         return self.raw.cursor()
 
     def _give_up(self, cursor: Any) -> None:
-        # One whose connection is gone refuses even that.
+        # A cursor without a connection refuses even that.
         with contextlib.suppress(self._driver_error):
             if cursor is not None:
                 cursor.close()
 
 
 class PsycopgCalls(DriverCalls):
-    """The same through psycopg's raw cursors, which take the parameters as the server names them.
+    """Uses psycopg's raw cursors, with parameters as the server names them.
 
-    The others take a text with many parameters apart anew for each call: for the ack of 100
-    messages that took 0.2 ms.
+    Other cursors parse a text with many parameters again in each call. That took 0.2 ms for the ack
+    of 100 messages.
     """
 
     numbered = True
-    # The description makes an object for each column, which takes as long as the statement's own
-    # dispatch.
+    # The description makes an object for each column, which takes as long as sending the statement.
     _tells_rows = "rownumber"
 
     def __init__(self, connection: Connection) -> None:
@@ -151,7 +150,7 @@ class PsycopgCalls(DriverCalls):
 
 
 def direct_calls(connection: Connection) -> DriverCalls | None:
-    """The calls of a connection that commits by itself and goes direct; None of any other."""
+    """The calls of an autocommit connection that goes direct; None for any other."""
     calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
     return None if calls is None or calls.within_transactions or calls.followed else calls
 
@@ -159,7 +158,7 @@ def direct_calls(connection: Connection) -> DriverCalls | None:
 def run_text(
     connection: Connection, statement: str, parameters: Any = ()
 ) -> DriverResult | CursorResult[Any]:
-    """Execute a text as the driver takes it, by the shortest way that this connection has."""
+    """Execute a text with the driver's parameters, in this connection's fastest way."""
     calls = direct_calls(connection)
     if calls is None:
         return connection.exec_driver_sql(statement, parameters)
@@ -167,12 +166,12 @@ def run_text(
 
 
 def go_direct(connection: Connection, *, within_transactions: bool = False) -> None:
-    """Let the texts of a connection of our own go straight to its driver.
+    """Send the texts of one of our connections directly to its driver.
 
-    It commits by itself, or has transactions of which SQLAlchemy knows.
+    It is in autocommit mode, or SQLAlchemy knows its transactions.
 
-    Whoever follows the statements of all engines, as tracers do, or has had them logged when the
-    connection was opened, sees ours, too: then they go SQLAlchemy's way.
+    Listeners to the statements of all engines, such as tracers and echo logs that were active when
+    the connection was opened, must see ours, too. Then they go through SQLAlchemy.
     """
     if logging.getLogger("sqlalchemy.engine").isEnabledFor(logging.INFO):
         return
@@ -188,19 +187,19 @@ _PYFORMAT = re.compile(r"%%|%\(([^)]+)\)s")
 
 
 def same_driver(one: Dialect, other: Dialect) -> bool:
-    """Whether what was compiled for one of them is what the other's driver takes."""
+    """Whether a statement compiled for one of them also works for the other's driver."""
     return one is other or (type(one) is type(other) and one.paramstyle == other.paramstyle)
 
 
 class CompiledStatement:
-    """The text of a statement for one driver, with what its parameters need.
+    """The text of a statement for one driver, and how to bind its parameters.
 
-    On a caller's connection that has another driver it is compiled for that one.
+    On a caller's connection with another driver, it is compiled for that one.
     """
 
     def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
         self._clause, self._dialect = clause, dialect
-        # For the drivers of callers' connections: the last one is the likely one.
+        # For the drivers of callers' connections; the last one is probably the next one.
         self._elsewhere: tuple[Dialect, CompiledStatement] | None = None
         compiled: Any = clause.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         self.text: str = compiled.string
@@ -239,13 +238,13 @@ class CompiledStatement:
 
     @property
     def order(self) -> Sequence[str]:
-        """The names of the parameters in the order of the text, where they go by position."""
+        """The names of the parameters in the order of the text, if they are positional."""
         return self._order or ()
 
     def run_ordered(self, connection: Connection, values: Sequence[Any]) -> None:
         """Execute with values in the order of the text's parameters.
 
-        Only for drivers that take parameters by position.
+        Only for drivers with positional parameters.
         """
         if self._converters:
             found = dict(self._converters)
@@ -256,16 +255,16 @@ class CompiledStatement:
         run_text(connection, self.text, tuple(values)).close()
 
     def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
-        """The text and its parameters, as a cursor of the driver takes them."""
+        """The text and its parameters for a cursor of the driver."""
         merged = {**self._defaults, **values} if values else self._defaults.copy()
         for name, convert in self._converters:
             merged[name] = convert(merged[name])
         return self.text, merged if self._pick is None else self._pick(merged)
 
     def numbered(self, values: Mapping[str, Any] | None = None) -> tuple[str, Sequence[Any]]:
-        """The same with parameters ``$1``, ``$2`` …, for cursors that take the server's own form.
+        """The same with parameters ``$1``, ``$2`` …, for cursors that use the server's own form.
 
-        Only for drivers whose parameters are written ``%(name)s``.
+        Only for drivers with parameters such as ``%(name)s``.
         """
         text, pick = self._numbers
         merged = {**self._defaults, **values} if values else self._defaults.copy()
@@ -285,8 +284,8 @@ class CompiledStatement:
         return _PYFORMAT.sub(number, self.text), _picker(tuple(order))
 
 
-# Begins a transaction where there is none. False where SQLAlchemy has to say what is wrong, or has
-# to tell those who listen to this one connection.
+# Begins a transaction if there is none. False if SQLAlchemy must raise an error, or must notify
+# listeners to this one connection.
 def _has_begun(connection: Connection, raw: Any) -> bool:
     listeners: Any = connection.dispatch
     if listeners.before_cursor_execute or listeners.after_cursor_execute:
@@ -317,15 +316,15 @@ class StatementCache:
         self._compiled: OrderedDict[Hashable, CompiledStatement] = OrderedDict()
 
     def get(self, builder: Builder, *variant: Hashable) -> CompiledStatement:
-        """The statement that ``builder(subject, *variant)`` makes, compiled at its first use."""
+        """The statement of ``builder(subject, *variant)``, compiled at its first use."""
         key = (builder, variant)
         statement = self._compiled.get(key)
         if statement is None:
-            # Two threads may both compile; either result is the same.
+            # Two threads may both compile it; the results are equal.
             statement = CompiledStatement(builder(self.subject, *variant), self._dialect)
             self._compiled[key] = statement
             if len(self._compiled) > _MOST_KEPT:
-                # Only conditions of users can be so many: the ones not used for longest go.
+                # Only users' conditions can be numerous; those used longest ago are removed.
                 with contextlib.suppress(KeyError):
                     self._compiled.popitem(last=False)
         elif len(self._compiled) > _MOST_KEPT // 2:
@@ -338,11 +337,11 @@ class StatementCache:
         self._compiled.clear()
 
     def bind_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-        """What turns a Python value of this type into the driver's; None where nothing must."""
+        """The converter from Python values of this type to the driver's; None if none is needed."""
         return kind.dialect_impl(self._dialect).bind_processor(self._dialect)
 
     def own_converters(self, dialect: Dialect) -> Sequence[Callable[[Any], Any] | None]:
-        """What turns a driver's values of the queue's own columns into Python's, by column."""
+        """Converters from the driver's values of the queue's own columns to Python's, by column."""
         if same_driver(dialect, self._dialect):
             return self._own_converters
         return self._converters_of(dialect)
@@ -358,7 +357,7 @@ class StatementCache:
 
 
 def _picker(order: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """What picks the values of these names, in this order; written in C where that can be."""
+    """A function that picks the values of these names, in order; written in C if possible."""
     if len(order) > 1:
         return operator.itemgetter(*order)
     return lambda values: tuple([values[name] for name in order])
@@ -366,7 +365,7 @@ def _picker(order: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]
 
 def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
     found: list[tuple[str, Callable[[Any], Any]]] = []
-    # A property that makes a new dictionary each time.
+    # A property that makes a new dictionary at each access.
     names = list(compiled.params)
     known = set(names)
     for bind, name in compiled.bind_names.items():
@@ -376,7 +375,7 @@ def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[An
         if name in known:
             found.append((name, convert))
         else:
-            # The parameter of an IN was expanded into one for each value.
+            # The parameter of an IN was expanded to one for each value.
             expanded = re.compile(rf"{re.escape(name)}_\d+")
             found += [(each, convert) for each in names if expanded.fullmatch(each)]
     return found

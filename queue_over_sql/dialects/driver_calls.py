@@ -1,4 +1,4 @@
-"""Calls past SQLAlchemy, for what it does not offer; errors stay those of SQLAlchemy."""
+"""Calls of drivers that SQLAlchemy does not offer; errors stay SQLAlchemy's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queue_over_sql.message import Unreadable
 
 
 def pause(connection: Connection, seconds: float) -> None:
-    """Sleep in the way of the connection's driver: on the event loop where it has one."""
+    """Sleep without blocking: on the event loop if the connection's driver uses one."""
     if connection.dialect.is_async:
         pause_on_loop(seconds)
     else:
@@ -27,7 +27,7 @@ def pause(connection: Connection, seconds: float) -> None:
 
 
 def pause_on_loop(seconds: float) -> None:
-    """Let the other tasks of the event loop run for so long."""
+    """Let the other tasks of the event loop run meanwhile."""
     await_only(asyncio.sleep(seconds))
 
 
@@ -42,9 +42,10 @@ _TIMES: Final = (1082, 1083, 1114, 1184, 1186, 1266)
 
 
 def read_all_times(raw: Any) -> None:
-    """Let a connection of psycopg read times that Python has not, such as infinity.
+    """Let a psycopg connection read times that Python cannot hold, such as infinity.
 
-    Each is an ``Unreadable``. The driver raises an error, so that no row beside it can be read.
+    Each becomes an ``Unreadable``. The driver would raise an error instead and lose the whole
+    result.
     """
     for oid in _TIMES:
         raw.adapters.register_loader(oid, _lenient(raw.adapters.get_loader(oid, 0)))
@@ -79,7 +80,7 @@ def _lenient(loader: Any) -> Any:
 
 @contextlib.contextmanager
 def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
-    """What SQLAlchemy does for its own cursors: its errors around the driver's."""
+    """Raise SQLAlchemy's errors for the driver's, as SQLAlchemy does for its own cursors."""
     driver_error = connection.dialect.loaded_dbapi.Error
     try:
         yield
@@ -92,13 +93,13 @@ def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
 def translated(
     statement: str, error: Exception, driver_error: type[Exception], dialect: Dialect, *, lost: bool
 ) -> BaseException:
-    """SQLAlchemy's error around one of a driver's, whose base is ``driver_error``."""
+    """SQLAlchemy's error for a driver's; ``driver_error`` is the base class of the driver's."""
     return DBAPIError.instance(
         statement, None, error, driver_error, connection_invalidated=lost, dialect=dialect
     )
 
 
-# Seconds without a word after which the operating system asks, and of waiting for what was sent.
+# Seconds of silence before the operating system probes the peer, and for unacknowledged data.
 _IDLE: Final = 10
 _INTERVAL: Final = 5
 _COUNT: Final = 3
@@ -109,7 +110,7 @@ KEEPALIVES: Final[Mapping[str, int]] = {
     "keepalives_count": _COUNT,
     "tcp_user_timeout": _UNACKNOWLEDGED * 1000,
 }
-"""What libpq calls these bounds; it sets them itself, where the user did not."""
+"""libpq's names of these limits; libpq sets them itself if the user did not."""
 _OPTIONS: Final = {
     "TCP_KEEPIDLE": _IDLE,
     "TCP_KEEPINTVL": _INTERVAL,
@@ -119,9 +120,9 @@ _OPTIONS: Final = {
 
 
 def watch_network(dialect: Dialect, connection: Any) -> bool:
-    """Let the operating system notice when a connection's peer is gone; whether it has a network.
+    """Let the operating system notice a lost peer; returns whether there is a network.
 
-    The connection is as the pool has it.
+    ``connection`` is the pool's driver connection.
     """
     driver = dialect.get_driver_connection(connection)
     own: Callable[[], bool] | None = getattr(driver, "has_network", None)
@@ -140,9 +141,9 @@ def watch_network(dialect: Dialect, connection: Any) -> bool:
 
 
 def sever(dialect: Dialect, connection: Any) -> None:
-    """Shut down the socket of a connection: who waits on it, in whatever thread, gets an error.
+    """Shut down the socket of a connection, so that all threads waiting on it get an error.
 
-    The connection is as the pool has it; another thread may just be closing it.
+    ``connection`` is the pool's driver connection; another thread may just be closing it.
     """
     driver = dialect.get_driver_connection(connection)
     own: Callable[[], None] | None = getattr(driver, "sever", None)
@@ -157,15 +158,15 @@ def sever(dialect: Dialect, connection: Any) -> None:
 
 @contextlib.contextmanager
 def _socket_of(dialect: Dialect, driver: Any) -> Iterator[socket.socket | None]:
-    """A copy of a driver's socket, for the moment; None where it has none."""
+    """A temporary copy of a driver's socket; None if it has none."""
     none_there = (AttributeError, OSError, TypeError, ValueError, dialect.loaded_dbapi.Error)
     with contextlib.ExitStack() as stack:
         found = None
         with contextlib.suppress(*none_there):
             number = _descriptor(driver)
-            # Only the copy knows its number: to close it a second time would hit another's.
+            # Detach it: only the copy owns its number, and a second close would hit another socket.
             copy = stack.enter_context(_socket(os.dup(number)))
-            # Where it was closed in between, the number may have been another's already.
+            # If it was closed meanwhile, its number may belong to another socket by now.
             if _descriptor(driver) == number:
                 found = copy
         yield found
@@ -188,15 +189,15 @@ def _descriptor(driver: Any) -> int:
     return int(transport.get_extra_info("socket").fileno())
 
 
-# Whose errors come of their own exceptions, of Python's and of the operating system's alone.
+# Drivers whose errors are caused only by their own, Python's and the system's exceptions.
 _DRIVERS: Final = frozenset({"psycopg", "pymysql", "sqlite3"})
 
 
 def interruption_behind(error: DBAPIError) -> BaseException | None:
-    """The caller's own exception, raised by a signal, that a driver has taken for its own failure.
+    """The caller's own exception, raised by a signal, that a driver took for its own failure.
 
-    In the middle of a connect, or of the ping of a pooled connection, drivers raise errors about
-    what they find in their half-finished work.
+    During a connect, or the ping of a pooled connection, drivers raise errors about their
+    half-finished work.
     """
     driver = type(error.orig).__module__.partition(".")[0]
     if driver not in _DRIVERS:

@@ -1,8 +1,8 @@
-"""From what the caller gave, a URL or an ``Engine``, to engines of our own.
+"""From the caller's URL or ``Engine`` to our own engine.
 
-A user's ``Engine`` is never altered: an engine of our own is made that opens connections the way
-the user's does, so that our pool, hooks and isolation stay apart from theirs and an exhausted
-pool of theirs cannot stop our heartbeats.
+A user's ``Engine`` is never changed. We make our own engine that opens connections in the same way.
+So our pool, hooks and isolation are separate, and an exhausted pool of the user cannot stop our
+heartbeats.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
-# Drivers take a password as a parameter of the URL, too: password, passwd, sslpassword.
+# Drivers also accept a password as a parameter of the URL: password, passwd, sslpassword.
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
 _PASSWORD_IN_QUERY = re.compile(
@@ -47,18 +47,18 @@ _EXTRAS = {
     "h2": "the extra h2",
 }
 _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
-# Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
+# Check connections at checkout, so that a transactional handler gets no dead one after an outage.
 _POOL: Mapping[str, Any] = {
     "pool_size": 8,
     "max_overflow": -1,
     "pool_pre_ping": True,
-    # Errors end in logs, which get nothing of a payload.
+    # Errors are logged, and logs must not contain payloads.
     "hide_parameters": True,
 }
-# A server that vanished without a word must not hold a heartbeat for longer than it can last.
+# A lost server must not block a heartbeat for longer than the heartbeat is valid.
 _CONNECT_SECONDS: Final = 10
-# PyMySQL's bound of a connect ends before its greeting. Those of what it reads and writes are taken
-# off afterwards: they would end long statements, too, and the watchdog asks before it does that.
+# PyMySQL's connect timeout does not include the greeting. Its read and write timeouts are removed
+# after the connect, because they would also end long statements; the watchdog does this better.
 _PYMYSQL: Mapping[str, Any] = dict.fromkeys(
     ("connect_timeout", "read_timeout", "write_timeout"), _CONNECT_SECONDS
 )
@@ -71,14 +71,14 @@ _PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpenedEngine:
-    """An engine to work with, and how.
+    """An engine to work with, and how to use it.
 
     Attributes:
         engine: opens the connections.
-        session_options: execution options that make a connection commit each statement.
-        owned: whether it is ours to dispose.
-        shared: whether there is one connection for all threads.
-        borrowed: whether that connection is the user's, so that nothing may run beside it.
+        session_options: execution options that turn on autocommit.
+        owned: whether we must dispose of it.
+        shared: whether all threads share one connection.
+        borrowed: whether that connection is the user's, so that nothing may run in the background.
     """
 
     engine: Engine
@@ -89,18 +89,18 @@ class OpenedEngine:
 
 
 class EngineForm:
-    """How engines of synchronous drivers are opened; the base of other forms."""
+    """Opens engines of synchronous drivers; the base class of other forms."""
 
     drivers: ClassVar[Mapping[str, str]] = _DRIVERS
     pool: ClassVar[type[Pool]] = QueuePool
     extras: ClassVar[Mapping[str, str]] = _EXTRAS
 
     def pause(self, seconds: float) -> None:
-        """Sleep until SQLite is asked again for a lock that another has."""
+        """Sleep before SQLite is asked again for a lock."""
         time.sleep(seconds)
 
     def with_driver(self, url: URL) -> URL:
-        """Name our driver where a URL names none."""
+        """Add our driver to a URL without a driver."""
         driver = self.drivers.get(url.drivername)
         return url if driver is None else url.set(drivername=driver)
 
@@ -109,7 +109,7 @@ class EngineForm:
 
         Raises:
             UnsupportedByEngine: the driver is not installed, or there is no such dialect.
-            ValueError: the driver is one of another form.
+            ValueError: the driver belongs to the other form.
         """
         try:
             return self._create(url, **options)
@@ -123,7 +123,7 @@ class EngineForm:
             raise UnsupportedByEngine(msg) from error
 
     def open(self, url: URL) -> OpenedEngine:
-        """An engine of ours for a URL."""
+        """Open our own engine for a URL."""
         url = self.with_driver(url)
         if url.get_backend_name() == "sqlite":
             return self._open_sqlite(url)
@@ -143,14 +143,14 @@ class EngineForm:
         return OpenedEngine(engine)
 
     def beside(self, engine: Engine) -> OpenedEngine:
-        """An engine of ours beside the user's, opening connections as theirs does."""
+        """Open our own engine that opens connections as the user's engine does."""
         url = engine.url.set(drivername=f"{engine.dialect.name}+{engine.dialect.driver}")
         if url.get_backend_name() == "sqlite":
             if _in_memory(url):
                 return OpenedEngine(engine, {}, owned=False, shared=True, borrowed=True)
             return self._open_sqlite(url)
-        # A copy of the user's pool has their arguments, creator and hooks, and none of their
-        # connections; each one that it opens is detached, so its limit never counts.
+        # A copy of the user's pool has the user's arguments, creator and hooks, but no connections.
+        # Each connection that it opens is detached, so its limit never applies.
         source = engine.pool.recreate()
 
         def creator() -> DBAPIConnection:
@@ -185,15 +185,15 @@ class EngineForm:
 
 
 def open_engine(database: str | URL | Engine) -> OpenedEngine:
-    """Make the engine that a service works with.
+    """Make the engine of a service.
 
     Args:
         database: an SQLAlchemy URL as text or object, or a user's ``Engine``.
 
     Raises:
-        TypeError: it is none of these.
-        ValueError: the URL cannot be read, or names a driver for asyncio.
-        UnsupportedByEngine: the driver is not installed, or there is no such engine.
+        TypeError: it is neither.
+        ValueError: the URL is not valid, or names an asyncio driver.
+        UnsupportedByEngine: the driver is not installed, or SQLAlchemy does not know the engine.
     """
     if isinstance(database, Engine):
         _refuse_async(database.url, is_async=database.dialect.is_async)
@@ -205,10 +205,10 @@ def open_engine(database: str | URL | Engine) -> OpenedEngine:
 
 
 def read_url(database: str | URL) -> URL:
-    """Read what names a database.
+    """Parse the URL of a database.
 
     Raises:
-        ValueError: it is no URL, or its password has an @ that is not escaped.
+        ValueError: it is not a URL, or its password has an @ that is not escaped.
     """
     try:
         url = make_url(database)
@@ -221,18 +221,18 @@ def read_url(database: str | URL) -> URL:
             )
         raise ValueError(msg) from error
     except ValueError:
-        # What it cannot read may be a part of the password, so the reason is left out.
+        # The reason may contain part of the password, so it is left out.
         msg = "database is an SQLAlchemy URL whose port is not a number"
         raise ValueError(msg) from None
     if "@" in (url.host or "") or _loses_an_at_sign(database):
-        # The rest of the password was taken for the host, and drivers tell which host they miss.
+        # The rest of the password was read as the host, and drivers print the host in their errors.
         msg = "database is an SQLAlchemy URL with more than one @: write %40 for an @ in a password"
         raise ValueError(msg)
     return url
 
 
 def _loses_an_at_sign(database: str | URL) -> bool:
-    """Whether parameters without a value, which nobody sees any more, may be of a password."""
+    """Whether parameters without a value, which SQLAlchemy drops, may be part of a password."""
     credentials, _, behind = str(database).partition("@")
     parameters = behind.partition("?")[2].split("&")
     named = isinstance(database, str) and ":" in credentials.partition("://")[2]
@@ -240,7 +240,7 @@ def _loses_an_at_sign(database: str | URL) -> bool:
 
 
 def insist_on_file(url: URL) -> None:
-    """Refuse a database whose file is not there, before opening it makes an empty one.
+    """Refuse a database whose file does not exist, before it is created empty.
 
     Raises:
         DatabaseUnavailable: there is no such file.
@@ -268,7 +268,7 @@ def _missing_file(url: URL) -> Path | None:
         SQLiteDialect_pysqlite,
     )
 
-    # What SQLite is told, whichever driver tells it.
+    # SQLite's own parameters, the same for each driver.
     (name,), options = SQLiteDialect_pysqlite().create_connect_args(url)
     if options.get("uri") and name.startswith("file:"):
         name = unquote(urlsplit(name).path)
@@ -277,9 +277,9 @@ def _missing_file(url: URL) -> Path | None:
 
 
 def shown_url(url: URL) -> str:
-    """A URL for messages: without its password, wherever that stands.
+    """A URL for messages, without its password, wherever it is.
 
-    Where an @ comes behind the password, an earlier one may have been meant to be in it.
+    If an @ follows the password, an earlier @ may have been part of it.
     """
     hidden = {name: "***" for name in url.query if _SECRET.search(name)}
     shown = url.update_query_dict(hidden) if hidden else url
@@ -291,32 +291,32 @@ def shown_url(url: URL) -> str:
 
 
 def hide_passwords(text: str) -> str:
-    """A text for people, with the password of every URL in it replaced by ``***``."""
+    """A text for people, with all passwords in URLs replaced by ``***``."""
     return _PASSWORD_IN_QUERY.sub(r"\g<before>***", _PASSWORD_IN_URL.sub(r"\g<before>***", text))
 
 
 def shown_place(url: URL) -> str:
-    """Host, port and database of a URL, for messages: without user and password."""
+    """Host, port and database of a URL, for messages; without user and password."""
     host = f"{url.host}:{url.port}" if url.port else url.host or ""
     place = f"{host}/{url.database or ''}"
     return place.rpartition("@")[2] if _is_doubtful(url) else place
 
 
 def shown_reason(url: URL, reason: str) -> str:
-    """Why a driver cannot reach a database, for messages: without what may be of the password."""
+    """A driver's reason for a failed connect, for messages, without parts of the password."""
     if not url.host or not _is_doubtful(url):
         return reason
     return re.sub(rf"(?<!\w){re.escape(url.host)}(?!\w)", "***", reason)
 
 
 def _is_doubtful(url: URL) -> bool:
-    """Whether the password may go on in what was read as host, database and parameters."""
+    """Whether part of the password may have been read as host, database or parameters."""
     behind = (url.host, url.database, *url.query.items())
     return url.password is not None and any("@" in str(part) for part in behind)
 
 
 def _prepare_threshold(url: URL) -> dict[str, int | None]:
-    """What psycopg wants as a number or as None, which a URL can only name.
+    """The option for psycopg, a number or None, from the text in a URL.
 
     Raises:
         ValueError: it is neither.
@@ -328,8 +328,8 @@ def _prepare_threshold(url: URL) -> dict[str, int | None]:
         return {"prepare_threshold": None}
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
         msg = (
-            "prepare_threshold= of the URL must be a number of executions, or none to prepare "
-            "no statements"
+            "prepare_threshold= in the URL must be a number of executions, or none to disable "
+            "prepared statements"
         )
         raise ValueError(msg)
     return {"prepare_threshold": int(text)}
@@ -345,12 +345,12 @@ def _refuse_async(url: URL, *, is_async: bool) -> None:
 
 
 def with_driver(url: URL) -> URL:
-    """Name our driver where a URL names none."""
+    """Add our driver to a URL without a driver."""
     return EngineForm().with_driver(url)
 
 
 def dialect_of(connection: Connection) -> QueueDialect:
-    """The dialect for the server at the other end, refined by its version.
+    """The dialect for the connected server, refined by its version.
 
     Raises:
         UnsupportedByEngine: the server is too old.
@@ -363,23 +363,23 @@ def dialect_of(connection: Connection) -> QueueDialect:
 
 
 def routines_of(engine: str) -> str | None:
-    """What an engine calls its stored routines, by the engine's name."""
+    """An engine's word for stored routines, by the engine's name."""
     return _dialect_named(engine).routines
 
 
 def hint_for(engine: Engine, error: BaseException | None) -> str:
-    """What to ask when the database of this engine cannot be reached."""
+    """Advice for when the database of this engine cannot be reached."""
     dialect = _dialect_named(engine.dialect.name)()
     is_locked = dialect.classify_driver_error(error) is ErrorKind.TRANSIENT
     return (is_locked and dialect.creation_hint) or dialect.unreachable_hint
 
 
 def unfit_way(engine: Engine, error: BaseException | None) -> str | None:
-    """Why the database of this engine can never be used over the way that it goes."""
+    """Why the database of this engine can never be used over this connection."""
     return _dialect_named(engine.dialect.name).unfit_way(error)
 
 
-# Where they are; only that of the engine in use is loaded.
+# The modules of the dialects; only the one in use is loaded.
 _DIALECTS: Final = {
     "sqlite": ("queue_over_sql.dialects.sqlite.dialect", "SQLiteDialect"),
     "postgresql": ("queue_over_sql.dialects.postgresql.dialect", "PostgreSQLDialect"),

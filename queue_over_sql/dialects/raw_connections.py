@@ -1,8 +1,8 @@
 """Connections of drivers and of Django, lent to SQLAlchemy for one act in their transaction.
 
-What SQLAlchemy would do to end the transaction, or to close the connection, reaches nobody: both
-stay the caller's. So does all that is set on the connection: how rows and texts are made of what
-the server sends is chosen for our own cursors alone.
+SQLAlchemy's attempts to end the transaction or close the connection have no effect, because both
+belong to the caller. The connection's settings are not changed either; only our own cursors convert
+rows and texts in our way.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sqlalchemy import URL, Connection, Dialect, Engine, StaticPool
 from sqlalchemy.exc import PendingRollbackError, ResourceClosedError
 
 _IN_TRANSACTION: Final = 1
-"""The flag of MySQL's protocol in the status of a server."""
+"""The flag for an open transaction in the server status of MySQL's protocol."""
 
 
 class RawDriver(NamedTuple):
-    """What is to know of a driver.
+    """The facts about a driver.
 
     Attributes:
-        family: the database, as SQLAlchemy calls it.
-        name: the driver, as SQLAlchemy calls it.
-        is_open: whether a connection is open; may raise what it likes where it is not.
-        commits: whether a connection commits each statement at present.
+        family: SQLAlchemy's name of the database.
+        name: SQLAlchemy's name of the driver.
+        is_open: whether a connection is open; it may raise anything if it is not.
+        commits: whether a connection is in autocommit mode now.
         cursor: makes a cursor whose rows are tuples.
     """
 
@@ -48,10 +48,10 @@ class RawConnection(NamedTuple):
 
 
 def raw_connection(given: object) -> RawConnection | None:
-    """A connection of a driver that is known here, also where Django has it; None of all else.
+    """The driver connection of a known driver, also from Django; None for anything else.
 
     Raises:
-        PendingRollbackError: Django lets the transaction do nothing more.
+        PendingRollbackError: Django's transaction has already failed.
     """
     given = _of_django(given)
     for each in type(given).__mro__:
@@ -62,7 +62,7 @@ def raw_connection(given: object) -> RawConnection | None:
 
 
 def _of_django(given: Any) -> Any:
-    # Whoever has such a connection has loaded these.
+    # These modules are loaded if such a connection exists.
     proxies, base = map(
         sys.modules.get, ("django.utils.connection", "django.db.backends.base.base")
     )
@@ -80,7 +80,7 @@ class LentPool(StaticPool):
 
     Attributes:
         given: that connection.
-        commits: whether it commits each statement by itself.
+        commits: whether it is in autocommit mode.
     """
 
     given: Any
@@ -89,11 +89,11 @@ class LentPool(StaticPool):
 
 @contextlib.contextmanager
 def lent(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
-    """A connection of SQLAlchemy over a caller's, for a while.
+    """An SQLAlchemy connection around a caller's, during the block.
 
     Args:
-        raw: the caller's.
-        dialect: of its driver; see ``dialect_for``.
+        raw: the caller's connection.
+        dialect: for its driver; see ``dialect_for``.
 
     Raises:
         ResourceClosedError: it is closed.
@@ -108,10 +108,10 @@ def lent(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
 
 
 def dialect_for(raw: RawConnection, own: Dialect) -> Dialect:
-    """The dialect of a caller's driver, initialized; that of the service where it is the same.
+    """The initialized dialect of a caller's driver; the service's own if it is the same.
 
     Raises:
-        NoSuchModuleError: it is a driver of another database.
+        NoSuchModuleError: the driver is for another database.
     """
     driver = raw.driver
     url = URL.create(f"{own.name}+{driver.name}")
@@ -120,7 +120,7 @@ def dialect_for(raw: RawConnection, own: Dialect) -> Dialect:
         kind = kind.get_async_dialect_cls(url)
     if kind is type(own):
         return own
-    # To look for hstore would change how the caller's connection reads it.
+    # A check for hstore would change how the caller's connection reads it.
     options = {"use_native_hstore": False} if driver.name.startswith("psycopg") else {}
     dialect: Dialect = kind(dbapi=kind.import_dbapi(), **options)
     with lent(raw, dialect) as connection:
@@ -140,7 +140,7 @@ def _commits(raw: RawConnection) -> bool:
 
 @contextlib.contextmanager
 def _texts_as_str(raw: RawConnection) -> Iterator[None]:
-    # Only SQLite has this for the whole connection.
+    # Only SQLite sets this for the whole connection.
     given = raw.given
     before = getattr(given, "text_factory", str) if raw.driver.family == "sqlite" else str
     if before is str:
@@ -161,13 +161,13 @@ def _adapted(raw: RawConnection, dialect: Dialect) -> Any:
     adapter = getattr(module, f"AsyncAdapt_{driver.name}_connection")
     adapted = adapter(dialect.dbapi, _LentOnLoop(given, driver.cursor))
     if driver.name == "asyncpg":
-        # Else it would begin a transaction inside of the caller's.
+        # Otherwise it would begin a transaction inside the caller's.
         adapted.autocommit = True
     return adapted
 
 
 class _Lent:
-    """A connection of a caller's whose transaction nobody ends, and which nobody closes."""
+    """A caller's connection; its transaction is never ended here, and it is never closed here."""
 
     def __init__(self, given: Any, cursor: Callable[[Any], Any]) -> None:
         self._given = given
@@ -186,7 +186,7 @@ class _Lent:
 
 
 class _LentOnLoop(_Lent):
-    """The same of a driver for asyncio."""
+    """As ``_Lent``, for asyncio drivers."""
 
     async def _leave_it(self, *_: object, **__: object) -> None:
         return
@@ -229,7 +229,7 @@ def _sqlite3_cursor(given: Any) -> Any:
 
 
 def _as_stored(_: object, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    # A connection may read dates by converters, as Django's does; SQLAlchemy takes texts.
+    # A connection may convert dates, as Django's does; SQLAlchemy expects texts.
     return tuple([each if type(each) in _PLAIN else _text_of(each) for each in row])
 
 
@@ -243,7 +243,7 @@ def _text_of(value: Any) -> Any:
 
 
 def _sqlite_commits(given: Any) -> bool:
-    # Of Python 3.12 or newer: True, False, or -1 for what isolation_level says.
+    # On Python 3.12 or newer: True, False, or -1 to follow isolation_level.
     autocommit = getattr(given, "autocommit", -1)
     by_itself = given.isolation_level is None if autocommit == -1 else autocommit
     return bool(by_itself) and not given.in_transaction
@@ -302,7 +302,7 @@ _DRIVERS: Final = {
         "mysql",
         "mysqldb",
         is_open=lambda given: bool(given.open),
-        # It does not say whether a transaction was begun.
+        # The driver does not say whether a transaction was begun.
         commits=lambda given: bool(given.get_autocommit()),
         cursor=_cursor_of("MySQLdb.cursors"),
     ),

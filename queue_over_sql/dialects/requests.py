@@ -1,4 +1,4 @@
-"""What the store asks of a dialect: new rows, claims, settlements; and the rows it reads."""
+"""The store's requests to a dialect: new rows, claims, settlements; and the rows that it reads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _LARGEST: Final = 2**63 - 1
 
 ANY_EDITS: Final = -1
-"""The bind value of a claim that need not know of edits, because it looks at all messages."""
+"""The edit count of a claim that searches all messages, so that edits do not matter."""
 
 
 class Where:
-    """A user's condition on the messages: equal to another only if it is the same object.
+    """A user's condition on the messages; it equals another only if it is the same object.
 
-    The expressions themselves cannot be compared: ``==`` between them builds SQL.
+    The expressions cannot be compared, because ``==`` between them builds SQL.
     """
 
     __slots__ = ("condition",)
@@ -51,21 +51,21 @@ class Where:
         return id(self.condition)
 
     def on(self, table: Table) -> ColumnElement[bool]:
-        """The condition, about this object of the table."""
+        """The condition, for this object of the table."""
         return rebased(self.condition, table)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What one claim asks of the database; durations and instants in microseconds.
+    """One claim as the database needs it; durations and times in microseconds.
 
     Attributes:
-        count: at most so many messages.
-        priority: of this level.
-        low: that are due from here on; 0 for a full look.
-        lease_us: instead of the message's and the queue's; None for those.
-        edits: how many edits by hand the marks know of.
-        guarded: claim nothing if there were others since.
+        count: the largest number of messages.
+        priority: the level.
+        low: the earliest due time; 0 for a full look.
+        lease_us: the lease instead of the message's and the queue's; None for those.
+        edits: the queue's edit count that the watermark is based on.
+        guarded: whether to claim nothing if there were further edits.
     """
 
     consumer_id: str
@@ -81,11 +81,11 @@ class ClaimRequest:
 
     @property
     def claim(self) -> Claim:
-        """The stamp alone."""
+        """The stamp."""
         return Claim(self.consumer_id, self.consumer_round)
 
     def of(self, count: int) -> ClaimRequest:
-        """The same of at most so many messages."""
+        """The same request for at most this many messages."""
         return self if count == self.count else dataclasses.replace(self, count=count)
 
     def stamp(self) -> dict[str, Any]:
@@ -98,26 +98,26 @@ class ClaimRequest:
         }
 
     def wanted(self) -> dict[str, Any]:
-        """The bind parameters of the eligibility predicate and the limit."""
+        """The bind parameters for the messages that may be claimed, and of the limit."""
         edits = self.edits if self.guarded else ANY_EDITS
         return wanted(self.priority, self.count, self.low, edits)
 
 
 def wanted(priority: int, count: int, low: int = 0, edits: int = ANY_EDITS) -> dict[str, Any]:
-    """The bind parameters of what may be claimed of one level, and of the limit.
+    """The bind parameters for the messages of one level that may be claimed, and of the limit.
 
     Args:
         priority: the level.
-        count: at most so many messages.
-        low: that are due from here on, in microseconds; 0 for a full look.
-        edits: claim nothing if there were other edits by hand than so many.
+        count: the largest number of messages.
+        low: the earliest due time in microseconds; 0 for a full look.
+        edits: claim nothing if the queue has another edit count.
     """
     return {"p_priority": priority, "p_low": low or ALWAYS, "p_edits": edits, "p_count": count}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows to be inserted, by column: what is the same in all of them is sent once."""
+    """Rows to insert, by column; values that all rows share are sent once."""
 
     count: int
     same: Mapping[str, Any]
@@ -131,12 +131,12 @@ class NewRows:
         return values
 
     def filled(self) -> tuple[str, ...]:
-        """The columns that are not NULL in all rows."""
+        """The columns that are not NULL in every row."""
         given = {name for name, value in self.same.items() if value is not None}
         return (*self.differing, *sorted(given))
 
     def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """The rows one by one, of these columns."""
+        """The rows one by one, with these columns."""
         return zip(*map(self.column, names), strict=True)
 
     def column(self, name: str) -> Iterable[Any]:
@@ -153,11 +153,11 @@ def _numbered(parameter: str, count: int) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settlement:
-    """Messages of one claim that end together; times in microseconds.
+    """Messages of one claim that end in the same way; times in microseconds.
 
     Attributes:
-        attempted_at: when they failed, or None where they did not.
-        dedup_us: how long their keys stay taken; None where they are free at once.
+        attempted_at: when they failed; None if they did not.
+        dedup_us: how long their keys stay taken; None: not at all.
     """
 
     ids: Sequence[int]
@@ -172,7 +172,7 @@ class Settlement:
         return {"p_consumer": self.claim.consumer_id, "p_round": self.claim.consumer_round}
 
     def archive_values(self) -> dict[str, Any]:
-        """The bind parameters of what the archive gets."""
+        """The bind parameters of the archive's columns."""
         return {
             "p_outcome": self.outcome,
             "p_status": SUCCESS if self.outcome == Outcome.DONE else ERROR,
@@ -183,11 +183,11 @@ class Settlement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoundRequest:
-    """What the claim of one round asks of the database, of one level.
+    """The claim of one round as the database needs it, for one level.
 
     Attributes:
-        up_to_id: none with a larger id; None for all.
-        due_by: none that are due later, in microseconds; None for all that are due now.
+        up_to_id: the largest id; None for any.
+        due_by: the latest due time in microseconds; None for now.
     """
 
     claim: Claim
@@ -208,20 +208,20 @@ class RoundRequest:
 
 
 LAST_ROUND: Final = 10**12
-"""Beyond it a round's lease would no longer lie in the far future."""
+"""With a larger number, a round's lease would not lie in the far future any more."""
 
 
 def lease_of_round(consumer_round: int) -> int:
-    """The lease of what a round stamped: it never ends, and is another for each round.
+    """The lease of a round's messages: it never ends, and differs between rounds.
 
-    So the index on the lease leads to the messages of one round, and not past the dead entries
-    of the rounds before.
+    So the index on the lease leads directly to the messages of one round, not over the dead entries
+    of former rounds.
     """
     return NEVER - consumer_round
 
 
 def rounds_values(consumer_id: str, after: int, up_to: int) -> dict[str, Any]:
-    """The bind parameters of the rounds from the one after ``after`` to ``up_to``."""
+    """The bind parameters of the rounds after ``after`` up to ``up_to``."""
     return {
         "p_consumer": consumer_id,
         "p_round": after + 1,
@@ -239,7 +239,7 @@ _LEASE = MESSAGE_COLUMNS.index("lease_us")
 
 
 def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
-    """What a select of archived messages names: ends with when and how each ended."""
+    """The columns of a select of archived messages; the last ones say when and how it ended."""
     archive = tables.archive
     return [*tables.message_columns(archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
 
@@ -247,7 +247,7 @@ def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
 def read_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
-    """Read rows selected on a connection as ``QueueTables.message_columns`` names them."""
+    """Read rows that were selected with ``QueueTables.message_columns``."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         return [_message_row(row, _NO_COLUMNS) for row in rows]
@@ -258,7 +258,7 @@ def read_rows(
 def read_taken_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
-    """As ``read_rows``, of messages that are delivered without a claim."""
+    """As ``read_rows``, for messages that are delivered without a claim."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         rest = (_NO_COLUMNS, *_TAKEN)
@@ -278,7 +278,7 @@ def _delivered(row: Sequence[Any]) -> list[Any]:
 def read_archive_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
-    """Read rows selected on a connection as ``archive_columns`` names them."""
+    """Read rows that were selected with ``archive_columns``."""
     converters = sql.own_converters(connection.dialect)
     return [
         _message_row(row, _own_values(sql.subject, row, converters))._replace(
@@ -295,7 +295,7 @@ def stamped_row(
     request: ClaimRequest,
     now: int,
 ) -> MessageRow:
-    """A row that was read before it was marked, as it is after."""
+    """The row after the stamp, made from the row that was read before."""
     values = list(row[:_CORE])
     values[_ATTEMPT] += 1
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
@@ -305,7 +305,7 @@ def stamped_row(
     )
 
 
-# A row without the look at its length that ``_make`` takes.
+# A row without the length check of ``_make``.
 _as_row: Callable[[tuple[Any, ...]], MessageRow] = functools.partial(tuple.__new__, MessageRow)
 _NO_COLUMNS: dict[str, Any] = {}
 _NOT_ARCHIVED = (None, None, False)
@@ -321,7 +321,7 @@ def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters)
     try:
         return {name: value if to is None else to(value) for name, to, value in values}
     except Exception:  # noqa: BLE001 - types raise what they like
-        # The message is told of when it is its turn; it must not stop those beside it.
+        # Its error is raised when the message is decoded; it must not stop the others.
         return {name: value if to is None else _read(to, value) for name, to, value in values}
 
 

@@ -54,12 +54,12 @@ DEFAULT_TIMEOUT: Final = 7 * 86_400.0
 """How long a durable consumer holds messages without a heartbeat, in seconds."""
 
 _ON_ACK: Final = ("delete", "archive")
-# As many messages as there may be.
+# More messages than a queue can have.
 _ALL: Final = 2**62
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{CONSUMER_LENGTH}}}\Z")
-# How often a sign of life is written at most.
+# How often a heartbeat is written at most.
 _HEARTBEAT_US = 60_000_000
-# How many programs may register under one name at the same moment before one gives up.
+# How often to retry if several programs register the same name at once.
 _RACES = 5
 
 
@@ -79,10 +79,10 @@ def check_consumer_id(consumer_id: object) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Want:
-    """What ``DurableConsumer.advance`` is to open: so many messages in all, and in each round.
+    """What ``DurableConsumer.advance`` shall open: how many messages in all and per round.
 
-    None as a bound means: all that there are, and all that are due at the claim. ``due_by`` is in
-    microseconds. With ``executor``, whoever reads a round claims it by ``claim_round``.
+    None means: no limit, or due at the time of the claim. ``due_by`` is in microseconds. With
+    ``executor``, the reader of a round claims it by ``claim_round``.
     """
 
     max_messages: int | None
@@ -105,7 +105,7 @@ class Want:
         return Round(0, limit, self.up_to_id, self.due_by)
 
     def rounds(self, start: int, count: int) -> list[Round]:
-        """As many rounds of about the same size as so many messages need."""
+        """The rounds for ``count`` messages, of about the same size."""
         parts = -(-count // self.messages_per_round)
         sizes = [(count + part) // parts for part in range(parts)]
         return [
@@ -117,16 +117,17 @@ class Want:
 class DurableConsumer:
     """A named consumer of one queue whose claims outlive its process; see the module.
 
-    Every act is one transaction and may be repeated when its commit got no answer. Each raises
-    ``ConsumerFenced`` where another program has the consumer, and ``RoundsGone`` where it was given
-    up. Rounds are named by their numbers; ``start`` is the round before the first that is meant.
+    Every act is one transaction and may be repeated if the answer to its commit was lost. Each
+    raises ``ConsumerFenced`` if another program took over the consumer, and ``RoundsGone`` if its
+    rounds were released. Rounds have numbers; ``start`` is the number before the first round of a
+    range.
 
     Args:
-        queue: that it reads.
+        queue: the queue that it reads.
         consumer_id: its name: 1 to 36 letters, digits, dots, dashes and underscores.
-        owner: who this program is, for people: ``host:pid``.
-        timeout: how long its claims are kept without a sign of life, which ``advance`` gives;
-            None for ever.
+        owner: this program, for people: ``host:pid``.
+        timeout: how long it holds messages without a heartbeat, which ``advance`` sends; None:
+            forever.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class DurableConsumer:
         self._timeout_us = None if timeout is None else to_microseconds(timeout, "timeout")
         self._taken: Registration | None = None
 
-    # -- who has it
+    # -- registration
 
     @property
     def epoch(self) -> int:
@@ -155,15 +156,15 @@ class DurableConsumer:
 
     @property
     def registered_at(self) -> int:
-        """When the consumer was registered, in microseconds: what a checkpoint is to remember.
+        """When the consumer was registered, in microseconds; a checkpoint must store it.
 
-        One that was dropped or expired is registered anew, and its rounds begin anew at 1; only by
-        this can a checkpoint tell its rounds from others of the same numbers.
+        After a drop or expiry it registers again, and its rounds start again at 1. Only this time
+        tells the rounds of two registrations apart.
         """
         return self._mine.started_at
 
     def check_registration(self, registered_at: int) -> None:
-        """Raise ``RoundsGone`` where a checkpoint is of another registration of the consumer."""
+        """Raise ``RoundsGone`` if a checkpoint belongs to another registration of the consumer."""
         if registered_at != self.registered_at:
             self._gone(
                 f"the checkpoint belongs to its registration of {_moment(registered_at)}, but it "
@@ -172,10 +173,10 @@ class DurableConsumer:
             )
 
     def take_over(self) -> int:
-        """Make the consumer this program's, registering it where it is new.
+        """Take over the consumer, or register it if it is new.
 
-        Returns the last acknowledged round; those after it are outstanding and may be read again.
-        Raises ``ConsumerTaken`` where it reads another queue, or is a consumer of another sort.
+        Returns the last acknowledged round; later rounds are outstanding and may be read again.
+        Raises ``ConsumerTaken`` if the name belongs to a consumer of another queue or kind.
         """
         if self.consumer_id == registrations.SQL_CLIENTS:
             msg = f"{self.consumer_id!r} is the consumer of SQL clients; use another name"
@@ -185,18 +186,16 @@ class DurableConsumer:
             if taken is not None:
                 self._taken = taken
                 return taken.acked_round
-        msg = (
-            f"Another process is registering durable consumer {self.consumer_id!r}, too; try again"
-        )
+        msg = f"Another process is registering durable consumer {self.consumer_id!r} now; try again"
         raise ConsumerTaken(msg)
 
     @property
     def renewal_seconds(self) -> float:
-        """How often a program that does nothing else should give a sign of life."""
+        """How often an idle program must call ``renew``."""
         return self._renewal_us / 1_000_000
 
     def renew(self) -> None:
-        """Give a sign of life, as ``advance`` does, while a batch takes its time."""
+        """Send a heartbeat, as ``advance`` does, while a batch takes long."""
 
         def act(connection: Connection) -> None:
             self._renew_if_due(connection, self._locked(connection, self.epoch))
@@ -204,7 +203,7 @@ class DurableConsumer:
         self._run(act, atomic=True)
 
     def state(self) -> Registration:
-        """Where the consumer stands, whoever has it."""
+        """The present state of the consumer, whichever program has it."""
         found = self._run(self._registered)
         if found is None:
             self._gone("it is not registered.")
@@ -223,7 +222,7 @@ class DurableConsumer:
         return self._run(act)
 
     def release(self) -> int:
-        """Give back, uncounted, all that is outstanding, and fence whoever has the consumer.
+        """Give back all outstanding messages, uncounted, and fence the present program.
 
         Returns how many messages; raises ``ConsumerNotFound``.
         """
@@ -235,7 +234,7 @@ class DurableConsumer:
         return self._give_back(act)
 
     def drop(self) -> int:
-        """As ``release``, and forget the consumer."""
+        """Do as ``release``, and delete the registration."""
 
         def act(connection: Connection, _: Registration) -> None:
             registrations.remove(connection, self._context.tables.system, self.consumer_id)
@@ -246,35 +245,35 @@ class DurableConsumer:
 
     @property
     def claims_apart(self) -> bool:
-        """Whether rounds are claimed fastest by those who read them (``Want.executor``)."""
+        """Whether this engine is fastest if readers claim their rounds (``Want.executor``)."""
         return self._context.dialect.rounds.claims_apart
 
     def target(self) -> tuple[int, int]:
-        """The largest id and the database's clock now: bounds of what is there already."""
+        """The largest id and the database's clock now, as limits for messages that exist now."""
         sql = self._context.sql
         return self._run(lambda c: (acts.last_id(c, sql), store.server_now(c, sql)))
 
     def backlog(self, limit: int | None = None) -> int:
-        """Count the messages that could be claimed now, up to ``limit``: it reads them."""
+        """Count the messages that could be claimed now, up to ``limit``; it reads them."""
         whole = Want(limit, 1).whole
         return self._run(lambda connection: self._count(connection, whole))
 
     def advance(self, start: int, want: Want, *, on_ack: str | None = None) -> int:
-        """Acknowledge what lies up to ``start``, and open the next rounds.
+        """Acknowledge rounds up to ``start``, and open the next ones.
 
         Args:
-            start: the last round whose messages are done.
+            start: the last round whose messages are finished.
             want: what to open.
-            on_ack: ``"delete"`` or ``"archive"``, instead of what the queue says.
+            on_ack: ``"delete"`` or ``"archive"``, instead of the queue's setting.
 
         Returns:
-            The last opened round: ``start`` where there is nothing to claim. Rounds beyond
-            ``start`` that were opened before and never acknowledged come back as they are.
+            The last opened round; ``start`` if there is nothing to claim. Rounds after ``start``
+            that are open but not acknowledged are returned unchanged.
 
         Raises:
             CheckpointBehind: rounds after ``start`` are acknowledged already.
-            RoundsGone: the consumer was given up, or never opened round ``start``.
-            UnsupportedByEngine: ``want.executor`` on an engine where rounds are not claimed apart.
+            RoundsGone: the consumer was released, or never opened round ``start``.
+            UnsupportedByEngine: ``want.executor`` is not supported by this engine.
         """
         start = _round("start", start)
         _check_on_ack(on_ack)
@@ -289,7 +288,7 @@ class DurableConsumer:
         return self._run(lambda c: self._advance(c, start, want, on_ack), atomic=True)
 
     def ack(self, end: int, *, on_ack: str | None = None) -> None:
-        """Acknowledge all rounds up to ``end``; again does nothing."""
+        """Acknowledge all rounds up to ``end``; repeated calls do nothing."""
         end = _round("end", end)
         _check_on_ack(on_ack)
 
@@ -301,7 +300,7 @@ class DurableConsumer:
     def rounds(self, start: int, end: int, *, missing_ok: bool = False) -> list[Round]:
         """The rounds after ``start`` up to ``end``, as they were opened.
 
-        Not all of them being there is ``RoundsGone``, unless ``missing_ok``.
+        Raises ``RoundsGone`` if some do not exist, unless ``missing_ok``.
         """
         start, end = _round("start", start), _round("end", end)
 
@@ -319,16 +318,16 @@ class DurableConsumer:
         return found
 
     def claim_round(self, connection: Connection, wanted: Round, epoch: int) -> int:
-        """Claim one round, unless that was done before; what it stamped never changes by this.
+        """Claim one round, unless it is already claimed; its messages never change after that.
 
         Args:
-            connection: with a transaction of its own at READ COMMITTED, to be committed before
-                the messages are handed on: ``Connections.run(…, atomic=True)`` gives one.
+            connection: in its own transaction at READ COMMITTED, which must be committed before the
+                messages are delivered: ``Connections.run(…, atomic=True)`` does this.
             wanted: the round.
-            epoch: of the program on whose behalf this is.
+            epoch: of the program that this works for.
 
         Returns:
-            How many messages the round stamped.
+            How many messages were claimed for the round.
         """
         number, tables = wanted.consumer_round, self._context.tables
         self._locked(connection, epoch, number, shared=True)
@@ -342,16 +341,16 @@ class DurableConsumer:
         return found[0].claimed_count or 0
 
     def read_round(self, connection: Connection, consumer_round: int) -> list[MessageRow]:
-        """Read what a round stamped and still holds, oldest first."""
+        """Read the messages that a round claimed and still holds, oldest first."""
         sql = self._context.sql
         rows = acts.read_round(connection, sql, self.consumer_id, consumer_round)
         return store.oldest_first(rows)
 
     def recover(self, start: int) -> int:
-        """Go on from what is there, where a checkpoint stands at ``start``: returns from where.
+        """Continue from what exists, for a checkpoint at ``start``; returns the new start.
 
-        What was refused is given up. Outstanding rounds that the checkpoint cannot know of are
-        given back, uncounted.
+        Missing rounds are skipped. Outstanding rounds that the checkpoint cannot know are given
+        back, uncounted.
         """
         start = _round("start", start)
 
@@ -372,15 +371,15 @@ class DurableConsumer:
         delay: Duration | None = None,
         epoch: int | None = None,
     ) -> set[int]:
-        """Give failed messages of outstanding rounds back, or end them, as ``Queue.nack`` does.
+        """Retry or dead-letter failed messages of outstanding rounds, as ``Queue.nack`` does.
 
         Args:
-            failures: id, round and reason of each.
-            delay: until the next attempt, instead of what the queue's retry policy says.
-            epoch: of the program on whose behalf this is; its own where it has taken over.
+            failures: id, round and reason of each message.
+            delay: until the next attempt, instead of the queue's retry policy.
+            epoch: of the program that this works for; default: the own one after ``take_over``.
 
         Returns:
-            The ids of those that their rounds still held; nothing of the others was changed.
+            The ids that their rounds still held; other messages were not changed.
         """
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
         if epoch is None and self._taken is not None:
@@ -415,7 +414,7 @@ class DurableConsumer:
         return self._taken
 
     def _run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
-        # A round that a checkpoint knows must be there after a loss of power, too.
+        # A round in a checkpoint must still exist after a power failure.
         return self._context.run(act, atomic=atomic, durable=atomic)
 
     def _registered(self, connection: Connection) -> Registration | None:
@@ -482,7 +481,7 @@ class DurableConsumer:
             raise self._another(found)
         anew: dict[str, Any] = {}
         if found.expired:
-            # What it held counts as given back, so an old checkpoint must not go on in silence.
+            # Its messages count as released, so an old checkpoint must fail.
             self._unclaim(connection, found)
             now = self._context.dialect.now()
             anew = {"claimed_round": 0, "acked_round": 0, "started_at": now}

@@ -1,4 +1,4 @@
-"""Acts of durable consumers: their registration, their rounds, and what these hold."""
+"""Acts of durable consumers: their registrations, their rounds, and the messages of these."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _DONE = {"p_outcome": str(Outcome.DONE), "p_status": SUCCESS}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """What one claim may stamp, and the seal on what it did.
+    """A round: the limits of one claim, and its result.
 
-    With the consumer's id its number is the stamp of its messages. None as a bound means: all that
-    there are, and all that are due at the claim. ``claimed_count`` is None until it is claimed, and
-    fixed from then on; ``due_by`` is in microseconds.
+    The consumer's id and the round's number are the stamp of its messages. None as a limit means:
+    no limit, or due at the time of the claim. ``claimed_count`` is None until the round is claimed,
+    and never changes after that. ``due_by`` is in microseconds.
     """
 
     consumer_round: int
@@ -49,10 +49,10 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """The row of a consumer; instants are microseconds of the database's clock.
+    """The row of a consumer; times are microseconds by the database's clock.
 
-    A durable one reads one queue. Each query that takes it over has a higher epoch. The rounds
-    between ``acked_round`` and ``claimed_round`` are outstanding; they count from ``started_at``.
+    A durable one reads one queue. Each takeover increases the epoch. The rounds between
+    ``acked_round`` and ``claimed_round`` are outstanding; they count from ``started_at``.
     """
 
     durable: bool
@@ -69,23 +69,23 @@ class Registration:
 
     @property
     def expired(self) -> bool:
-        """Whether what it holds is being given back."""
+        """Whether its messages are being given back."""
         return self.expires_at <= self.now
 
 
 def registration(
     connection: Connection, tables: QueueTables, consumer_id: str
 ) -> Registration | None:
-    """Look at the row of a consumer; None where there is none."""
+    """Read the row of a consumer; None if there is none."""
     return _registration(connection, _registration_of(tables, consumer_id))
 
 
 def lock(
     connection: Connection, tables: QueueTables, consumer_id: str, *, shared: bool = False
 ) -> Registration | None:
-    """Lock the row of a consumer until the transaction ends; None where there is none.
+    """Lock the row of a consumer until the transaction ends; None if there is none.
 
-    When ``shared``, others may lock it likewise, but not change it.
+    With ``shared``, others may lock it in the same way, but not change it.
     """
     engine_of(tables).lock_database(connection, tables.system.consumers)
     statement = _registration_of(tables, consumer_id)
@@ -113,9 +113,9 @@ def _registration(
 
 
 def add(connection: Connection, tables: QueueTables, consumer: Mapping[str, Any]) -> bool:
-    """Write the row of a durable consumer; False where another has done so meanwhile.
+    """Write the row of a durable consumer; False if another process did so first.
 
-    Its first epoch is the time, so that no life of a consumer has one of an earlier life.
+    Its first epoch is the time, so a later registration never has an earlier epoch.
     """
     now = tables.dialect.now()
     state = {"durable": 1, "epoch": now, "claimed_round": 0, "acked_round": 0}
@@ -137,7 +137,7 @@ def change(
 def open_rounds(
     connection: Connection, tables: QueueTables, consumer_id: str, opened: Sequence[Round]
 ) -> None:
-    """Write the rows of rounds and move ``claimed_round`` to the last of them."""
+    """Write the rows of rounds, and set ``claimed_round`` to the last of them."""
     if not opened:
         return
     rows = [{"consumer_id": consumer_id, **dataclasses.asdict(each)} for each in opened]
@@ -148,7 +148,7 @@ def open_rounds(
 def rounds_between(
     connection: Connection, tables: QueueTables, consumer_id: str, after: int, up_to: int
 ) -> list[Round]:
-    """The rounds from the one after ``after`` to ``up_to``, in their order."""
+    """The rounds after ``after`` up to ``up_to``, in order."""
     c = tables.system.rounds.c
     rows = connection.execute(
         select(c.consumer_round, c.message_limit, c.up_to_id, c.due_by, c.claimed_count)
@@ -164,7 +164,7 @@ def rounds_between(
 def forget_rounds(
     connection: Connection, tables: QueueTables, consumer_id: str, up_to: int | None = None
 ) -> None:
-    """Remove the rows of rounds, up to one or all."""
+    """Delete the rows of rounds, up to one, or all of them."""
     rounds_table = tables.system.rounds
     c = rounds_table.c
     bounded = [] if up_to is None else [c.consumer_round <= up_to]
@@ -174,7 +174,7 @@ def forget_rounds(
 def win_seal(
     connection: Connection, tables: QueueTables, consumer_id: str, consumer_round: int
 ) -> bool:
-    """Be the one who claims a round; another waits here until this transaction ends."""
+    """Become the claimer of a round; others wait here until this transaction ends."""
     c = tables.system.rounds.c
     statement = (
         update(tables.system.rounds)
@@ -191,7 +191,7 @@ def win_seal(
 def seal(
     connection: Connection, tables: QueueTables, consumer_id: str, consumer_round: int, count: int
 ) -> None:
-    """Note how many messages a round has stamped; that is final."""
+    """Store how many messages a round has claimed; this is final."""
     c = tables.system.rounds.c
     connection.execute(
         update(tables.system.rounds)
@@ -203,7 +203,7 @@ def seal(
 def claim_round(
     connection: Connection, sql: StatementCache, consumer_id: str, wanted: Round, priorities: int
 ) -> int:
-    """Stamp the messages of a round, the most urgent first; returns how many."""
+    """Claim the messages of a round, the most urgent first; returns how many."""
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
     return _by_priority(
         wanted, stamp, priorities, lambda request: dialect.rounds.claim(connection, sql, request)
@@ -213,7 +213,7 @@ def claim_round(
 def count_eligible(
     connection: Connection, sql: StatementCache, wanted: Round, priorities: int
 ) -> int:
-    """Count what a round may claim, up to its limit."""
+    """Count the messages that a round may claim, up to its limit."""
     statement = sql.get(rounds.count_eligible)
     return _by_priority(
         wanted,
@@ -236,14 +236,14 @@ def _by_priority(
 
 
 def last_id(connection: Connection, sql: StatementCache) -> int:
-    """The largest id of a live message; 0 where there is none."""
+    """The largest id of a live message; 0 if there is none."""
     return int(sql.get(rounds.last_id).run(connection).scalar() or 0)
 
 
 def read_round(
     connection: Connection, sql: StatementCache, consumer_id: str, consumer_round: int
 ) -> list[MessageRow]:
-    """Read what a round has stamped and still holds, in no order."""
+    """Read the messages that a round has claimed and still holds, in no order."""
     values = rounds_values(consumer_id, consumer_round - 1, consumer_round)
     return read_rows(connection, sql, sql.get(rounds.read_round).run(connection, values).all())
 
@@ -266,14 +266,14 @@ def finish_rounds(
 ) -> int:
     """End the messages of rounds as done; returns how many.
 
-    ``span`` is the consumer, the round before the first of them, and the last. What is kept goes to
-    the archive. Keys stay taken for ``dedup_us`` microseconds; None: they are free at once.
+    ``span`` is the consumer, the round before the first one, and the last round. With ``keep`` they
+    are archived. Keys stay taken for ``dedup_us`` microseconds; None: not at all.
     """
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
     dialect: QueueDialect = sql.subject.dialect
     keep = keep and not sql.subject.ends_in_place
     if dedup_us is not None or (keep and not dialect.archives_at_once):
-        # What is remembered and copied must be what is removed.
+        # The remembered and copied messages must be exactly the removed ones.
         sql.get(rounds.lock_rounds).run(connection, values).all()
     if dedup_us is not None:
         sql.get(rounds.forget_keys).run(connection, values)
@@ -285,7 +285,7 @@ def finish_rounds(
 def unclaim_rounds(
     connection: Connection, sql: StatementCache, consumer_id: str, after: int, up_to: int
 ) -> int:
-    """Give the messages of rounds back at their place, uncounted; returns how many."""
+    """Give the messages of rounds back at their places, uncounted; returns how many."""
     dialect: QueueDialect = sql.subject.dialect
     return dialect.rounds.unclaim(connection, sql, rounds_values(consumer_id, after, up_to))
 
@@ -297,7 +297,7 @@ def held_attempts(
     ids: Sequence[int],
     max_attempts: int,
 ) -> dict[int, tuple[int, int]]:
-    """Lock those messages that a round still holds; attempts made and allowed, by id."""
+    """Lock the messages that a round still holds; by id: attempts made and allowed."""
     fence = {
         "p_consumer": stamp.consumer_id,
         "p_round": stamp.consumer_round,
@@ -312,5 +312,5 @@ def held_attempts(
 
 
 def expiry(dialect: QueueDialect, timeout_us: int | None) -> Any:
-    """When a durable consumer expires that was heard of now; never, without a timeout."""
+    """When a durable consumer with a heartbeat now expires; never without a timeout."""
     return NEVER if timeout_us is None else dialect.now() + timeout_us

@@ -1,7 +1,7 @@
 """Acts of staged writes: tables in which messages wait to be published together.
 
-The table of a staged write has only the columns that its writer gives, and no key, so that filling
-it costs little. Its own columns begin with an underscore, as none of a queue's does.
+The table of a staged write has only the columns that its writer gives, and no key, so that it is
+fast to fill. Its own columns begin with an underscore, which no column of a queue does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.compiled import DriverResult
     from queue_over_sql.schema.queue_tables import QueueTables
 
-# For others, who find all acts of staged writes here.
+# Exported with the other acts of staged writes.
 __all__ = ["WHOLE", "drop_stages"]
 
 DELAY: Final = "_delay"
@@ -60,18 +60,18 @@ AT: Final = "_at"
 SEQUENCE: Final = "_seq"
 """The place of a message in its staged write, counted from 0."""
 _TIMES: Final = ("published_at", "scheduled_at", "available_at")
-# Only the last batch of a writer can come again; those right before it lose their place then.
+# Only a writer's last batch can be repeated; earlier ones then lose their place.
 _EARLIER_BATCHES: Final = 100
 _EARLIER_KEPT_US: Final = 86_400_000_000
 
 
 class KeysTaken(QueueError):
-    """A key of a staged write is taken; which is to be found out in another transaction."""
+    """A key of a staged write is taken; another transaction must find out which one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchName:
-    """Which batch of which writer (1 to 100 characters), and which part of it, from 0 on."""
+    """A batch of a writer (1 to 100 characters), and its part, from 0 on."""
 
     writer_id: str
     batch_id: int
@@ -80,9 +80,9 @@ class BatchName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PublishedBatch:
-    """What became of the messages of a batch: new ones, new content of live ones, taken keys.
+    """The results of a batch: counts of new and changed messages, and taken keys.
 
-    It is ``repeated`` where nothing was done, because the batch had been published before.
+    With ``repeated`` nothing was done, because the batch was already published.
     """
 
     created: int = 0
@@ -100,7 +100,7 @@ class PublishedBatch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StagedTable:
-    """The table of a staged write, and the queue that it is for; see ``staged_table``."""
+    """The table of a staged write, and its queue; see ``staged_table``."""
 
     queue: QueueTables
     table: Table
@@ -130,8 +130,8 @@ def staged_table(
 ) -> StagedTable:
     """Define the table of a staged write.
 
-    ``columns`` are some of those that a publish fills, ``DELAY`` and ``AT``. It is ``merged`` where
-    messages whose keys are taken are skipped or replace others.
+    ``columns`` are columns that a publish sets, ``DELAY`` and ``AT``. With ``merged``, messages
+    whose keys are taken are skipped or replace others.
     """
     dialect, live = tables.dialect, tables.live
     own = [Column(n, live.c[n].type, nullable=live.c[n].nullable) for n in columns if n in live.c]
@@ -167,10 +167,10 @@ def is_committed(connection: Connection, tables: QueueTables, batch: BatchName) 
 def note_commit(
     connection: Connection, tables: QueueTables, batch: BatchName, *, keep: int | None
 ) -> bool:
-    """Write down that a batch is published; False where that was done before.
+    """Record that a batch is published; False if it already was.
 
-    Waits for others who do the same. Where it is False the transaction may be spoilt. The batch is
-    forgotten after ``keep`` microseconds; None: when later batches of the writer came.
+    It waits for others that do the same. After False the transaction may have failed. The record is
+    kept for ``keep`` microseconds; None: until the writer publishes later batches.
     """
     commits, now = tables.system.commits, tables.dialect.now()
     values = {
@@ -195,7 +195,7 @@ def note_commit(
 def complete_commit(
     connection: Connection, tables: QueueTables, batch: BatchName, count: int
 ) -> None:
-    """Write down how many messages a batch published or replaced; forget earlier ones in a day."""
+    """Record how many messages a batch published; drop the earlier records in a day."""
     commits = tables.system.commits
     mine = update(commits).where(_is_part(tables, batch))
     connection.execute(mine.values(message_count=count))
@@ -212,14 +212,14 @@ def complete_commit(
 
 
 def committed_count(connection: Connection, tables: QueueTables, batch: BatchName) -> int | None:
-    """How many messages a batch published or replaced; None where it is not known."""
+    """How many messages a batch published or replaced; None if it is not known."""
     count = tables.system.commits.c.message_count
     found = connection.execute(select(count).where(_is_part(tables, batch))).first()
     return None if found is None else stored_number("message_count of a commit", found[0])
 
 
 def forget_commit(connection: Connection, tables: QueueTables, batch: BatchName) -> None:
-    """Forget a batch that can never come again."""
+    """Delete the record of a batch that can never be repeated."""
     connection.execute(delete(tables.system.commits).where(_is_part(tables, batch)))
 
 
@@ -243,9 +243,9 @@ def _is_part(tables: QueueTables, batch: BatchName) -> ColumnElement[bool]:
 def create_staged(
     connection: Connection, staged: StagedTable, batch: BatchName, *, lifetime: int
 ) -> None:
-    """Register a staged write, then create its table, so that no table is unknown.
+    """Register a staged write, then create its table, so that every table is registered.
 
-    It is left alone for ``lifetime`` microseconds.
+    The reaper does not touch it for ``lifetime`` microseconds.
     """
     queue, dialect = staged.queue, engine_of(staged.queue)
     values = {
@@ -263,14 +263,14 @@ def create_staged(
 
 
 def complete_staged(connection: Connection, staged: StagedTable, count: int) -> None:
-    """Write down how many messages a staged write has, now that all are there."""
+    """Record how many messages a staged write has, when all are stored."""
     register = staged.queue.system.stages
     mine = register.c.name == staged.table.name
     connection.execute(update(register).where(mine).values(message_count=count))
 
 
 def staged_of(connection: Connection, tables: QueueTables, batch: BatchName) -> list[str]:
-    """The tables of all staged writes of a batch that are registered."""
+    """The tables of all registered staged writes of a batch."""
     register = tables.system.stages
     found = connection.execute(select(register.c.name).where(_is_batch(register, tables, batch)))
     return [row[0] for row in found]
@@ -279,10 +279,10 @@ def staged_of(connection: Connection, tables: QueueTables, batch: BatchName) -> 
 def publish_staged(
     connection: Connection, staged: StagedTable, *, rows: int, now: int, on_conflict: str
 ) -> PublishedBatch:
-    """Publish what is staged, at the instant ``now``, but not what has a taken key.
+    """Publish the staged messages at the time ``now``, except those with taken keys.
 
-    Raises ``KeysTaken``, or ``StageLost`` where there are not ``rows`` messages any more; the
-    transaction is to be rolled back then.
+    Raises ``KeysTaken``, or ``StageLost`` if there are fewer than ``rows`` messages; then roll the
+    transaction back.
     """
     merged = staged.merged and on_conflict != "raise"
     if merged:
@@ -328,9 +328,9 @@ def _inserted(
 
 
 def _insert_staged(staged: StagedTable, on_conflict: str, piece: bool) -> Insert:
-    """Publish what is staged at ``p_now``; a piece: from the place ``p_start`` up to ``p_end``.
+    """Publish staged messages at ``p_now``; in pieces: from the place ``p_start`` to ``p_end``.
 
-    Where a key is taken, ``"raise"`` lets the statement fail.
+    If a key is taken, the statement fails with ``"raise"``.
     """
     queue, table = staged.queue, staged.table
     dialect = queue.dialect
@@ -374,9 +374,9 @@ def _counts(table: Table, on_conflict: str) -> ColumnElement[bool]:
 
 
 def _replace_live(staged: StagedTable) -> Update:
-    """Give live messages the content of staged ones with their keys, unless it is the same.
+    """Give live messages the content of staged ones with their keys, if it differs.
 
-    A new life at the old id: whoever holds the message loses it.
+    The message keeps its id but starts again; its holder loses the claim.
     """
     queue, table = staged.queue, staged.table
     live = queue.live
@@ -413,7 +413,7 @@ def _changes(staged: StagedTable, content: dict[str, Any]) -> list[ColumnElement
             found.append(queue.dialect.differs(column, value))
         else:
             found.append(column.is_not(None) if value is None else column != value)
-    # A delay always names another instant.
+    # A delay always means another time.
     if DELAY in table.c:
         found.append(func.coalesce(table.c[DELAY], 0) > 0)
     if AT in table.c:
@@ -446,7 +446,7 @@ def finished_key(
 
 
 def take_back(connection: Connection, staged: StagedTable, *, after: int, now: int) -> int:
-    """Remove what was just published under keys that finished messages still have."""
+    """Remove messages just published whose keys finished messages still have."""
     live, memory = staged.queue.live, staged.queue.dedup_keys
     still = select(memory.c.message_key).where(memory.c.expires_at > staged.queue.dialect.now())
     removal = delete(live).where(_just_published(staged), live.c.message_key.in_(still))
@@ -465,7 +465,7 @@ def _just_published(staged: StagedTable) -> ColumnElement[bool]:
 def taken_key(
     connection: Connection, writes: Sequence[StagedTable]
 ) -> tuple[str, int | None] | None:
-    """A key of staged messages that a live one has, with its id, or that two of them have."""
+    """A taken key of staged messages with its live message's id, or a key that occurs twice."""
     keyed = [staged for staged in writes if staged.keyed]
     for staged in keyed:
         live, keys = staged.queue.live, staged.table.c.message_key

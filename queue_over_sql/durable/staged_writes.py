@@ -1,4 +1,4 @@
-"""Staged writes: many processes write messages, one publishes them, all or none and once."""
+"""Staged writes: many processes store messages, and one publishes all of them exactly once."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _TIMES: Final = ("published_at", "scheduled_at", "available_at")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagedWrite:
-    """A table with messages of a batch; travels from who filled it to who publishes it.
+    """A table with messages of a batch, sent from the process that fills it to the publisher.
 
-    Its ``columns`` are some of those that a publish fills, ``_delay`` and ``_at``.
+    Its ``columns`` are columns that a publish sets, ``_delay`` and ``_at``.
     """
 
     table: str
@@ -71,7 +71,7 @@ class StagedWrite:
 
 
 class InMemoryBatch:
-    """Messages in hand, which can be gone through again and again; many go to a temporary file."""
+    """Messages that can be read repeatedly; many messages go to a temporary file."""
 
     def __init__(self, columns: Sequence[str], batches: Iterable[RecordBatch]) -> None:
         self.columns = tuple(columns)
@@ -105,21 +105,21 @@ class InMemoryBatch:
             yield reader.get_batch(index)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._kept = []
         if self._file is not None:
             self._file.close()
 
 
 class _Repeated(QueueError):
-    """The batch had been published before."""
+    """The batch was already published."""
 
 
 class StagedPublisher:
-    """Publishes batches of messages that are held in columns into one queue.
+    """Publishes batches of messages in columns to one queue.
 
-    ``on_conflict`` says what to do about taken keys, as in ``Queue.publish``. A staged write waits
-    for its publisher for ``stage_ttl`` seconds. A queue in a table of the user's is refused.
+    ``on_conflict`` applies to taken keys, as in ``Queue.publish``. A staged write waits
+    ``stage_ttl`` seconds for its publisher. Adopted tables are refused.
     """
 
     def __init__(
@@ -137,25 +137,25 @@ class StagedPublisher:
         self._on_conflict = on_conflict
         self._ttl = int(stage_ttl * _SECOND)
 
-    # -- who stages
+    # -- staging
 
     def is_published(self, batch: BatchName) -> bool:
-        """Whether a batch, or this part of it, needs no writing any more."""
+        """Whether a batch, or this part of it, is already published."""
         return self._context.run(lambda c: store.is_committed(c, self._tables, batch))
 
     def stage(
         self, batch: BatchName, columns: Sequence[str], chunks: Iterable[Sequence[RecordBatch]]
     ) -> StagedWrite:
-        """Write messages into a table of their own, one transaction for each chunk.
+        """Write messages into a new table, one transaction per chunk.
 
         Args:
-            batch: what they belong to.
-            columns: what each message has, encoded as the table has it.
-            chunks: lists of record batches, each with these columns.
+            batch: the batch of the messages.
+            columns: the columns of each message, encoded for the table.
+            chunks: lists of record batches with these columns.
 
         Raises:
-            PayloadInvalid: the database refused a value; the table is gone again.
-            DatabaseUnavailable: the table is left to the reaper; stage the messages again.
+            PayloadInvalid: the database refused a value; the table was dropped.
+            DatabaseUnavailable: the reaper will drop the table; stage the messages again.
         """
         staged = self._context.run(
             lambda c: self._create(c, batch, columns), atomic=True, durable=True, repeat=False
@@ -175,7 +175,7 @@ class StagedPublisher:
     def _create(
         self, connection: Connection, batch: BatchName, columns: Sequence[str]
     ) -> StagedTable:
-        # A new name at each try: where DDL commits, the one before is registered already.
+        # Each try has a new name, because with autocommitted DDL the former one is registered.
         staged = self._define(f"queue_over_sql_stage_{uuid.uuid4().hex[:16]}", columns)
         store.create_staged(connection, staged, batch, lifetime=self._ttl)
         return staged
@@ -201,7 +201,7 @@ class StagedPublisher:
             raise
 
     def explain(self, batches: Iterable[RecordBatch], start: int = 0) -> None:
-        """Name the first message that is no JSON, where the database has refused one."""
+        """Find the first message that is not JSON, after the database refused one."""
         if self._context.known_settings.payload != "json":
             return
         for batch in batches:
@@ -210,13 +210,13 @@ class StagedPublisher:
             start += batch.num_rows
 
     def discard(self, writes: Iterable[StagedWrite]) -> None:
-        """Drop staged writes; where that fails now, the reaper will."""
+        """Drop staged writes; if that fails, the reaper does it later."""
         system, names = self._tables.system, [staged.table for staged in writes]
         if names:
             self._leniently(lambda c: store.drop_stages(c, system, names))
 
     def discard_all(self, batch: BatchName) -> None:
-        """Drop all staged writes of a batch that nobody will publish, of dead tasks as well."""
+        """Drop all staged writes of an abandoned batch, also those of dead tasks."""
         tables = self._tables
         self._leniently(
             lambda c: store.drop_stages(c, tables.system, store.staged_of(c, tables, batch))
@@ -230,7 +230,7 @@ class StagedPublisher:
                 "Staged writes could not be dropped; the reaper drops them later: %s", error
             )
 
-    # -- who publishes
+    # -- publishing
 
     def publish(
         self,
@@ -240,24 +240,24 @@ class StagedPublisher:
         in_memory: InMemoryBatch | None = None,
         keep: float | None = None,
     ) -> PublishedBatch:
-        """Publish all messages of a batch in one transaction, unless that was done before.
+        """Publish all messages of a batch in one transaction, unless that was already done.
 
-        Safe to repeat. The staged writes are dropped afterwards.
+        Safe to repeat. It drops the staged writes afterwards.
 
         Args:
-            batch: which.
-            writes: where its messages are.
-            in_memory: more of them.
-            keep: know the batch for so many seconds; None: until later ones of the writer came.
+            batch: the batch.
+            writes: the staged writes of its messages.
+            in_memory: further messages of the batch.
+            keep: how many seconds to remember the batch; None: until the writer's later batches.
 
         Raises:
             DuplicateKey: a key is taken and ``on_conflict`` is ``"raise"``; nothing was published.
-            StageLost: not all that was staged is there; nothing was published.
+            StageLost: some staged messages are missing; nothing was published.
             PayloadInvalid: the database refused a value; nothing was published.
         """
         own: list[StagedWrite] = []
         if in_memory is not None and "message_key" in in_memory.columns:
-            # Keys are looked after by sets, which needs them in a table.
+            # Keys are compared by SQL, so the messages must be in a table.
             own = [self.stage(batch, in_memory.columns, ([each] for each in in_memory))]
             in_memory = None
         try:
@@ -293,7 +293,7 @@ class StagedPublisher:
             except (DatabaseRefused, PayloadInvalid):
                 self.explain(in_memory or ())
                 raise
-            # Somebody else published one of the keys in this moment.
+            # Another process published one of the keys at this moment.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - spreads writers, guards nothing
         msg = (
             f"Queue {self._context.name!r}: keys of the batch were taken in each of {_KEY_RACES} "
@@ -321,7 +321,7 @@ class StagedPublisher:
             published += self._move(connection, staged, rows, now)
         store.complete_commit(connection, tables, batch, published.created + published.replaced)
         if (time.monotonic() - began) * _SECOND > SLACK_US / 2:
-            # These messages begin below the low watermark of consumers that went on meanwhile.
+            # These messages may lie below the low watermark of consumers that continued meanwhile.
             registry.count_edit(connection, tables)
         return published
 

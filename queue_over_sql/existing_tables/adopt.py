@@ -55,7 +55,7 @@ def given_table(table: Any) -> GivenTable:
         schema, _, name = table.rpartition(".")
         return GivenTable(name, schema or None, None)
     if not isinstance(table, Table):
-        # Only a mapped class, or its mapper, has one.
+        # Only mapped classes and mappers have a ``local_table``.
         table = getattr(inspect(table, raiseerr=False), "local_table", None)
     if not isinstance(table, Table):
         msg = "table must be an SQLAlchemy Table, a mapped class, or the name of a table"
@@ -86,11 +86,11 @@ class Adopter:
     def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
         self._connections = connections
         self._settings = settings
-        # The definitions that were given here know more than what the database tells.
+        # The given definitions say more than the database does.
         self._given: dict[str, Table] = {}
 
     def knows(self, name: str, given: GivenTable) -> bool:
-        """Whether a queue that is open here was opened with this definition, if there is one."""
+        """Whether an open queue was opened with this definition, if there is one."""
         return given.definition is None or self._given.get(name) is given.definition
 
     def adopt(
@@ -130,7 +130,7 @@ class Adopter:
         """Define the tables of an adopted queue, as the database has them.
 
         Raises:
-            QueueSchemaMismatch: the table is gone.
+            QueueSchemaMismatch: the table no longer exists.
         """
         found, records = self._look(adoption.table, adoption.schema, system)
         definition = self._given.get(name)
@@ -184,12 +184,12 @@ class Adopter:
         settings: EffectiveSettings,
         definition: Table | None,
     ) -> None:
-        """Write the record before any column, so that who comes next can complete the adoption."""
+        """Write the record before any column, so that another process can complete the adoption."""
         system = tables.system
         record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is None:
             names = _clashes(connection, adoption, definition, engine_of(tables))
-            # Where no lock orders creators, another may have adopted it since we looked.
+            # Without a creation lock another process may have adopted it meanwhile.
             record = registry.queue_record(connection, system, tables.prefix, tables.queue)
             if record is None:
                 records = registry.queue_records(connection, system, None)
@@ -247,7 +247,7 @@ def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
 def _refuse_second_queue(
     tables: QueueTables, wanted: Adoption, records: Sequence[QueueRecord]
 ) -> None:
-    """Also where another adoption has written its record but not yet its columns."""
+    """Check the records, because another adoption may not have added its columns yet."""
     for other, adoption in _adoptions(records).items():
         if adoption == wanted:
             msg = (

@@ -128,7 +128,7 @@ class AdoptedQueue(Queue):
             return existing_store.last_of_next(target, context.sql, conditions, after, _BATCH)
 
         while (last := context.look(look, connection)) is not None:
-            # Typed: the key may be of a smaller type than what lies before all of them.
+            # With its type, because the key may have a smaller type than the number below all keys.
             yield and_(key > literal(after, BigInteger()), key <= literal(last, BigInteger()))
             after = last
 
@@ -177,11 +177,11 @@ class RowPublisher(Publisher):
         return list(map(Published, ids))
 
     def _row(self, publication: Publication) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-        """The keys of the columns that a publication gives, and the bind parameters.
+        """The keys of the columns that a publication sets, and the bind parameters.
 
         Raises:
-            PayloadInvalid: the payload is no mapping of columns to values.
-            TypeError, ValueError: of the columns or the options; the text names them.
+            PayloadInvalid: the payload is not a mapping of columns to values.
+            TypeError, ValueError: a column or an option is invalid; the message names it.
         """
         if publication.key is not None:
             _refuse("key", "use a unique constraint on a column of the table instead")

@@ -1,4 +1,4 @@
-"""Acts on an adopted table: look at it, add and drop the queue's columns, begin messages."""
+"""Acts on an adopted table: read it, add and drop the queue's columns, enqueue rows."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _LOOK_SECONDS = 0.05
 
 
 def reflect(connection: Connection, name: str, schema: str | None, dialect: QueueDialect) -> Table:
-    """Read the definition of a table of the user's, which others may be adopting just now.
+    """Read the definition of a user's table, which another process may be adopting.
 
     Raises:
-        QueueSchemaMismatch: there is no such table, or it is a view.
+        QueueSchemaMismatch: it does not exist, or is a view.
     """
     where = name if schema is None else f"{schema}.{name}"
     looks = _KEY_LOOKS if dialect.alters_in_view else 0
@@ -63,7 +63,7 @@ def reflect(connection: Connection, name: str, schema: str | None, dialect: Queu
     if name in views:
         msg = f"{where!r} is a view; only a table can be adopted."
         raise QueueSchemaMismatch(msg)
-    # No more than this is read: the table may just be changing under our eyes.
+    # Read only this, because the table may be changing.
     columns = [_reflected(column, primary_key=column["name"] in key) for column in found]
     return Table(name, MetaData(), *columns, schema=schema)
 
@@ -77,7 +77,7 @@ def _look(
     views = inspector.get_view_names(schema)
     if key or name in views or not again:
         return found, key, views
-    # A key that seems to be missing may just not be there again yet.
+    # A key may only seem to be missing while another process alters the table.
     pause(connection, _LOOK_SECONDS)
     return _look(connection, name, schema, again - 1)
 
@@ -95,7 +95,7 @@ def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
 
 
 def add_columns(connection: Connection, tables: QueueTables) -> None:
-    """Add the columns and indexes that the table still lacks; safe beside others who do it."""
+    """Add the missing columns and indexes; safe while others do the same."""
     ours = set(ADDED_COLUMNS)
     wanted = [column for column in tables.live.columns if column.key in ours]
     ddl.add_missing_columns(connection, tables.live, engine_of(tables), wanted)
@@ -103,7 +103,7 @@ def add_columns(connection: Connection, tables: QueueTables) -> None:
 
 
 def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
-    """Drop the queue's indexes and columns, as far as they are there; the table stays."""
+    """Drop the queue's indexes and columns if they exist; the table stays."""
     live = tables.live
     present = ddl.index_names(connection, live)
     for index in live.indexes:
@@ -125,8 +125,8 @@ def publish_rows(
 ) -> list[int]:
     """Insert rows as messages, all or none; returns their primary keys.
 
-    A row is the keys of the columns that are given, as the others take the table's defaults, and
-    the bind parameters of the statement.
+    A row is the keys of its given columns, as the others get the table's defaults, and the bind
+    parameters of the statement.
     """
     inserted: list[int] = []
     try:
@@ -139,7 +139,7 @@ def publish_rows(
 
 
 def insert_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
-    """Insert a row that is a message; ``names`` are the keys of what is given of its columns."""
+    """The INSERT of a row as a message; ``names`` are the keys of its given columns."""
     live, dialect = tables.live, tables.dialect
     given = {
         name: bindparam(tables.parameters[name], None, type_=live.c[name].type)
@@ -196,7 +196,7 @@ def last_of_next(
 ) -> int | None:
     """The primary key of the last of the next ``count`` rows that were never enqueued.
 
-    They are those after the primary key ``after``; None where there are no more.
+    It starts after the primary key ``after``. None if there are no more.
     """
     tables: ExistingTable = sql.subject
     key = tables.live.c.id

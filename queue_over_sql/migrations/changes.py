@@ -57,9 +57,9 @@ class Migration:
     interrupted step does no harm.
 
     Attributes:
-        version: that it leads to.
+        version: the version that it leads to.
         summary: what it does.
-        columns: new columns, each in a table that has the name of the queue's table or archive.
+        columns: new columns, by the name of the queue's table or archive.
     """
 
     version: int
@@ -86,8 +86,8 @@ def version_of(record: QueueRecord) -> int:
     """The version of a queue's tables, if this release may use them.
 
     Raises:
-        SchemaTooNew: it may not.
-        QueueSchemaMismatch: the record holds no version.
+        SchemaTooNew: this release cannot use it.
+        QueueSchemaMismatch: the record has no valid version.
     """
     try:
         version = stored_number("schema_version", record.version)
@@ -102,7 +102,7 @@ def version_of(record: QueueRecord) -> int:
 
 
 def is_outdated(record: QueueRecord) -> bool:
-    """Whether a queue is to be upgraded before it is used; a temporary one goes with its owner.
+    """Whether a queue must be upgraded before use; temporary ones are not, since they are dropped.
 
     Raises:
         SchemaTooNew, QueueSchemaMismatch: as in ``version_of``.
@@ -127,10 +127,10 @@ def lacking_columns(
     schema: str | None,
     dialect: QueueDialect,
 ) -> list[Column[Any]]:
-    """The columns that a queue's tables lack; none of a table of the user's.
+    """The columns that a queue's tables lack; none for an adopted table.
 
     Raises:
-        QueueSchemaMismatch: a table is gone, or has a column of the user's by such a name.
+        QueueSchemaMismatch: a table no longer exists, or has a user's column with such a name.
     """
     stored = StoredSettings.read(record.name, record.settings)
     if stored.adoption is not None:
@@ -162,7 +162,7 @@ def change_of_queue(
     prefix: str,
     dialect: QueueDialect,
 ) -> SchemaChange:
-    """What brings a queue up to date that lacks some columns."""
+    """The change that adds these missing columns to a queue."""
     version = version_of(record)
     steps = [step.summary for step in MIGRATIONS if step.version > version]
     what = "; ".join(steps) if columns else "only record the new version"
@@ -180,7 +180,7 @@ def change_of_queue(
 def changes_of_system(
     connection: Connection, system: SystemTables, dialect: QueueDialect
 ) -> list[SchemaChange]:
-    """What the shared tables lack, by table."""
+    """The changes of the shared tables, by table."""
     found = []
     for table in system.all:
         if not ddl.has_table(connection, table):

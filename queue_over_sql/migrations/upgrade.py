@@ -46,7 +46,7 @@ T = TypeVar("T")
 # waits, and when a queue is opened.
 _PATIENCE: Final = 60.0
 _PATIENCE_AT_OPENING: Final = 10.0
-# How long all others have the table for themselves between two tries.
+# How long all others can use the table between two tries.
 _BETWEEN_TRIES: Final = (0.05, 0.5)
 
 _ALONE: Final = "This engine can lose the database when a table is altered while others work in it."
@@ -65,29 +65,29 @@ class _InUse(QueueError):
 
 
 class Upgrader:
-    """Reads the versions of a service's tables, and brings them up to date or refuses them."""
+    """Checks the versions of a service's tables, and upgrades or refuses them."""
 
     def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
         self._connections = connections
         self._settings = settings
 
     def is_outdated(self, record: QueueRecord) -> bool:
-        """Whether a queue is to be upgraded before it is used.
+        """Whether a queue must be upgraded before it is used.
 
         Raises:
-            SchemaTooNew: this release may not use it at all.
-            QueueSchemaMismatch: its record holds no version.
+            SchemaTooNew: this release cannot use it.
+            QueueSchemaMismatch: its record has no valid version.
         """
         return is_outdated(record)
 
     def prepare_system(self, system: SystemTables) -> None:
-        """Create the shared tables, or their newer columns, where they are missing.
+        """Create the shared tables, or add their newer columns, where they are missing.
 
-        Who may not create needs no right where nothing is missing, and sends no statement more.
+        If nothing is missing, this needs no right to create tables and sends no further statement.
 
         Raises:
-            SchemaTooNew: something is missing, and a newer release has made the others.
-            SchemaOutdated: something is missing, and this service does not change tables.
+            SchemaTooNew: something is missing, and a newer release created the other tables.
+            SchemaOutdated: something is missing, and this service may not change tables.
         """
         dialect = self._connections.dialect
         if self._run(lambda c: ddl.incomplete(c, system.all, dialect)):
@@ -97,8 +97,8 @@ class Upgrader:
         """Upgrade all queues of the service that need it.
 
         Raises:
-            SchemaTooNew: one is of a version that this release may not use.
-            SchemaOutdated: one needs it, and this service does not change tables, or cannot.
+            SchemaTooNew: this release cannot use the version of one.
+            SchemaOutdated: one needs it, and this service may not or cannot change tables.
             DatabaseUnavailable: the tables of one stayed in use.
         """
         prefix = self._settings.table_prefix
@@ -111,15 +111,15 @@ class Upgrader:
             try:
                 self._upgrade(system, record.name, _PATIENCE)
             except QueueSchemaMismatch as error:
-                # As where its table was taken away: it does not keep the others from work.
+                # As with a missing table, this must not stop the work on the others.
                 _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
 
     def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
-        """Upgrade one queue, which is being opened; without ``wait`` its tables are tried once.
+        """Upgrade one queue that is being opened; without ``wait`` try only once.
 
         Raises:
             SchemaOutdated, DatabaseUnavailable: as in ``start``.
-            QueueSchemaMismatch: a table of it is gone.
+            QueueSchemaMismatch: one of its tables no longer exists.
         """
         if not self._settings.auto_migrate:
             self._refuse()
@@ -127,7 +127,7 @@ class Upgrader:
         self._upgrade(system, record.name, _PATIENCE_AT_OPENING if wait else 0.0)
 
     def pending(self) -> list[SchemaChange]:
-        """What is to be done, in this order; reads only."""
+        """The pending changes, in order; it changes nothing."""
         dialect, prefix = self._connections.dialect, self._settings.table_prefix
         system = system_tables(dialect, self._settings.schema)
 
@@ -142,7 +142,7 @@ class Upgrader:
         return self._run(look)
 
     def apply(self) -> list[SchemaChange]:
-        """Do what is to be done, whatever ``auto_migrate`` says; what was done.
+        """Make the pending changes, even with ``auto_migrate=False``; returns them.
 
         Raises:
             SchemaTooNew, SchemaOutdated, DatabaseUnavailable: as in ``start``.
@@ -173,7 +173,7 @@ class Upgrader:
                 )
             except DatabaseRefused as error:
                 if system.queues in absent:
-                    # There are no tables at all, of whatever release.
+                    # There are no tables of any release.
                     raise
                 raise self._unable("the shared tables", error) from error
 
@@ -187,7 +187,7 @@ class Upgrader:
     def _add_missing(self, connection: Connection, system: SystemTables) -> None:
         dialect = self._connections.dialect
         with dialect.creating(connection, self._settings.schema):
-            # Looked at again: whoever had the lock before may have done it all.
+            # Look again under the lock, because its former holder may have done everything.
             for table in system.all:
                 for column in ddl.missing(connection, table, dialect):
                     self._add(connection, column)
@@ -219,7 +219,7 @@ class Upgrader:
         dialect, prefix = self._connections.dialect, self._settings.table_prefix
         schema = self._settings.schema
         with dialect.creating(connection, schema):
-            # Another may have upgraded or dropped it meanwhile, or been killed in the middle.
+            # Another process may have upgraded or dropped it meanwhile, or was killed halfway.
             record = registry.queue_record(connection, system, prefix, name)
             if record is None or not is_outdated(record):
                 return False
@@ -287,7 +287,7 @@ class Upgrader:
         try:
             return act(connection)
         except DBAPIError as error:
-            # To try again at once would keep everybody else from the table.
+            # An immediate retry would keep everybody else from the table.
             if self._connections.dialect.classify(error) is ErrorKind.TRANSIENT:
                 raise _InUse from error
             raise
@@ -295,7 +295,7 @@ class Upgrader:
     # -- refusals
 
     def _refuse(self) -> None:
-        # Others may have done it meanwhile.
+        # Another process may have done it meanwhile.
         if changes := self.pending():
             why = "The tables are from an earlier release, and this service has auto_migrate=False."
             raise _outdated(why, changes)
@@ -344,7 +344,7 @@ def _outdated(why: str, changes: list[SchemaChange]) -> SchemaOutdated:
 
 
 def _is_usable(record: QueueRecord) -> bool:
-    # What is no version at all is told when the queue is opened.
+    # An invalid version raises an error when the queue is opened.
     try:
         version_of(record)
     except QueueSchemaMismatch:

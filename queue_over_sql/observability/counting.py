@@ -1,4 +1,4 @@
-"""Counts of all queues: in few statements, and so seldom that they leave the database its time."""
+"""Counts of all queues, in few statements and at a rate that leaves time for other work."""
 
 from __future__ import annotations
 
@@ -31,35 +31,36 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COUNTED: Final = (*(status.value for status in Status), *(each.value for each in Outcome))
-"""What can be counted of a queue: its messages by status, those of its archive by outcome."""
+"""The possible counts of a queue: live messages by status, archived ones by outcome."""
 EXACT_SECONDS: Final = 60.0
-"""How long a statement that counts to the end may take, in seconds."""
+"""The time limit of a statement for exact counts, in seconds."""
 
-# Each level of priority is counted by itself, along the index of claims, up to so many levels. Of
-# more levels a limited count looks at the first messages only.
+# Each priority is counted separately along the claim index, up to this many priorities. With more
+# priorities a limited count only reads the first messages.
 _MOST_LEVELS: Final = 8
-# So many queues are counted by one statement.
+# How many queues one statement counts.
 _AT_ONCE: Final = 20
-# A queue whose oldest message has waited for so long, and of which nobody holds any, is neglected.
+# A queue is neglected if its oldest message has waited for this long and no consumer holds any.
 _NEGLECTED_SECONDS: Final = 60.0
-# Looking takes at most this part of the time.
+# The largest share of time for counting.
 _SHARE: Final = 0.02
 
 
 class AtLeast(int):
-    """A count of which it is only known that there are no fewer."""
+    """A count that may be higher, because counting stopped at a limit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """What a queue holds.
+    """The counts of a queue.
 
     Attributes:
         name: of the queue.
-        paused: whether nobody gets messages.
-        counts: by status and outcome, each ``AtLeast`` where more were not looked at.
-        oldest_ready: for how many seconds the oldest ready message has been due; None without one.
-        problem: why it could not be looked at; then there are no counts.
+        paused: whether the queue is paused.
+        counts: by status and outcome; an ``AtLeast`` if counting stopped at the limit.
+        oldest_ready: for how many seconds the oldest ready message has been due; None if there is
+            none.
+        problem: why it could not be read; then there are no counts.
     """
 
     name: str
@@ -80,7 +81,7 @@ class QueueCounts:
 
     @property
     def neglected(self) -> bool:
-        """Whether messages wait and nobody takes any."""
+        """Whether messages wait and no consumer takes any."""
         waited = self.oldest_ready or 0.0
         return not (self.paused or self.counts.get("claimed")) and waited > _NEGLECTED_SECONDS
 
@@ -94,13 +95,13 @@ def _sum(counts: Iterable[int]) -> int:
 class Counting:
     """Counts the messages of queues, many of them by one statement.
 
-    May be used by one thread at a time.
+    Only one thread at a time may use it.
 
     Args:
-        names: what is counted, of ``COUNTED``.
-        limit: counts go up to it, and no more messages are looked at for each, so that a look stays
-            short; None for exact counts.
-        told: puts the error of a queue that cannot be looked at into words.
+        names: what to count, of ``COUNTED``.
+        limit: the highest count. No more messages are read for each, so that it stays fast. None:
+            exact counts.
+        told: turns the error of a queue that cannot be read into text.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Counting:
         self._known: dict[str, _Known] = {}
 
     def look(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
-        """Count now; what cannot be read of one queue keeps nobody from the others.
+        """Count now; a queue that cannot be read does not affect the others.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
@@ -183,7 +184,7 @@ class Counting:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A queue, and what is selected of it."""
+    """A queue, and the SELECT for its counts."""
 
     record: QueueRecord
     columns: Sequence[Any]
@@ -192,8 +193,8 @@ class _Known:
 def _columns(
     tables: QueueTables, levels: int, names: Sequence[str], limit: int | None
 ) -> list[Any]:
-    # Where an index leads to what is counted, it is counted up to the limit. Else as many messages
-    # are looked at, what is counted is among them, and how many were looked at is selected, too.
+    # If an index leads to the messages, they are counted up to the limit. Otherwise that many
+    # messages are read and filtered, and the number of read ones is selected, too.
     due = select(func.min(_oldest(tables, levels, limit).c.due)).scalar_subquery()
     first: Any = literal_column("0")
     newest: Any = literal_column("0")
@@ -256,7 +257,7 @@ def _among(rows: Any) -> Any:
 
 
 def _first(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> Any:
-    # Along the index of claims: the most urgent ones that nobody holds.
+    # Along the claim index: the most urgent unclaimed ones.
     c = tables.live.c
     due = case((condition, func.coalesce(c.available_at, 0))).label("due")
     free = [c.consumer_id.is_(None)]
@@ -267,7 +268,7 @@ def _first(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> A
 
 
 def _newest(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> Any:
-    # Along the primary key of a table of the user's, which has no index on how its rows ended.
+    # Along the primary key of a user's table, which has no index on outcomes.
     due = case((condition, literal_column("1"))).label("due")
     rows = select(due).select_from(tables.live).order_by(tables.live.c.id.desc())
     return rows.limit(limit + 1)
@@ -291,8 +292,8 @@ def count_queues(service: QueueService, counting: Counting | None = None) -> dic
     A queue that cannot be read is left out, and the log says why.
 
     Args:
-        service: of the database; it need not be started.
-        counting: of all that can be counted; the same one spares repeated looks some work.
+        service: a service of the database; it need not be started.
+        counting: a ``Counting`` of all counts; passing the same one again saves some work.
 
     Raises:
         DatabaseUnavailable: the database cannot be reached.
@@ -321,18 +322,18 @@ def count_queues(service: QueueService, counting: Counting | None = None) -> dic
 
 
 class SharedLook(Generic[T]):
-    """A look that all who ask share, repeated so seldom that looking takes 2 % of the time.
+    """A reading that all callers share, repeated so rarely that it takes 2 % of the time.
 
-    While one caller looks the others get what was seen before. Where nobody asks, nobody looks.
+    While one caller reads, the others get the last result. Without callers nothing is read.
 
     Args:
-        look: looks now. It gets what was seen before; None at first.
-        interval: seconds between two looks at least.
-        longest: seconds after which what was seen is too old, however long a look takes.
+        look: reads now. It gets the last result; None at first.
+        interval: the shortest time between two readings in seconds.
+        longest: after how many seconds a result is too old, however slow a reading is.
 
     Attributes:
-        last: what was seen last; None before the first look.
-        pause: seconds from the last look to the next one.
+        last: the last result; None before the first reading.
+        pause: seconds from the last reading to the next one.
     """
 
     def __init__(
@@ -347,14 +348,14 @@ class SharedLook(Generic[T]):
 
     @property
     def age(self) -> float:
-        """For how many seconds what was seen has been known."""
+        """The age of the last result in seconds."""
         return time.monotonic() - self._began_at
 
     def seen(self) -> T:
-        """What was seen last, or what is seen now where that is too old.
+        """The last result, or a new one if it is too old.
 
         Raises:
-            Exception: what the look raises; the next caller looks again.
+            Exception: as ``look``; the next caller reads again.
         """
         last = self.last
         if last is not None and not self._is_due():
@@ -369,7 +370,7 @@ class SharedLook(Generic[T]):
             self._lock.release()
 
     def forget(self) -> None:
-        """Look again at the next question: something was changed here."""
+        """Read again at the next call, because something was changed here."""
         self._ended_at = -math.inf
 
     def _is_due(self) -> bool:
@@ -380,6 +381,6 @@ class SharedLook(Generic[T]):
         seen = self._look(before)
         self._began_at, self._ended_at = began_at, time.monotonic()
         took = 0.0 if before is None else self._ended_at - began_at
-        # The first look also connects and compiles what the next ones only run.
+        # The first reading is slower, because it also connects and compiles.
         self.pause = max(self._interval, min(took / _SHARE, self._longest))
         return seen

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SKEW_SECONDS: Final = 2.0
 _NEGLECTED_SECONDS: Final = 60.0
 _MOST_SHOWN: Final = 10
-# Of so many queues the tables are looked at.
+# The largest number of queues whose tables are checked.
 _MOST_QUEUES: Final = 200
 
 
@@ -92,7 +92,7 @@ class _Doctor:
         yield Finding(Level.OK, "engine", said)
 
     def _clocks(self) -> Iterator[Finding]:
-        # The first question may connect.
+        # The first query may connect.
         self._inspection.now()
         before = time.time()
         there = self._inspection.now() / 1_000_000

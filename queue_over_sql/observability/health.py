@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 OK: Final = "ok"
 _ANSWER_SECONDS: Final = 1.0
-# How long the callback of an event loop may take before a probe answers without it.
+# How long a probe waits for a callback of the event loop.
 _CALLBACK_SECONDS: Final = 1.0
-# Who is in one of these waits for the database, or between two tries to reach it.
+# These waits are for the database, or between two attempts to reach it.
 _ASKING: Final[frozenset[CodeType]] = frozenset(
     {
         Connections.run.__code__,
@@ -98,7 +98,7 @@ class Health:
         turn_timeout: Duration | None = None,
         must_start: bool = True,
     ) -> None:
-        # An asynchronous proxy stands for one of these.
+        # An asynchronous proxy contains one of these.
         watched = getattr(watched, "_sync", watched)
         self._threads: HandlerThreads | None = None
         self._renewal: Turn | None = None
@@ -118,7 +118,7 @@ class Health:
         )
         self._must_start = must_start
         self._lock = threading.Lock()
-        # How each late loop stood when it was seen first like that.
+        # The state of each late loop when it was first seen late.
         self._stood: dict[Turn, tuple[_Stack, float]] = {}
         self._told: set[object] = set()
         self._callback = _Callback()
@@ -171,7 +171,7 @@ class Health:
     def _look(self, turn: Turn) -> str:
         now, thread = time.monotonic(), turn.thread
         late = now - turn.due_at
-        # One that ended in order has said so before.
+        # A loop that ended normally has reported this before.
         if thread is not None and not thread.is_alive() and turn.thread is thread:
             return self._tell(turn, f"the {turn.name} has stopped unexpectedly")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
@@ -190,7 +190,7 @@ class Health:
         return self._tell(turn, f"the {turn.name} is {late:.0f} s late", thread)
 
     def _look_at_handlers(self, threads: HandlerThreads) -> str:
-        # A call also lasts until its message is given back, however long the database is away.
+        # A call lasts until its message is given back, even in an outage of the database.
         if self._hung_after is None or threads.in_outage:
             return OK
         began_before = time.monotonic() - self._hung_after
@@ -232,7 +232,7 @@ def _stack(frame: FrameType) -> _Stack:
 
 
 class _Callback:
-    """A callback of an event loop, and since when it is awaited."""
+    """A callback of an event loop, and since when it has been awaited."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -240,7 +240,7 @@ class _Callback:
         self._asked_at = 0.0
 
     def late(self, start: Callable[[str, Callable[[], object]], None]) -> float:
-        """For how many seconds the loop owes an answer; 0 where it owes none."""
+        """For how many seconds the loop has owed an answer; 0 if it owes none."""
         with self._lock:
             if self._came is None or self._came.is_set():
                 came = self._came = threading.Event()
@@ -248,7 +248,7 @@ class _Callback:
                 try:
                     start("queue-over-sql-health", came.set)
                 except RuntimeError:
-                    # It has not begun, or is closed: its process begins, or ends.
+                    # The loop has not started, or is closed.
                     self._came = None
                     return 0.0
             came, asked_at = self._came, self._asked_at
@@ -256,7 +256,7 @@ class _Callback:
 
 
 class _Answers:
-    """Asks the database for the registration of this consumer, one question at a time."""
+    """Reads this consumer's registration from the database, one query at a time."""
 
     def __init__(self, parts: ServiceParts, seconds: float) -> None:
         self._parts = parts
@@ -265,7 +265,7 @@ class _Answers:
         self._question: _Question | None = None
 
     def ask(self) -> str:
-        """``ok``, or what is wrong: never in the words of a driver, which may say too much."""
+        """``ok``, or the problem, without the driver's text, which may reveal too much."""
         with self._lock:
             question = self._question
             if question is None or question.is_old():
@@ -289,7 +289,7 @@ class _Question:
         self.answer = ""
 
     def is_old(self) -> bool:
-        """Whether another may be asked: none that is unanswered."""
+        """Whether a new query may be sent: not while one is unanswered."""
         return self.answered.is_set() and time.monotonic() > self.asked_at + _ANSWER_SECONDS
 
     def put(self) -> None:
@@ -313,7 +313,7 @@ class _Question:
         if me is None or not self._parts.consumer.may_register:
             connections.run(dialect.read_clock, repeat=False)
             return OK
-        # A session is closed even where the service stops meanwhile.
+        # Close the session even if the service stops meanwhile.
         alive = connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
         return OK if alive else "it considers this consumer dead"
 
@@ -333,7 +333,7 @@ class Check:
     text: str
 
 
-# What nobody has given back, published or taken for so long has nobody who does it.
+# Work that has waited for this long has nobody to do it.
 _NEGLECTED_SECONDS: Final = 60.0
 
 

@@ -44,7 +44,7 @@ One more bucket has all larger values.
 
 _MINUTE: Final = 60
 _MICROSECONDS: Final = 60_000_000
-# So many rows are kept in memory while the database is away.
+# How many rows are kept in memory while the database is unavailable.
 _MOST_ROWS: Final = 5_000
 _PRUNE_SECONDS: Final = 3_600
 
@@ -193,7 +193,7 @@ class History(Observer):
 
     def _mine(self) -> threading.Lock:
         if self._pid != os.getpid():
-            # A forked child has none of the parent's threads, and must not count for it.
+            # A forked child has none of its parent's threads, and must not count for the parent.
             self._pid, self._running = os.getpid(), False
             self._lock, self._open = threading.Lock(), {}
         return self._lock
@@ -246,12 +246,12 @@ class History(Observer):
 
     def _write(self, parts: ServiceParts, minutes: Sequence[Minute]) -> None:
         table, prefix = parts.system().history, parts.settings.table_prefix
-        # Another one each time: a clock that was put back makes a minute come twice.
+        # A new one each time, because a minute may occur twice if the clock is set back.
         process = uuid.uuid4().hex
 
         def act(connection: Connection) -> None:
             now = parts.connections.dialect.read_clock(connection)
-            # The minutes are those of the database's clock.
+            # Minutes are by the database's clock.
             ahead = round((now - time.time_ns() // 1000) / _MICROSECONDS)
             rows = [
                 {
@@ -276,7 +276,7 @@ class History(Observer):
         parts.connections.run(act, atomic=True)
         if time.monotonic() > self._pruned_at + _PRUNE_SECONDS:
             self._pruned_at = time.monotonic()
-            # A login that may only add rows leaves that to others.
+            # A login that may only insert rows leaves pruning to others.
             with contextlib.suppress(NotPermitted):
                 parts.connections.run(prune, atomic=True)
 
@@ -318,7 +318,7 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
 
 
 def _histogram(text: str) -> list[int]:
-    # A histogram as it is stored; an empty one where somebody else has written there.
+    # A stored histogram; empty if somebody else has written something there.
     try:
         counts: Any = json.loads(text)
     except ValueError:

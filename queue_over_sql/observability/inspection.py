@@ -1,4 +1,4 @@
-"""Looks at a database from outside: reads few rows, creates nothing, and never for long."""
+"""Reads the state of a database from outside: few rows, short statements, no changes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueLook:
-    """What a short look at a queue shows; ages are seconds.
+    """The state of a queue in a short look; ages are seconds.
 
     Attributes:
         name: of the queue.
-        paused: whether nobody gets messages.
-        oldest_ready: how long the oldest ready message has been due; None where none is ready.
-        oldest_lease: how long ago the lease ended that ended first; negative where none has.
-        is_claimed: whether somebody holds a message.
-        problem: why it could not be looked at.
+        paused: whether the queue is paused.
+        oldest_ready: how long the oldest ready message has been due; None if none is ready.
+        oldest_lease: how long ago the earliest lease ended; negative if none has ended.
+        is_claimed: whether a consumer holds a message.
+        problem: why it could not be read.
     """
 
     name: str
@@ -54,19 +54,19 @@ class Inspection:
 
     Args:
         parts: of the service.
-        seconds: how long each statement may take.
+        seconds: the time limit of each statement.
     """
 
     def __init__(self, parts: ServiceParts, seconds: float) -> None:
         self._parts = parts
         self._seconds = seconds
         self.dialect = parts.connections.dialect
-        # Not those of the catalog, which creates what is missing.
+        # Not the tables of the catalog, which creates missing ones.
         self.system = system_tables(self.dialect, parts.settings.schema)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection for short looks; errors of its statements are in our words."""
+        """A connection for short looks; it raises our errors."""
         with (
             self._parts.connections.reading() as connection,
             self.dialect.checkup.bounded(connection, self._seconds),
@@ -74,7 +74,7 @@ class Inspection:
             yield connection
 
     def missing_tables(self) -> list[str]:
-        """The shared tables that are not there."""
+        """The shared tables that do not exist."""
         with self.connection() as connection:
             schema = self._parts.settings.schema
             there = set(inspect(connection).get_table_names(schema))
@@ -86,7 +86,7 @@ class Inspection:
             return self.dialect.read_clock(connection)
 
     def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
-        """The consumers that are alive, and those that have been dead for so many seconds."""
+        """The consumers that are alive, and those that have been dead for this many seconds."""
         now = self.now() / 1_000_000
         with self.connection() as connection:
             found = registrations.registered(connection, self.system)
@@ -99,7 +99,7 @@ class Inspection:
         return alive, [(each, overdue) for each, overdue in known if overdue > 0]
 
     def overdue_schedules(self, seconds: float) -> int:
-        """How many schedules were due so long ago and nobody has published their messages."""
+        """How many schedules have been due for this long without being published."""
         c = self.system.schedules.c
         due = self.dialect.now() - int(seconds * 1_000_000)
         count = select(func.count()).where(
@@ -111,7 +111,7 @@ class Inspection:
             return int(connection.execute(count).scalar_one())
 
     def records(self) -> list[QueueRecord]:
-        """The queues under the service's table prefix that stay."""
+        """The queues under the service's table prefix, without temporary ones."""
         prefix = self._parts.settings.table_prefix
         with self.connection() as connection:
             found = registry.queue_records(connection, self.system, prefix)
@@ -151,10 +151,10 @@ class Inspection:
             )
 
     def tables(self, record: QueueRecord) -> tuple[QueueTables, int]:
-        """The tables of a queue, without columns of its own, and how many levels it has.
+        """The tables of a queue, without its own columns, and its number of priorities.
 
         Raises:
-            QueueSchemaMismatch: its settings cannot be read, or its table is gone.
+            QueueSchemaMismatch: its settings cannot be read, or its table does not exist.
         """
         parts, stored = self._parts, StoredSettings.read(record.name, record.settings)
         settings = stored.effective(parts.settings.retry_policies)
@@ -174,7 +174,7 @@ class Inspection:
 
 
 def _age(tables: QueueTables, level: int) -> Any:
-    # The age of the oldest ready message of a level, which is the first in the claim index.
+    # The age of the oldest ready message of a priority, the first one in the claim index.
     c, now = tables.live.c, tables.dialect.now()
     return select(now - func.min(c.available_at)).where(
         c.consumer_id.is_(None), c.priority == level, c.available_at <= now, *tables.live_only()
@@ -182,11 +182,11 @@ def _age(tables: QueueTables, level: int) -> Any:
 
 
 def within(seconds: float | None, act: Callable[[], object], *, beside: bool) -> bool:
-    """Do something, at most so long; whether it was done.
+    """Do something within a time limit; returns whether it was done.
 
-    What is not done is left to itself: a driver's attempt to connect cannot be ended. Without
-    ``beside`` the caller does it, however long it takes: its connection is this thread's alone.
-    So it is without a limit.
+    After the limit it continues in the background, because a driver's attempt to connect cannot be
+    cancelled. Without ``beside`` or without a limit the caller does it, for as long as it takes:
+    its connection may belong to this thread alone.
     """
     if seconds is None or not beside:
         act()

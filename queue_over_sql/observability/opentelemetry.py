@@ -126,7 +126,7 @@ class OpenTelemetryObserver(Observer):
             attributes["queue_over_sql.attempt"] = messages[0].attempt
             if messages[0].attempt == 1 and links:
                 parent, links = _context_of(messages[0]), []
-        # Without a parent of its own it begins a trace, whatever runs around the worker.
+        # Without a parent it begins a new trace, whatever runs around the worker.
         context = _DEFAULT if parent is None else parent
         with self._span(f"process {queue}", SpanKind.CONSUMER, attributes, context, links):
             yield
@@ -165,7 +165,7 @@ class OpenTelemetryObserver(Observer):
             try:
                 yield span
             except BaseException as error:
-                # By its type alone: the text may have what a payload has.
+                # Only its type, because its text may contain parts of a payload.
                 span.set_attribute("error.type", _type_of(error))
                 span.set_status(Status(StatusCode.ERROR, _type_of(error)))
                 raise
@@ -187,14 +187,14 @@ def _about(messages: Sequence[MessageFacts]) -> dict[str, Any]:
 
 
 def _measured(attributes: Mapping[str, Any], failure: str | None) -> dict[str, Any]:
-    # What may be a dimension of a metric: nothing that grows with the messages.
+    # Allowed dimensions of metrics: nothing that grows with the number of messages.
     grows = ("messaging.message.id", "messaging.batch.message_count")
     kept = {name: value for name, value in attributes.items() if name not in grows}
     return kept if failure is None else kept | {"error.type": failure}
 
 
 def _links(messages: Sequence[MessageFacts]) -> list[Link]:
-    # Messages that were published together have one context.
+    # Messages that were published together share one context.
     contexts = {
         (found.trace_id, found.span_id): found
         for message in messages
@@ -209,7 +209,7 @@ def _published_in(message: MessageFacts) -> SpanContext | None:
 
 
 def _context_of(message: MessageFacts) -> Context:
-    # Headers are anybody's: what is no text is none of a trace.
+    # Anybody can set headers; a value that is not text is ignored.
     texts = {name: value for name, value in message.headers.items() if isinstance(value, str)}
     return propagate.extract(texts, context=_DEFAULT)
 

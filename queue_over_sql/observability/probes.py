@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 LOCAL: Final = "127.0.0.1"
 _LAST_PORT: Final = 65_535
-# Probes come one by one; more at once are a mistake, or mean no good.
+# Probes come one by one; many at once are a mistake or an attack.
 _MOST_CONNECTIONS: Final = 8
-# A request and its answer are a few hundred bytes.
+# A request and its answer have a few hundred bytes.
 _CONNECTION_SECONDS: Final = 10.0
 
 
@@ -35,18 +35,18 @@ class Probed(Protocol):
     """An object that reports whether a process is live and ready."""
 
     def live(self) -> Report:
-        """Whether it turns over."""
+        """Report whether it makes progress."""
 
     def ready(self) -> Report:
-        """Whether it can work now."""
+        """Report whether it can work now."""
 
 
 class Page(NamedTuple):
-    """An answer to a GET.
+    """The answer to a GET.
 
     Attributes:
         body: its text.
-        status: of HTTP.
+        status: the HTTP status.
         kind: the media type.
     """
 
@@ -124,7 +124,7 @@ class ProbeServer:
 
 
 def page_of(report: Report) -> Page:
-    """What a probe is answered: 200 or 503, and what was looked at as JSON."""
+    """The answer to a probe: 200 or 503, and the checks as JSON."""
     said = {"status": "ok" if report.ok else "failed", "checks": dict(report.checks)}
     status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
     return Page(json.dumps(said) + "\n", status, "application/json")
@@ -142,14 +142,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """As its base, which would ask for the name of the host."""
+        """As the base class, without its query for the host name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = map(str, self.server_address[:2])  # type: ignore[assignment]
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse one more than there are threads for."""
+        """Refuse a connection if all threads are busy."""
         del client_address
         if len(self._began) >= _MOST_CONNECTIONS:
             return False
@@ -157,12 +157,12 @@ class _Server(ThreadingHTTPServer):
         return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Count a connection that is over."""
+        """Count a closed connection."""
         self._began.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End connections that have lasted too long; called again and again."""
+        """End connections that have lasted too long; called repeatedly."""
         oldest = time.monotonic() - _CONNECTION_SECONDS
         for request, began in list(self._began.items()):
             if began < oldest:
@@ -170,7 +170,7 @@ class _Server(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One who leaves in the middle is no news."""
+        """Ignore clients that disconnect early."""
         del request, client_address
         _log.debug("A probe could not be answered.", exc_info=True)
 
@@ -198,18 +198,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name that its base calls
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Without what was asked for, and without the page of its base."""
+        """Send the error without the requested path and without the HTML of the base class."""
         del message, explain
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._send(Page(f"{HTTPStatus(code).phrase}.\n", code))
 
     def version_string(self) -> str:
-        """Nothing of versions."""
+        """Hide all versions."""
         return "queue-over-sql"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base calls it
-        """At the level for details."""
+        """Log at the debug level."""
         _log.debug(format, *args)
 
     def _send(self, page: Page) -> None:

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from queue_over_sql.observer import ReaperReport
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The media type of what ``exposition`` returns."""
+"""The media type of ``exposition``."""
 
 _PREFIX: Final = "queue_over_sql"
-# From what a handler without work takes to what a lease lasts by default.
+# From an empty handler to the default lease.
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -136,7 +136,7 @@ class PrometheusObserver(Observer):
         """Count it."""
         del seconds
         self._claimed.labels(queue).inc(len(messages))
-        # Prometheus sees no increase from nothing to one: these begin at zero.
+        # Prometheus cannot see an increase from nothing to one, so these begin at zero.
         self._lost.labels(queue)
         self._dead.labels(queue)
         again = sum(message.attempt > 1 for message in messages)
@@ -188,7 +188,7 @@ class DatabaseCollector(Collector):
     """Collects metrics of the queues of a database, in one process per database.
 
     ==============================================  =============================================
-    ``queue_over_sql_up``                           1 where the database answered
+    ``queue_over_sql_up``                           1 if the database answered
     ``queue_over_sql_messages``                     by ``queue`` and ``status``: ``ready``,
                                                     ``delayed``, ``claimed``, ``held``
     ``queue_over_sql_dead_letters``                 by ``queue``: kept in the archive
@@ -196,7 +196,7 @@ class DatabaseCollector(Collector):
                                                     ``claimed``
     ``queue_over_sql_oldest_ready_age_seconds``     by ``queue``: how long the oldest ready
                                                     message has been due; 0 without one
-    ``queue_over_sql_paused``                       by ``queue``: 1 where it is paused
+    ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
     ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
                                                     longest ago; 0 without one
@@ -264,7 +264,7 @@ class DatabaseCollector(Collector):
         dead = gauge("dead_letters", "Dead letters in the archive.")
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
-        # What was dropped meanwhile, or cannot be read, is left out; the others are not.
+        # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
             age.add_metric([each.name], each.oldest_ready or 0.0)
@@ -278,7 +278,7 @@ class DatabaseCollector(Collector):
         found: list[Metric] = [messages, dead, age, paused]
         if self._counts.last is None:
             return found
-        text = "How long ago messages and dead letters were counted; claimed ones are at hand."
+        text = "How long ago messages and dead letters were counted; claimed ones are current."
         since = GaugeMetricFamily(f"{_PREFIX}_counts_age_seconds", text)
         since.add_metric([], self._counts.age)
         return [*found, since]
@@ -286,7 +286,7 @@ class DatabaseCollector(Collector):
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """What is read without a long count; the ages are those of heartbeats."""
+    """Values that need no long count; the ages are those of heartbeats."""
 
     queues: Sequence[QueueCounts]
     ages: Sequence[float]

@@ -1,7 +1,7 @@
-"""Payload types: how a payload becomes what the table holds, and comes back equal.
+"""Payload types: encode a payload for the table, and decode it to an equal value.
 
-What cannot come back exactly as it was given is refused at publish, never bent: a JSON payload
-is read back and compared before it is stored.
+A publish refuses a payload that would not come back exactly equal: a JSON payload is read back and
+compared before it is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_HEADERS_BYTES = 65_536
 _QUICK_ENCODER: Final = msgspec.json.Encoder()
 _QUICK_DECODER: Final = msgspec.json.Decoder()
 READ_JSON: Final = _QUICK_DECODER.decode
-"""Reads what most payloads are; where it raises ``NOT_QUICK``, ``decode_json`` has to."""
+"""Reads most payloads fast; if it raises ``NOT_QUICK``, use ``decode_json``."""
 NOT_QUICK: Final = (
     msgspec.MsgspecError,
     TypeError,
@@ -33,9 +33,9 @@ def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> 
     """Encode a payload for the table: at most ``limit`` bytes in UTF-8.
 
     Raises:
-        PayloadInvalid: it would not come back equal, or ``nul`` says that the engine's text
-            columns hold no NUL characters, and it does.
-        PayloadTooLarge: it is over the limit.
+        PayloadInvalid: it would not come back equal, or it has a NUL character and ``nul`` says
+            that the engine's text columns cannot store one.
+        PayloadTooLarge: it is larger than the limit.
     """
     if payload_type == "bytes":
         encoded: str | bytes = _encode_bytes(payload)
@@ -48,7 +48,7 @@ def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> 
 
 
 def encoder(payload_type: str, limit: int, *, nul: bool = True) -> Callable[[Any], str | bytes]:
-    """What does as ``encode``, for many payloads: JSON of the usual kind by the shortest way."""
+    """A function like ``encode`` for many payloads, with a fast path for usual JSON."""
 
     def encode_any(payload: Any) -> str | bytes:
         return encode(payload_type, payload, limit, nul=nul)
@@ -70,7 +70,7 @@ def encoder(payload_type: str, limit: int, *, nul: bool = True) -> Callable[[Any
 
 
 def decode(payload_type: str, stored: Any) -> Any:
-    """Turn what the table holds into the payload that was published."""
+    """Decode a stored payload."""
     if payload_type == "json":
         return decode_json(stored)
     if payload_type == "text":
@@ -82,11 +82,11 @@ def decode(payload_type: str, stored: Any) -> Any:
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
-    """Encode the headers as compact JSON; none at all become NULL.
+    """Encode the headers as compact JSON; no headers become NULL.
 
     Raises:
-        PayloadInvalid: they are no mapping of strings to JSON values.
-        PayloadTooLarge: they take over 64 KiB.
+        PayloadInvalid: they are not a mapping of strings to JSON values.
+        PayloadTooLarge: they are larger than 64 KiB.
     """
     if headers is None:
         return None
@@ -101,7 +101,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:
-    """Turn stored headers into a dictionary; ValueError for what another client stored."""
+    """Decode stored headers; ValueError if another client stored something else."""
     headers = {} if stored is None else decode_json(stored)
     if not isinstance(headers, dict):
         msg = "the headers are not a JSON object"
@@ -110,15 +110,16 @@ def decode_headers(stored: str | None) -> dict[str, Any]:
 
 
 def decode_json(text: Any) -> Any:
-    """Read JSON as the standard library does, several times as fast where it can be.
+    """Read JSON as the standard library does, but several times as fast if possible.
 
     Raises:
-        ValueError, RecursionError: it is none, or nested too deeply.
+        ValueError, RecursionError: it is not JSON, or nested too deeply.
     """
     try:
         return _QUICK_DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Infinite floats and lone surrogates of other clients; and errors in the usual words.
+        # The slow way reads other clients' infinite floats and surrogates, and raises the usual
+        # errors.
         return json.loads(text)
 
 
@@ -129,7 +130,7 @@ def encode_json(value: Any, what: str) -> str:
         if _QUICK_DECODER.decode(quick) == value:
             return quick.decode()
     except NOT_QUICK:
-        # Subclasses of str, for one; and what is refused is refused in the usual words.
+        # The slow way writes subclasses of str, for example, and raises the usual errors.
         pass
     return _encode_json_slowly(value, what)
 
@@ -155,7 +156,7 @@ def _encode_json_slowly(value: Any, what: str) -> str:
 
 
 def check_json_text(text: str, what: str) -> None:
-    """Raise PayloadInvalid unless ``encode_json`` might have written such a text."""
+    """Raise PayloadInvalid unless ``encode_json`` could have written this text."""
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -174,7 +175,7 @@ def _refuse_constant(name: str) -> None:
 def _encode_bytes(payload: Any) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise _wrong_type("bytes", payload)
-    # Not what a subclass says of itself, as below.
+    # By type, because a subclass may override its methods, as below.
     return payload if type(payload) is bytes else bytes(memoryview(payload))
 
 
@@ -217,10 +218,10 @@ def _wrong_type(payload_type: str, payload: object) -> PayloadInvalid:
 
 
 def printable(text: str | None) -> str | None:
-    """Make any text storable everywhere: what a reason of a failure is kept as.
+    """Make a text storable on every engine, such as the reason of a failure.
 
-    NUL characters and lone surrogates are written as escapes, so that no error message of a
-    handler can keep its message from being settled.
+    NUL characters and lone surrogates are escaped, so that no error message can prevent a message
+    from being settled.
     """
     if text is None:
         return None
@@ -228,7 +229,7 @@ def printable(text: str | None) -> str | None:
 
 
 def json_or_text(text: str) -> Any:
-    """A value as people type it: what the JSON says where it is some, else the text itself."""
+    """Read a value that a person typed: as JSON if it is valid JSON, else as the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -236,9 +237,9 @@ def json_or_text(text: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A text or number as itself, without what its subclass adds.
+    """A text or number without its subclass.
 
-    Drivers ask a member of an enumeration for its text, which is its name.
+    For example, drivers store an enum member as its name.
     """
     if isinstance(value, str):
         return str.__str__(value)
@@ -248,12 +249,12 @@ def plain(value: Any) -> Any:
 
 
 def is_storable(text: object) -> bool:
-    """Whether it is text that every database holds: without NUL and lone surrogates."""
+    """Whether every database can store the text: no NUL, no lone surrogates."""
     return isinstance(text, str) and printable(text) == text
 
 
 def check_text(argument: str, value: Any, limit: int) -> str | None:
-    """Read a short text that may be left out; TypeError or ValueError names the argument."""
+    """Check an optional short text; TypeError or ValueError names the argument."""
     if value is None:
         return None
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Types of payloads that a server's code knows: how they become JSON and come back."""
+"""Types of payloads that a server's code knows: how they become JSON and are read again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEPT = (
 
 
 def understood(given: Any) -> Any:
-    """The same type, with each ``typing.TypedDict`` in it replaced where Pydantic refuses them."""
+    """The same type, with each ``typing.TypedDict`` in it replaced if Pydantic refuses them."""
     if sys.version_info >= (3, 12):
         return given
     return _replaced(given, {})
@@ -63,7 +63,7 @@ def _made_anew(given: Any, done: dict[Any, Any]) -> Any:
     import typing_extensions  # noqa: PLC0415 - only where there are kinds
 
     make: Any = typing_extensions.TypedDict
-    # Known before its fields are, which may name it.
+    # Registered before its fields, because they may refer to it.
     new = done[given] = make(given.__name__, {})
     hints = typing.get_type_hints(given, include_extras=True)
     new.__annotations__ = {name: _replaced(hint, done) for name, hint in hints.items()}
@@ -73,19 +73,19 @@ def _made_anew(given: Any, done: dict[Any, Any]) -> Any:
     return new
 
 
-# Most values are of these, and are looked at no further.
+# Most values have these types and need no closer look.
 _SIMPLE = frozenset({str, int, float, bool, NoneType, bytes})
 
 
 def is_model(given: type) -> bool:
-    """Whether a class is a Pydantic model, said without an import of Pydantic."""
+    """Whether a class is a Pydantic model, without importing Pydantic."""
     return isinstance(getattr(given, "model_fields", None), dict)
 
 
 def changes(given: Any, back: Any, path: str = "") -> Iterator[str]:
-    """The places at which what came back is not what was given.
+    """The places at which a value changed on its way through JSON.
 
-    An instance of a base class is equal to one of a derived class that has the same fields.
+    An instance of a base class may equal one of a derived class with the same fields.
     """
     if given is back:
         return
@@ -118,7 +118,7 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
     if is_model(type(value)):
         fields = {name: getattr(value, name, None) for name in type(value).model_fields}
         return fields | (getattr(value, "__pydantic_extra__", None) or {})
-    # An object that says nothing of its equality consists of what it holds.
+    # An object without ``__eq__`` is compared by its attributes.
     return None if _says_equal(type(value)) else getattr(value, "__dict__", None)
 
 
@@ -128,7 +128,7 @@ def _dataclass_parts(value: Any) -> Mapping[str, Any]:
         for field in dataclasses.fields(value)
         if field.compare
     }
-    # Pydantic's own dataclasses may hold more than their fields.
+    # Dataclasses of Pydantic may hold more than their fields.
     config = getattr(value, "__pydantic_config__", None) or {}
     return fields | vars(value) if config.get("extra") == "allow" else fields
 
@@ -140,7 +140,7 @@ def _says_equal(given: type) -> bool:
 _NAME_LENGTH = 100
 _FIELDS_TOLD = 5
 _REASON_LENGTH = 200
-# What JSON itself has says nothing about the kind.
+# Plain JSON values do not tell the kind.
 _IMPLY_NOTHING = frozenset({dict, list, str, int, float, bool, NoneType, object})
 _NOT_JSON = object()
 
@@ -166,8 +166,8 @@ class Kinds:
         """Read ``kinds=``, as ``create_queue`` describes it.
 
         Raises:
-            TypeError: something is no type that Pydantic can handle, or has no name of its own.
-            ValueError: there are none, or a name is given twice or not 1 to 100 characters long.
+            TypeError: an entry is not a type that Pydantic can handle, or has no name.
+            ValueError: there are none, or a name occurs twice or is not 1 to 100 characters long.
             ImportError: Pydantic is not installed.
         """
         if isinstance(given, Kinds):
@@ -186,18 +186,18 @@ class Kinds:
         return cls(types)
 
     def knows(self, kind: str | None) -> bool:
-        """Whether this server can read payloads of a kind; None is no kind."""
+        """Whether this server can read payloads of a kind; None means no kind."""
         return kind in self._adapters
 
     def encode(self, kind: str | None, payload: Any) -> tuple[str, Any]:
-        """Check a payload and write it as plain JSON values; returns its kind, too.
+        """Check a payload and convert it to plain JSON values; returns its kind, too.
 
         An instance of a registered type needs no ``kind``. A plain JSON value that fits its kind is
         kept as it is.
 
         Raises:
-            PayloadInvalid: the kind is unknown, missing or another one than the payload's, or the
-                payload does not fit it or would not come back equal; the text names the fields.
+            PayloadInvalid: the kind is unknown, missing or not that of the payload, or the payload
+                does not fit it or would not come back equal; the message names the fields.
         """
         name = self._kind_of(kind, payload)
         adapter = self._adapters[name]
@@ -217,7 +217,7 @@ class Kinds:
         return name, value
 
     def decode(self, kind: str, value: Any) -> Any:
-        """Turn a payload, as it was read from JSON, into an instance of its kind's type.
+        """Convert a payload, as read from JSON, to an instance of its kind's type.
 
         Raises:
             UnfitPayload: it does not fit, or the kind is unknown here.
@@ -262,7 +262,7 @@ class Kinds:
         return ", ".join(self.names)
 
 
-# -- what is given as kinds
+# -- the argument kinds
 
 
 def _items(given: Any) -> list[tuple[Any, Any]]:
@@ -311,7 +311,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
         raise TypeError(msg)
     try:
         adapter = TypeAdapter(understood(kind))
-        # A type whose annotations cannot be resolved says so only when it is used.
+        # An annotation that cannot be resolved raises only when the type is used.
         _ = adapter.validator.title
     except Exception as error:
         msg = f"{_type_text(kind)} cannot be a kind: {_first_line(error)}"
@@ -320,7 +320,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _is_value(kind: Any) -> bool:
-    """Whether it is what Pydantic takes for a type but is none: a name, a function, an instance."""
+    """Whether Pydantic accepts it as a type although it is a name, function or instance."""
     if isinstance(kind, type):
         return False
     instance = dataclasses.is_dataclass(kind) or is_model(type(kind))
@@ -349,7 +349,7 @@ def _plain_json(payload: Any) -> Any:
 
 
 def _read(adapter: TypeAdapter[Any], value: Any) -> Any:
-    # As text: only then are dates and the like read strictly and yet from what JSON has for them.
+    # As text, because only then Pydantic reads dates and the like from JSON in strict mode.
     return adapter.validate_json(json.dumps(value), strict=True)
 
 

@@ -1,1 +1,1 @@
-"""Plots as inline SVG, and the words beside them, for the report and the dashboard."""
+"""Plots as inline SVG, and numbers as text, for Spark's report and the dashboard."""

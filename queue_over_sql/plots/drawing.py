@@ -1,7 +1,7 @@
 """Bars and lines over time as inline SVG.
 
-Drawn here and not by a library: colours come from the page's style, so that one drawing serves
-light and dark, each part has its own tooltip, and a page of a hundred plots stays small.
+No library draws them. So colours come from the page's style, one drawing serves the light and the
+dark theme, each part has a tooltip, and a page of a hundred plots stays small.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PLOT_WIDTH: Final = WIDTH - LEFT - RIGHT
 _PLOT_HEIGHT: Final = HEIGHT - TOP - BOTTOM
 _MOST_TICKS: Final = 4
 _DAY: Final = 86_400
-# From this ratio between values on, small ones would lie on the axis.
+# From this ratio on, the smallest values would lie on the axis.
 _LOGARITHMIC_FROM: Final = 50.0
-# What may lie between two ticks of a linear scale of durations, from a second on.
+# Possible steps between ticks of a linear scale of durations of a second or more.
 _MINUTE: Final = 60.0
 _HOUR: Final = 3_600.0
 _DURATION_STEPS: Final = (
@@ -34,7 +34,7 @@ _DURATION_STEPS: Final = (
     *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
     *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
 )
-# Where a logarithmic scale of durations has its ticks, in seconds.
+# The ticks of a logarithmic scale of durations, in seconds.
 _DURATIONS: Final = (
     *(0.001, 0.01, 0.1, 1.0, 10.0, _MINUTE, 10 * _MINUTE, _HOUR, 10 * _HOUR),
     *(86_400.0, 864_000.0),
@@ -54,7 +54,7 @@ def figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Values over time, one for each bin; ``look`` is the CSS class that gives the colour."""
+    """Values over time, one per bin; ``look`` is the CSS class of the colour."""
 
     name: str
     look: str
@@ -63,7 +63,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """The bins of a plot: seconds since the epoch at which each begins, and how long one is."""
+    """The bins of a plot: their starts, in seconds since the epoch, and their length."""
 
     starts: Sequence[int]
     seconds: int
@@ -73,7 +73,7 @@ class Times:
         return LEFT + seconds / span * _PLOT_WIDTH
 
     def left(self, index: int) -> float:
-        """Where a bin begins."""
+        """The left edge of a bin."""
         return self._place(self.starts[index] - self.starts[0])
 
     def middle(self, index: int) -> float:
@@ -86,15 +86,15 @@ class Times:
         return self._place(self.seconds) - LEFT
 
     def label(self, index: int) -> str:
-        """When a bin begins, for people."""
+        """The start of a bin as text."""
         form = "%Y-%m-%d" if self.seconds >= _DAY else "%Y-%m-%d %H:%M"
         return datetime.fromtimestamp(self.starts[index], UTC).strftime(form)
 
 
 def stacked_bars(times: Times, series: Sequence[Series], line: Series | None, words: Words) -> str:
-    """Bars of several series on each other, from the lowest on, and a line over them.
+    """Bars of several series, stacked from the bottom, and a line over them.
 
-    Nothing without bins. ``words`` says how a value is written.
+    It is empty without bins. ``words`` formats a value.
     """
     if not times.starts:
         return ""
@@ -108,7 +108,7 @@ def stacked_bars(times: Times, series: Sequence[Series], line: Series | None, wo
 
 
 def lines(times: Times, series: Sequence[Series], words: Words) -> str:
-    """Lines over time, on a logarithmic scale where values lie far from each other."""
+    """Lines over time, on a logarithmic scale if the values are far apart."""
     values = [value for s in series for value in s.values if value is not None]
     if not times.starts or not values:
         return ""
@@ -123,7 +123,7 @@ def lines(times: Times, series: Sequence[Series], words: Words) -> str:
 class Axis:
     """The vertical axis, and the values at its ends.
 
-    ``step`` lies between two values that are written beside it; None where they are factors.
+    ``step`` is the distance of two ticks; None on a logarithmic scale.
     """
 
     low: float
@@ -132,12 +132,12 @@ class Axis:
 
     @classmethod
     def linear(cls, highest: float, step: float) -> Axis:
-        """From zero to the first step that is not below the highest value."""
+        """From zero to the first step at or above the highest value."""
         return cls(0.0, step * max(1, math.ceil(highest / step)), step)
 
     @classmethod
     def fitting(cls, lowest: float, highest: float) -> Axis:
-        """One of durations on which both ends of the values can be seen."""
+        """A scale of durations on which both the smallest and the largest value are visible."""
         low, high = max(lowest, _DURATIONS[0]), max(highest, _DURATIONS[0])
         if high / low < _LOGARITHMIC_FROM:
             return cls.linear(high, _duration_step(high / _MOST_TICKS))
@@ -146,7 +146,7 @@ class Axis:
         return cls(begin, end)
 
     def place(self, value: float) -> float:
-        """The height of a value, in the drawing's units from its top."""
+        """The vertical place of a value, in the drawing's units from the top."""
         if self.step is None:
             above = math.log10(max(value, self.low) / self.low)
             share = above / math.log10(self.high / self.low)
@@ -155,7 +155,7 @@ class Axis:
         return TOP + (1 - min(1.0, max(0.0, share))) * _PLOT_HEIGHT
 
     def ticks(self) -> list[float]:
-        """The values that are written beside it."""
+        """The values of the ticks."""
         if self.step is not None:
             return [self.step * number for number in range(round(self.high / self.step) + 1)]
         steps = [step for step in _DURATIONS if self.low <= step <= self.high]

@@ -1,4 +1,4 @@
-"""Numbers, durations and texts of others as they stand on a page."""
+"""Numbers, durations and untrusted texts, formatted for a page."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _THOUSAND: Final = 1_000.0
 
 
 def clean(text: object) -> str:
-    """A text of whatever origin, for HTML and SVG, inside elements and attributes.
+    """Escape an untrusted text for HTML and SVG, inside elements and attributes.
 
-    Control characters, and those that turn the direction of what follows, are shown as a sign.
+    Control characters, and those that change the writing direction, are shown as a sign.
     """
     shown = "".join(_on_one_line(character) for character in str(text))
     return html.escape(shown, quote=True)
@@ -32,17 +32,17 @@ def _on_one_line(character: str) -> str:
 
 
 def count_words(count: float) -> str:
-    """A number: ``1,234``; a part of one as it is."""
+    """A number: ``1,234``; a fraction as it is."""
     return f"{count:,.0f}" if count >= _SMALL or count == int(count) else f"{count:.1f}"
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
+    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` is an irregular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
 
 
 def short_count(count: float) -> str:
-    """A number beside an axis: ``12k``, ``3.4M``."""
+    """A short number for an axis: ``12k``, ``3.4M``."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
             return f"{_short(count / unit)}{name}"
@@ -85,7 +85,7 @@ def _short(value: float) -> str:
 
 
 def share_words(share: float) -> str:
-    """A part of a whole: ``12.5 %``; what is not quite all is never called all."""
+    """A share of a whole: ``12.5 %``; it is never rounded up to 100 %."""
     percent = share * 100
     if 0 < percent < 0.05:  # noqa: PLR2004 - what would be rounded to nothing
         return "< 0.1 %"
@@ -95,5 +95,5 @@ def share_words(share: float) -> str:
 
 
 def instant_words(at: datetime | None) -> str:
-    """An instant in UTC, to the second."""
+    """A time in UTC, to the second."""
     return UNKNOWN if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,1 +1,1 @@
-"""What one queue does: publish, claim, decode, settle, recover, select, archive."""
+"""The operations of one queue: publish, claim, decode, settle, recover, select, archive."""

@@ -111,14 +111,14 @@ class Archive:
 
 
 class ArchiveHistory:
-    """An archive as something that is exported; instants are microseconds of the server's clock."""
+    """An archive as the source of an export. Times are microseconds by the server's clock."""
 
     def __init__(self, context: QueueContext) -> None:
         self._context = context
 
     @property
     def removable(self) -> bool:
-        """Whether what was exported may go: rows of an existing table are the user's."""
+        """Whether exported rows may be removed. Rows of an existing table belong to the user."""
         return not self._context.tables.ends_in_place
 
     def now(self) -> int:
@@ -127,14 +127,14 @@ class ArchiveHistory:
         return self._context.run(lambda connection: store.server_now(connection, sql))
 
     def span(self, after: int | None, up_to: int) -> Span:
-        """How many messages finished after an instant up to another, and when the first did."""
+        """Count the messages that finished in a period, and find when the first of them did."""
         sql = self._context.sql
         return self._context.run(
             lambda connection: store.archive_span(connection, sql, after, up_to)
         )
 
     def remove(self, ids: Sequence[int], up_to: int) -> int:
-        """Remove messages for ever that had finished by an instant; returns how many there were."""
+        """Permanently remove messages that finished by a given time; returns how many."""
         sql = self._context.sql
         return self._context.run(
             lambda c: store.remove_exported(c, sql, ids, up_to), atomic=True, durable=True

@@ -1,4 +1,4 @@
-"""Claiming: levels, the low-water mark, the exchange, and what a short claim gives back."""
+"""Claiming: priority levels, the low watermark, the exchange, and recovery after a short claim."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
-# How long after it was cut off a claim is looked for again.
+# How long a claim whose answer was lost is searched for: the server may still be running it.
 _LATE_SECONDS = 5.0
-# What is below needs no closer look at a count.
+# Counts below this need no closer check.
 _MANY = 1_000_000
 
 
@@ -51,10 +51,10 @@ class Claimer:
         self._decoder = decoder
         self._recovery = recovery
         self._marks: dict[int, LowWatermark] = {}
-        # How many edits of messages by hand the marks know of.
+        # The queue's edit count that the watermarks are based on.
         self._edits: int | None = None
-        # Claims whose answer was lost with the connection, and until when they may take effect:
-        # nobody works on what they stamped.
+        # Claims whose answer was lost with the connection, so that nobody works on their messages.
+        # With the time until which the server may still carry them out.
         self._unanswered: deque[tuple[Claim, float]] = deque()
 
     def consume(
@@ -64,7 +64,7 @@ class Claimer:
         wait: Duration,
         where: ColumnElement[bool] | None,
     ) -> list[Message]:
-        """Claim and decode, and while there is nothing look again; see ``Queue.consume``."""
+        """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``."""
         seconds = 0.0
         if type(wait) is not float or wait != 0.0:
             seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
@@ -78,8 +78,8 @@ class Claimer:
             rows = self.claim(count, lease, matching)
             if rows:
                 messages = self.decoded(rows, began)
-                # What could not be read was given back on the spot: it must not hide the others,
-                # nor keep us here for ever where it comes back at once.
+                # Unreadable messages were given back. They must not hide the others. Nor may this
+                # loop run for ever if they become due again at once.
                 if messages or unreadable.issuperset(row.id for row in rows):
                     return messages
                 unreadable.update(row.id for row in rows)
@@ -94,7 +94,7 @@ class Claimer:
     def claim(
         self, count: int, lease: Duration | None, where: Where | None = None
     ) -> list[MessageRow]:
-        """Claim up to ``count`` messages, oldest first within their level."""
+        """Claim up to ``count`` messages, oldest first within their priority level."""
         if type(count) is not int or not 0 < count < _MANY:
             count = check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
@@ -109,18 +109,18 @@ class Claimer:
                 self._claim_levels(rows, count, lease_us, where)
                 return self._once(rows, first)
         except QueueError as error:
-            # What was claimed before it failed is in hand, and must not wait for its lease to end.
+            # Return what was claimed before the error, or it would wait for its lease to end.
             if not rows:
                 raise
             _log.warning("Queue %s: %s", self._context.name, error)
         except BaseException:
-            # Whoever asked was told to stop, so nobody gets what was claimed before.
+            # The caller was interrupted, so nobody receives what was claimed before.
             self.abandon(rows)
             raise
         return rows
 
     def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
-        """The messages of rows whose claim began then, without those that cannot be read."""
+        """The readable messages of claimed rows; the claim started at ``began``."""
         try:
             messages = self._decoder.messages(rows)
         except BaseException:
@@ -132,10 +132,10 @@ class Claimer:
         return messages
 
     def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
-        """Merge two looks, of which the first claimed so many: in order, and each message once.
+        """Merge two claims, in order and each message once; the first claim got ``first`` rows.
 
-        A lease may end between the looks. The second claim of such a message is given back, and
-        its attempt is not counted.
+        A lease may end between the two claims. Then the second claim of the message is given back,
+        and its attempt is not counted.
         """
         ids = {row.id for row in rows[:first]}
         again = [row for row in rows[first:] if row.id in ids]
@@ -144,7 +144,7 @@ class Claimer:
         return store.oldest_first([*rows[:first], *fresh])
 
     def _unclaim(self, rows: Sequence[MessageRow]) -> None:
-        """Give single messages back, uncounted; those that cannot be come back by their lease."""
+        """Give back single messages, uncounted; if this fails, they return with their leases."""
         settlements = [Settlement([row.id], row.claim) for row in rows if row.claim is not None]
         for settlement in settlements:
             try:
@@ -153,12 +153,12 @@ class Claimer:
                 _log.warning("Queue %s: %s", self._context.name, error)
 
     def abandon(self, rows: Sequence[MessageRow]) -> None:
-        """Nobody works on these claimed messages: the next claim gives them back first."""
+        """Let the next claim give these messages back first, because nobody works on them."""
         stamps = (row.claim for row in rows)
         self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
 
     def recall(self) -> int:
-        """Give back what was claimed and never handed out; returns how many messages."""
+        """Give back messages that were claimed but never delivered; returns how many."""
         total = 0
         for _ in range(len(self._unanswered)):
             try:
@@ -173,7 +173,7 @@ class Claimer:
                 self._unanswered.append((stamp, until))
                 raise
             if not count and time.monotonic() < until:
-                # A statement that was cut off may still be on its way.
+                # The interrupted statement may still be running on the server.
                 self._unanswered.append((stamp, until))
             if count:
                 _log.info("Released %d messages of a claim whose answer was lost.", count)
@@ -198,10 +198,11 @@ class Claimer:
         at_once = len(levels) == 1 and store.exchanges_at_once(sql, settlements)
         finish = store.finish(sql, settlements, keep=keep)
         expected = sum(len(settlement.ids) for settlement in settlements)
-        # Known before the marks are read: what is edited in between is then noticed.
+        # Read it before the watermarks, so that an edit in between is noticed.
         edits = self._known_edits()
         lows = [self._mark(level).bound() if where is None else 0 for level in levels]
-        # All levels or none: else a later one would be served while an earlier one is refused.
+        # Claim on all levels or on none. Otherwise a lower level could be served while a higher one
+        # is refused.
         requests = [
             self._request(
                 level,
@@ -264,7 +265,8 @@ class Claimer:
                     connection, sql, values, decode=decode, done=done, where=where
                 )
                 messages += taken
-                # Else there may be more: not all that were found could be handed out.
+                # If ``found`` reached ``left`` there may be more, because unreadable rows were
+                # found but not delivered.
                 if found < left:
                     break
         return messages
@@ -272,7 +274,7 @@ class Claimer:
     def take_columns(
         self, connection: Connection, count: int, *, keep: bool
     ) -> list[RecordBatch] | None:
-        """Take as columns, one batch per level; None where the engine or the queue cannot."""
+        """Take as columns, one batch per level; None if this engine or queue cannot do it."""
         levels = range(self._context.settings.priorities)
         edits = self._known_edits()
         lows = [self._mark(level).bound() for level in levels]
@@ -303,7 +305,7 @@ class Claimer:
         return taken
 
     def look_fully(self, available_at: int | None = None) -> None:
-        """Messages came back: claims start no later than at their place, or from the beginning."""
+        """Start the next claims at this place, where messages came back; None: at the beginning."""
         for mark in list(self._marks.values()):
             mark.lower(available_at)
 
@@ -345,11 +347,11 @@ class Claimer:
     def _claim_where(
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
-        """Claim among the messages that match; the mark knows nothing of those, so look fully."""
+        """Claim matching messages from the beginning, because the watermark does not cover them."""
         return self._look(None, self._request(level, count, lease_us, 0, where=where))
 
     def _looks_in_vain(self, request: ClaimRequest) -> bool:
-        """Whether a look that writes nothing finds nothing, where writing takes the only lock."""
+        """Whether a read finds nothing to claim, on an engine whose writers take the only lock."""
         context = self._context
         return context.dialect.look_first and not context.run(
             lambda connection: store.anything_to_claim(connection, context.sql, request)
@@ -417,8 +419,7 @@ class Claimer:
     def _note_lost_answer(self, requests: Iterable[ClaimRequest], error: BaseException) -> None:
         """Remember claims whose answer was lost.
 
-        It is lost with the connection, because the caller was told to stop meanwhile, or because
-        the driver cannot read a value in it.
+        The connection broke, the caller was interrupted, or the driver could not read a value.
         """
         lost = isinstance(error, DatabaseUnavailable | DatabaseRefused)
         if lost or not isinstance(error, QueueError):
@@ -429,7 +430,7 @@ class Claimer:
         self._unanswered.extend((stamp, until) for stamp in stamps)
 
     def _restore_if_due(self) -> bool:
-        """Take back what the dead hold, as the reaper does and at its share of the time."""
+        """Recover messages of dead consumers, as the reaper does and with its rate limit."""
         pace = self._recovery.pace
         if not pace.due():
             return False

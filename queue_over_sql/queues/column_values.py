@@ -1,4 +1,4 @@
-"""Values of a queue's own columns: checked here, because SQLite would keep a value of any type."""
+"""Checks of the values of a queue's own columns, because SQLite stores a value of any type."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 
 _BITS: Final = {SmallInteger: 16, SMALLINT: 16, Integer: 32, INTEGER: 32}
-"""Of whole numbers; all others have 64."""
+"""Bits of integer types; all others have 64."""
 _SINGLE: Final = 24
-"""Up to this precision a float has 32 bits."""
+"""A float of at most this precision has 32 bits."""
 _TEXTS: Final = frozenset(
     {String, Text, Unicode, UnicodeText, CHAR, NCHAR, VARCHAR, NVARCHAR, TEXT, CLOB}
 )
@@ -68,7 +68,7 @@ _PYTHON: Final[dict[type, tuple[str, Any]]] = {
     Interval: ("a timedelta", dt.timedelta),
     LargeBinary: ("bytes", bytes | bytearray | memoryview),
 }
-"""What Python has for SQLAlchemy's types. Drivers take more, and store something else."""
+"""The Python type for each SQLAlchemy type. Drivers accept others but store them differently."""
 _READ: Final[dict[type, Callable[[str], Any]]] = {
     DateTime: dt.datetime.fromisoformat,
     Date: dt.date.fromisoformat,
@@ -76,20 +76,20 @@ _READ: Final[dict[type, Callable[[str], Any]]] = {
     Numeric: Decimal,
     Uuid: uuid.UUID,
 }
-"""What JSON has text for."""
+"""How to read the values that JSON can only hold as text."""
 
 
 def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
-    """Refuse a value that its column does not hold; what is of no plain type is let pass.
+    """Check a value against its column's type; values of custom types are not checked.
 
-    Text that JSON has instead of a date, a time, a UUID or a decimal number is read as one.
+    Text is converted for columns of dates, times, UUIDs and decimal numbers, which JSON lacks.
 
     Returns:
-        What is to be stored.
+        The value to store.
 
     Raises:
-        TypeError: it is of another type.
-        ValueError: it does not fit.
+        The value has another type.
+        The value does not fit.
     """
     if isinstance(value, str) and not isinstance(column.type, String):
         value = _read(column.type, value)
@@ -124,7 +124,7 @@ def _plain_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
     if known is None:
         return value
     words, python = _PYTHON[known]
-    # To Python True is a number.
+    # ``bool`` is a subclass of ``int``.
     fits = isinstance(value, python) and (python is bool or not isinstance(value, bool))
     _expect(column, value, words, fits=fits)
     if isinstance(kind, LargeBinary):
@@ -136,7 +136,7 @@ def _plain_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
     elif isinstance(kind, Numeric):
         value = _decimal(column, kind, value, dialect)
     elif isinstance(kind, DateTime) and type(value) is not dt.datetime:
-        # Drivers go by the very type, which a subclass is not.
+        # Drivers choose by the exact type and do not accept a subclass.
         value = dt.datetime.combine(value.date(), value.timetz())
     return value
 
@@ -178,7 +178,7 @@ def _float(
     except OverflowError:
         number = math.inf
     except ValueError:
-        # A NaN that signals.
+        # A signalling NaN.
         number = math.nan
     if math.isinf(number) and value != number:
         raise _too_large(column, value, "floating-point numbers of its precision")
@@ -196,7 +196,7 @@ def _decimal(
         fits = fits and dialect.holds_number(float(number), exact=True)
         _expect_finite(column, value, fits=fits)
     elif kind.precision and min(whole, scale) >= 0:
-        # From this number on it is rounded to one of too many digits.
+        # Larger numbers would be rounded to one with too many digits.
         first = Decimal(f"{'9' * whole}.{'9' * scale}5")
         if number.copy_abs() >= first:
             raise _too_large(column, value, f"numbers of {whole} digits before the point")

@@ -1,4 +1,4 @@
-"""What the parts of one queue share inside one service."""
+"""The context of one queue in one service, which its parts share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Settings changed elsewhere are seen after the reaper's interval, and after this at the latest.
+# How long a change of settings by others may go unnoticed, even if the reaper's interval is longer.
 _LONGEST_REFRESH = 5.0
 
 
@@ -77,8 +77,8 @@ class QueueContext:
         self.sql = StatementCache(tables, connections.engine.dialect)
         self.arrivals = arrivals
         self.wakeups = wakeups
-        # As ``Connections.run`` does, knowing that the queue may have been dropped: raises
-        # QueueNotFound then, or QueueSchemaMismatch where it was created anew in another form.
+        # ``Connections.run``, which also raises QueueNotFound if the queue was dropped, or
+        # QueueSchemaMismatch if it was created again with another schema.
         self.run = functools.partial(connections.run, refused=self._check_there)
         self._declared_by: str | None = None
         self._settings = settings
@@ -87,13 +87,13 @@ class QueueContext:
 
     @property
     def dialect(self) -> QueueDialect:
-        """What this server does differently."""
+        """The differences of this database server."""
         return self.connections.dialect
 
     def declare_kinds(self) -> None:
-        """Let others know what this consumer can read, once in each of its lives.
+        """Store once per registration which kinds this consumer knows.
 
-        A message of a kind that some living consumer knows is never ended for its kind.
+        The reaper ends no message whose kind a living consumer knows.
         """
         consumer_id = self.consumer.consumer_id
         if consumer_id is None or consumer_id == self._declared_by:
@@ -105,12 +105,12 @@ class QueueContext:
 
     @property
     def settings(self) -> EffectiveSettings:
-        """The queue's settings, read again from the registry now and then.
+        """The queue's settings, read again from the registry from time to time.
 
         Raises:
             QueueNotFound: the queue was dropped.
         """
-        # On a connection that is the user's own a look would end the user's transaction.
+        # A query on the user's own connection would end the user's transaction.
         shared = not self.connections.background
         if not shared and time.monotonic() - self._read_at > self._refresh_after:
             self.refresh()
@@ -118,7 +118,7 @@ class QueueContext:
 
     @property
     def known_settings(self) -> EffectiveSettings:
-        """The settings as they were read last; asks nobody."""
+        """The settings as they were last read, without a query."""
         return self._settings
 
     def refresh(self) -> None:
@@ -126,7 +126,7 @@ class QueueContext:
 
         Raises:
             QueueNotFound: the queue was dropped.
-            QueueSchemaMismatch: it was dropped, and created anew in another form.
+            QueueSchemaMismatch: it was dropped, and created again with another schema.
         """
         record = self.connections.run(self._record)
         if record is None:
@@ -151,13 +151,13 @@ class QueueContext:
         atomic: bool = False,
         news: bool = False,
     ) -> T:
-        """Run an act inside the caller's own transaction; the errors are those of ``callers``.
+        """Run an act inside the caller's own transaction; raises as ``callers`` does.
 
-        With ``news`` others are told of new messages when that transaction commits. An act that
-        ``run`` has begun does so itself, and meets its errors as they are.
+        With ``news`` other processes are notified of new messages when that transaction commits. An
+        act on a transaction of ``run`` leaves the notification and the errors to ``run``.
 
         Raises:
-            QueueNotFound, QueueSchemaMismatch: as of ``run``.
+            QueueNotFound, QueueSchemaMismatch: as ``run``.
         """
         if isinstance(connection, Connection) and self.connections.is_begun(connection):
             return act(connection)
@@ -178,15 +178,15 @@ class QueueContext:
         except (QueueNotFound, QueueSchemaMismatch) as gone:
             raise gone from error
         except QueueError:
-            # The refusal is the one to tell.
+            # The caller gets the refusal.
             return
 
     def look(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
-        """Run an act that changes nothing, in the caller's own transaction where there is one."""
+        """Run an act that changes nothing, in the caller's own transaction if there is one."""
         return self.run(act) if connection is None else self.run_on(connection, act)
 
     def put(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
-        """Run an act that puts many messages in, and wake those who wait for one."""
+        """Run an act that inserts many messages, and wake waiting consumers."""
         if connection is not None:
             return self.run_on(connection, act, atomic=True, news=True)
         done = self.run(act, atomic=True, durable=True, repeat=False)
@@ -194,7 +194,7 @@ class QueueContext:
         return done
 
     def announce(self) -> None:
-        """Wake those who wait for a message, here and in other processes."""
+        """Wake waiting consumers, here and in other processes."""
         self.arrivals.announce()
         self.wakeups.tell(self.sql)
 
@@ -207,14 +207,14 @@ class QueueContext:
 def callers(
     connection: Any, connections: Connections, table: Table, *, atomic: bool
 ) -> Iterator[Connection]:
-    """What a caller gave as ``connection=``, for acts on a table in its transaction.
+    """The caller's ``connection=`` as a ``Connection``, for acts on a table in its transaction.
 
     Raises:
-        TypeError: it is nothing that has a transaction of the caller's.
-        ValueError: it is closed, its transaction has ended, or it commits each statement though
-            the acts are atomic.
-        WrongDatabase: it leads to another database.
-        DatabaseUnavailable: its transaction has failed before.
+        TypeError: it is not a connection or session.
+        ValueError: it is closed, its transaction has ended, or it is in AUTOCOMMIT mode though the
+            acts need a transaction.
+        WrongDatabase: it belongs to another database.
+        DatabaseUnavailable: its transaction has already failed.
     """
     try:
         with connections.translated(), _as_connection(connection, connections) as target:
@@ -226,7 +226,7 @@ def callers(
     except NoSuchTableError:
         raise
     except PendingRollbackError as error:
-        msg = "The transaction of connection= has failed before. Roll it back and repeat all of it."
+        msg = "The transaction of connection= has already failed. Roll it back and repeat it."
         raise DatabaseUnavailable(msg) from error
     except InvalidRequestError as error:
         reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")
@@ -239,7 +239,7 @@ def _as_connection(
 ) -> contextlib.AbstractContextManager[Connection]:
     if isinstance(given, Connection):
         return contextlib.nullcontext(given)
-    # What is a session has loaded the ORM; to load it takes as long as all of this package.
+    # A Session can exist only if the ORM is loaded. Importing it here would double our import time.
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is not None and isinstance(given, orm.Session | orm.scoped_session):
         return contextlib.nullcontext(given.connection())

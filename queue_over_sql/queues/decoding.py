@@ -1,4 +1,4 @@
-"""Decoding: from claimed rows to messages, and what becomes of those that cannot be read."""
+"""Decoding: from claimed rows to messages, and the handling of rows that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 UNDECODABLE = (ValueError, RecursionError)
-"""What decoding a stored payload may raise."""
+"""The exceptions that decoding a stored payload may raise."""
 
 _SHORTEST: Final = 1_000_000
 _LONGEST: Final = 300_000_000
 
 
 def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Aside | None:
-    """How a message that does not fit is deferred; None when it has waited for long enough.
+    """How to defer a message that does not fit its kind; None if it was deferred for too long.
 
-    The message is as it is without its kind, ``now`` by the database's clock, in microseconds.
+    ``message`` has its payload without its kind; ``now`` is the database's clock in microseconds.
     """
     published = instant_to_microseconds(message.published_at, "published_at")
     since = _since(message.headers.get(UNFIT_SINCE), published, now)
@@ -51,9 +51,9 @@ def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Asi
 
 
 def _since(header: Any, published: int, now: int) -> int:
-    """What the header says, unless it is older than the message or no time at all.
+    """The time in the header, unless it is invalid or before the message was published.
 
-    A publisher may put anything there, and one that passes headers on repeats another message's.
+    A publisher may put anything into it, and may copy the headers of another message.
     """
     if isinstance(header, bool) or not isinstance(header, int | float):
         return now
@@ -62,7 +62,7 @@ def _since(header: Any, published: int, now: int) -> int:
 
 
 class Decoder:
-    """Hands out rows of one queue as messages, and sets aside what cannot be decoded."""
+    """Turns rows of one queue into messages, and sets aside rows that cannot be decoded."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Decoder:
         self._defer = defer
 
     def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
-        """The messages of claimed rows; those that cannot be decoded are given back on the spot."""
+        """The messages of claimed rows; those that cannot be decoded are given back at once."""
         with contextlib.suppress(*UNDECODABLE):
             return decoded_rows(self._context, rows, self._settler)
         messages = []
@@ -88,14 +88,14 @@ class Decoder:
 
     @property
     def done(self) -> Disposition:
-        """What becomes of a taken message that can be read."""
+        """The disposition of a taken message that can be read."""
         settings = self._context.settings
         return Disposition(settings.archive == "all", settings.dedup_us)
 
     def taken(
         self, rows: Sequence[MessageRow], now: int
     ) -> tuple[list[Message], dict[Disposition, list[MessageRow]]]:
-        """The messages of taken rows, and what becomes of the rows that cannot be decoded."""
+        """The messages of taken rows, and the dispositions of the rows that cannot be decoded."""
         with contextlib.suppress(*UNDECODABLE):
             return decoded_rows(self._context, rows, self._settler), {}
         messages: list[Message] = []
@@ -141,7 +141,7 @@ def as_where(condition: ColumnElement[bool] | None) -> Where | None:
     """Read ``where=``.
 
     Raises:
-        TypeError: it is no SQLAlchemy expression.
+        TypeError: it is not an SQLAlchemy expression.
     """
     if condition is None:
         return None
@@ -154,7 +154,7 @@ def decoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message
 
     Raises:
         UnfitPayload: the payload does not fit its kind here.
-        ValueError: the payload is not what the queue's payload type says.
+        ValueError: the payload does not have the queue's payload type.
     """
     message = decoded_plainly(context, row, settler)
     if context.kinds is not None and row.kind is not None:
@@ -165,7 +165,7 @@ def decoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message
 def decoded_rows(
     context: QueueContext, rows: Sequence[MessageRow], settler: Settler
 ) -> list[Message]:
-    """Turn rows into messages, as ``decoded`` does; quicker for queues of plain JSON.
+    """Turn rows into messages, as ``decoded`` does, but faster for queues of plain JSON.
 
     Raises:
         UnfitPayload: see ``decoded``.
@@ -195,16 +195,16 @@ def _read_payload(payload_type: str, stored: Any) -> Any:
         try:
             return payloads.READ_JSON(stored)
         except payloads.NOT_QUICK:
-            pass  # in the usual words, or by the standard library
+            pass  # the slow way reads it, or raises the usual error
     return payloads.decode(payload_type, stored)
 
 
 def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
-    """Turn a row into a message with the payload as it is without kinds.
+    """Turn a row into a message with its payload undecoded by its kind.
 
     Raises:
-        ValueError: the payload is not what the queue's payload type says, or a column holds what
-            its type cannot read.
+        ValueError: the payload does not have the queue's payload type, or a column value cannot be
+            read.
     """
     settings, own = context.known_settings, None
     if row.columns:
@@ -227,7 +227,7 @@ def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) ->
 def undecoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
     """Turn a row that cannot be decoded into a message with the stored payload.
 
-    What cannot be read of its columns is None.
+    Column values that cannot be read become None.
     """
     columns = {
         name: None if isinstance(value, Unreadable) else value
@@ -251,7 +251,7 @@ def _check_readable(columns: Mapping[str, Any]) -> None:
 
 
 def undecodable(error: Exception) -> str:
-    """The reason given to a message whose payload this queue cannot read."""
+    """The error text for a message whose payload this queue cannot read."""
     if isinstance(error, UnfitPayload):
         return str(error)
     kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"

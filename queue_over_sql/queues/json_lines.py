@@ -1,4 +1,4 @@
-"""Messages as JSON lines: what an export and the command line write, and what can be read again."""
+"""Messages as JSON lines, as exports and the command line write and read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 CONTENT_FIELDS: Final = ("key", "kind", "headers", "priority", "max_attempts", "columns")
-"""What a message has from its publisher besides the payload."""
+"""The fields that the publisher sets, besides the payload."""
 
 DELIVERY_FIELDS: Final = (
     "attempt",
@@ -35,18 +35,18 @@ DELIVERY_FIELDS: Final = (
     "outcome",
     "finished_at",
 )
-"""What a message has from its deliveries, so no part of a new one."""
+"""The fields that deliveries set, which a new message does not have."""
 
 ENCODING_FIELD: Final = "payload_encoding"
-"""Says ``base64`` where the payload is bytes, written in Base64."""
+"""The field that says ``base64`` if the payload is bytes, which are written in Base64."""
 
 UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What text must not do to whoever looks at it: control characters, breaks of lines, and changes of
-the direction of writing; also halves of characters, which no stream takes."""
+"""Characters that are escaped because they could mislead a reader (control characters, line breaks,
+changes of writing direction) or cannot be encoded (surrogates)."""
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """Everything about a message; a payload of bytes is written in Base64 and marked so."""
+    """All fields of a message; a payload of bytes is written in Base64 and marked so."""
     fields: dict[str, Any] = {"id": message.id, "queue": message.queue}
     fields |= {name: getattr(message, name) for name in CONTENT_FIELDS}
     if isinstance(message.payload, bytes):
@@ -62,7 +62,7 @@ def in_base64(payload: bytes) -> str:
 
 
 def to_json(value: object) -> str:
-    """One compact line of JSON; instants as ISO 8601, durations as seconds, bytes in Base64."""
+    """One compact line of JSON: times as ISO 8601, durations as seconds, bytes in Base64."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -81,16 +81,16 @@ def _plain(value: object) -> object:
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str]) -> Iterator[Callable[[str], None]]:
-    """Write lines to a file that appears under its name only when all of them are on the disk.
+    """Write lines to a file that replaces ``path`` only when all of them are on the disk.
 
     Yields:
-        What writes one line.
+        A function that writes one line.
 
     Raises:
-        OSError: the file cannot be written; what was there before is as it was.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     target = Path(path)
-    # Beside the target: a file can be renamed only within its own file system.
+    # In the same folder, because a rename works only within one file system.
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
     ) as file:
@@ -99,7 +99,7 @@ def replaced_file(path: str | os.PathLike[str]) -> Iterator[Callable[[str], None
             yield _line_writer(file)
             file.flush()
             os.fsync(file.fileno())
-            # Readable as any new file of this process would be, not as a private temporary one.
+            # Give it the mode of a new file, not of a private temporary one.
             written.chmod(0o666 & ~_umask())
             written.replace(target)
         except BaseException:

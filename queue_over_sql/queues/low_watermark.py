@@ -1,10 +1,10 @@
-"""The low-water mark: where a claim starts to look, so that it never wades through dead rows.
+"""The low watermark: where a claim starts, so that it skips dead index entries.
 
-On PostgreSQL a claim walks the dead index entries of finished messages, and without end while
-some transaction holds the vacuum back; InnoDB has its unpurged rows. So a claim starts at the
-largest ``available_at`` that this consumer claimed before, less a slack for publishers that
-commit out of order. What lies below is found by a *full look*, which is made whenever it is cheap
-and otherwise takes at most about a twentieth of the time.
+On PostgreSQL a claim would read the dead index entries of finished messages, and their number has
+no limit while a transaction holds back the vacuum. InnoDB has unpurged rows. So a claim starts at
+the largest ``available_at`` that this consumer has claimed, less a slack for publishers that commit
+out of order. A *full look* finds what lies below. Claims make one whenever it is cheap; otherwise
+full looks take at most about a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 SLACK_US = 100_000
-# A full look that costs no more than this above a bounded one needs no sparing.
+# A full look is cheap if it costs at most this much more than a bounded one.
 _CHEAP_SECONDS = 0.002
 _SHARE = 20
 _LEAST_PAUSE = 0.02
 _LOADED_PAUSE = 1.0
-# However dear it seemed, it is tried again after so long.
+# Even an expensive full look is repeated after this time.
 _LONGEST_PAUSE = 10.0
 
 
 class LowWatermark:
-    """The mark of one priority level of one queue, shared by the threads of a consumer."""
+    """The watermark of one priority level of one queue, shared by the threads of a consumer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,24 +52,24 @@ class LowWatermark:
             return 0 if time.monotonic() - self._looked_at >= pause else self._low
 
     def may_look_fully(self) -> bool:
-        """Whether a claim that found nothing above the mark may look below it at once."""
+        """Whether a claim that found nothing above the watermark may look below it at once."""
         with self._lock:
             return time.monotonic() - self._looked_at >= self._pause()
 
     def claimed(self, rows: Sequence[MessageRow], asked: int, low: int, seconds: float) -> None:
-        """Take note of a claim: what it found of what it asked for, from where, at what cost."""
+        """Note a claim: the rows found of ``asked`` ones, its start, and its duration."""
         latest = max((row.available_at or 0 for row in rows), default=0)
         self.noted(len(rows), latest, asked, low, seconds)
 
     def noted(self, found: int, latest: int, asked: int, low: int, seconds: float) -> None:
-        """The same of so many messages, of which the last was due at ``latest``."""
+        """As ``claimed``, for a number of messages of which the last was due at ``latest``."""
         with self._lock:
             self._short = found < asked
             if low:
                 self._bounded_cost = min(seconds, self._bounded_cost * 1.1)
             else:
                 now = time.monotonic()
-                # Threads that a lock held up together have measured one stall, not several.
+                # Threads that waited together for one lock must not count as several slow looks.
                 if now - seconds >= self._looked_at:
                     self._full_costs = (self._full_costs[1], seconds)
                 self._looked_at = now
@@ -77,15 +77,15 @@ class LowWatermark:
                 self._low = max(0, latest - SLACK_US)
 
     def lower(self, available_at: int | None = None) -> None:
-        """Messages came back below the mark; without their place known, look fully next."""
+        """Lower the watermark to where messages came back; None: make a full look next."""
         with self._lock:
             self._low = 0 if available_at is None else min(self._low, available_at)
 
     def _pause(self) -> float:
-        """How long after a full look the next one may come.
+        """How long to wait between two full looks.
 
-        One slow measurement may be the machine's fault, so the cheaper of the last two counts,
-        and a single one, which prepared the statement too, counts for nothing.
+        One slow measurement may be an exception, so the cheaper of the last two counts. A single
+        one does not count, because it includes the preparation of the statement.
         """
         cost = min(self._full_costs)
         if max(self._full_costs) == float("inf"):

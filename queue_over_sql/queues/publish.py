@@ -1,4 +1,4 @@
-"""Publishing: checks what is given, encodes it, and puts it into the table."""
+"""Publishing: checks messages, encodes them, and inserts them into the table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEFAULT_PRIORITY: Final = 0
 
 
 class Publisher:
-    """Puts messages into one queue."""
+    """Publishes messages to one queue."""
 
     def __init__(self, context: QueueContext) -> None:
         self._context = context
@@ -53,7 +53,8 @@ class Publisher:
         do, atomic = store.publishing(context.sql, self.encode(publication), on_conflict)
         if connection is not None:
             return context.run_on(connection, do, atomic=atomic, news=True)
-        # Not even with a key is it safe to repeat: the message may be there and finished by now.
+        # Never repeat it, even with a key: the message may have been published and already
+        # finished.
         published = context.run(do, atomic=atomic, durable=True, repeat=False)
         context.announce()
         return published
@@ -92,16 +93,16 @@ class Publisher:
         """Check a publication and encode it for the table.
 
         Raises:
-            PayloadInvalid, PayloadTooLarge: of the payload or the headers.
-            TypeError, ValueError: of the other options; the text names them.
+            PayloadInvalid, PayloadTooLarge: the payload or the headers are invalid.
+            TypeError, ValueError: another option is invalid; the message names it.
         """
         return self.encode_plain(self.plain(publication))
 
     def plain(self, publication: Publication) -> Publication:
-        """A publication whose payload fits its kind and is written as plain JSON values.
+        """A publication whose payload was checked against its kind and made plain JSON values.
 
         Raises:
-            PayloadInvalid: it does not fit.
+            PayloadInvalid: the payload does not fit its kind.
         """
         if self._context.kinds is None:
             return publication
@@ -109,7 +110,7 @@ class Publisher:
         return dataclasses.replace(publication, kind=kind, payload=value)
 
     def encode_plain(self, publication: Publication) -> NewMessage:
-        """As ``encode`` does, of a plain publication, whose kind need not be known here."""
+        """As ``encode``, for a plain publication; its kind need not be known here."""
         settings = self._context.settings
         nul = self._context.tables.dialect.nul_in_text
         content = {
@@ -173,7 +174,7 @@ class Publisher:
         except DuplicateKey:
             raise
         except DatabaseRefused:
-            # The bulk path says only that something was refused; this one says what.
+            # The bulk path does not say which message was refused. This one does.
             context.run(singly, atomic=True, durable=True, repeat=False)
         context.announce()
         return len(items)
@@ -203,7 +204,7 @@ class Publisher:
 
 
 class ObservedPublisher:
-    """Publishes through another publisher, and tells the observers of the service."""
+    """Publishes through another publisher, and notifies the observers of the service."""
 
     def __init__(self, publisher: Publisher, queue: str, observer: Observers) -> None:
         self._publisher = publisher
@@ -217,7 +218,7 @@ class ObservedPublisher:
         connection: CallersConnection | None,
     ) -> Published:
         """Publish one message; see ``Queue.publish``."""
-        # The shortest way for those who only count: each call costs part of a publish.
+        # Few calls, because each one slows down a publish.
         began, observer = time.monotonic(), self._observer
         if observer.wraps_publishing:
             with observer.publishing(self._queue, 1) as headers:
@@ -275,14 +276,14 @@ class ObservedPublisher:
 
 
 def is_new(published: Published) -> bool:
-    """Whether a publish put something new into the queue."""
-    # By identity: to hash a member takes longer.
+    """Whether a publish created or replaced a message."""
+    # Compare by identity, because hashing an enum member is slower.
     outcome = published.outcome
     return outcome is PublishOutcome.CREATED or outcome is PublishOutcome.REPLACED
 
 
 def with_headers(publication: Publication, headers: Mapping[str, Any]) -> Publication:
-    """A publication with these headers, which win over its own of the same names."""
+    """A publication with these headers added; they replace its own of the same names."""
     own = publication.headers
     if not headers or not (own is None or isinstance(own, Mapping)):
         return publication
@@ -290,13 +291,13 @@ def with_headers(publication: Publication, headers: Mapping[str, Any]) -> Public
 
 
 def encode_options(publication: Publication, priorities: int) -> dict[str, Any]:
-    """Check the options that the messages of any table have, and encode them by column.
+    """Check the options that all tables support, and encode them by column.
 
     Raises:
-        PayloadInvalid, PayloadTooLarge: of the headers.
-        TypeError, ValueError: one has no sensible value.
+        PayloadInvalid, PayloadTooLarge: the headers are invalid.
+        TypeError, ValueError: another option is invalid.
     """
-    # Most have none; bool is no number here.
+    # Most messages have the default priority.
     priority = publication.priority
     if priority is not _DEFAULT_PRIORITY:
         priority = check_whole("priority", priority, 0, priorities - 1)
@@ -309,11 +310,11 @@ def encode_options(publication: Publication, priorities: int) -> dict[str, Any]:
 
 
 def check_options(publication: Publication) -> None:
-    """Refuse options that no queue takes; how many priorities there are, each says for itself.
+    """Check the options that do not depend on the queue; the upper limit of ``priority`` does.
 
     Raises:
-        PayloadInvalid, PayloadTooLarge: of the headers.
-        TypeError, ValueError: one has no sensible value.
+        PayloadInvalid, PayloadTooLarge: the headers are invalid.
+        TypeError, ValueError: another option is invalid.
     """
     due(publication.delay, publication.at)
     payloads.check_text("key", publication.key, KEY_LENGTH)
@@ -322,15 +323,15 @@ def check_options(publication: Publication) -> None:
 
 
 def refuse_options(what: str, given: Container[str], refused: Mapping[str, str]) -> None:
-    """Refuse options that have no place here.
+    """Refuse options that this kind of publication does not accept.
 
     Args:
-        what: the publication, in words.
-        given: names of options.
-        refused: the reasons by name.
+        what: the kind of publication, for the error.
+        given: names of the given options.
+        refused: the reasons, by name of the option.
 
     Raises:
-        TypeError: one was given; the text has the reason.
+        TypeError: a refused option was given; the message has the reason.
     """
     for name, reason in refused.items():
         if name in given:
@@ -339,10 +340,10 @@ def refuse_options(what: str, given: Container[str], refused: Mapping[str, str])
 
 
 def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
-    """When a message is due, in microseconds: a delay, or the instant that stands instead of it.
+    """When a message is due, in microseconds: a delay, or a time that replaces it.
 
     Raises:
-        TypeError, ValueError: one has no sensible value, or both were given.
+        TypeError, ValueError: one is invalid, or both were given.
     """
     if delay is not None and at is not None:
         msg = "use delay or at, not both"
@@ -352,10 +353,10 @@ def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
 
 
 def as_items(items: Any) -> Iterable[Any]:
-    """Refuse what is one payload rather than many.
+    """Refuse a value that is one payload, or not iterable.
 
     Raises:
-        TypeError: it is a text, bytes or a mapping, which would be taken apart, or not iterable.
+        TypeError: it is text, bytes, a mapping, or not iterable.
     """
     if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
         msg = f"items must be a list or another iterable of payloads, not {type(items).__name__}"
@@ -364,22 +365,22 @@ def as_items(items: Any) -> Iterable[Any]:
 
 
 def as_publication(item: Any) -> Publication:
-    """A ``Publication``; anything else is the payload of a plain one."""
+    """Return a ``Publication`` unchanged, and make one of a payload."""
     return item if isinstance(item, Publication) else Publication(item)
 
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Cut what may be endless into lists of up to ``size``."""
+    """Split an iterable, which may be endless, into lists of up to ``size``."""
     remaining = iter(items)
     while batch := list(itertools.islice(remaining, size)):
         yield batch
 
 
 def _optional_whole(argument: str, value: Any) -> int | None:
-    """Read a whole number that may be left out."""
+    """Check an optional whole number."""
     return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
 
 
 def _optional_duration(argument: str, value: Any) -> int | None:
-    """Read a duration that may be left out, as microseconds."""
+    """Read an optional duration, as microseconds."""
     return None if value is None else to_microseconds(value, argument)

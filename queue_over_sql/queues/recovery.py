@@ -1,4 +1,4 @@
-"""Restoring: what the reaper does on one queue, and what a consume that comes back short does."""
+"""Recovery: what the reaper does for one queue, and what a claim does that finds too little."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ CONSUMER_DIED = "the consumer died while it held the message"
 
 
 class Recovery:
-    """The reaper's acts on one queue."""
+    """The reaper's operations on one queue."""
 
     def __init__(self, context: QueueContext) -> None:
         self._context = context
         self._settlements = Settlements(context, lambda _: None)
-        # Of what a short claim does; put off where a pass has just done it.
+        # Limits how often a short claim recovers messages; a pass of the reaper delays it.
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
-        # Counting what is kept walks the whole history, so it has a share of the time of its own.
+        # Counting reads the whole archive, so it has a rate limit of its own.
         self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
 
     def restore(self) -> int:
-        """Take back what the dead hold, as a pass would; returns how many were given back."""
+        """Recover messages of dead consumers, as a pass does; returns how many were given back."""
         return (self.expired_leases() + self.orphaned_claims()).restored
 
     def expired_leases(self) -> ReaperReport:
-        """Take back the claims whose lease has passed."""
+        """Recover messages whose lease has expired."""
         return self._all(store.expired_leases, LEASE_EXPIRED)
 
     def orphaned_claims(self) -> ReaperReport:
-        """Take back the claims of consumers that are expired or gone."""
+        """Recover messages of consumers that are expired or gone."""
         return self._all(store.orphaned_claims, CONSUMER_DIED)
 
     def unknown_kinds(self) -> ReaperReport:
-        """End what has been due for the ``kind_timeout`` and no living consumer can read.
+        """End messages that were due for the ``kind_timeout`` and that no living consumer can read.
 
-        Only a server that has kinds itself knows that there is something to know.
+        Only a service that has kinds does this.
         """
         context, kinds = self._context, self._context.kinds
         if kinds is None:
@@ -91,10 +91,10 @@ class Recovery:
         )
 
     def prune(self, *, patient: bool = False) -> ReaperReport:
-        """Remove what the archive keeps no longer, and keys that are free again.
+        """Remove archived messages that are too old or too many, and expired keys.
 
         Args:
-            patient: count what is kept not in every pass where that takes long.
+            patient: count archived messages only in some passes if that is slow.
         """
         settings, sql = self._context.settings, self._context.sql
         pruned = sum(self._prune_outcome(outcome, patient=patient) for outcome in Outcome)
@@ -133,7 +133,7 @@ class Recovery:
     def _all(self, find: Find, reason: str) -> ReaperReport:
         report, context = ReaperReport(), self._context
         look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
-        # Mostly there is nothing, which to see takes no transaction.
+        # Usually there is nothing, and finding that out needs no transaction.
         if not context.run(partial(look, limit=1)):
             return report
         while True:
@@ -143,7 +143,7 @@ class Recovery:
             report += done
             if buried:
                 self._note_dead(buried, reason)
-            # What was found but not changed belongs to a transaction that is settling it now.
+            # Rows that were found but not changed are being settled by another transaction.
             if found < BATCH or done == ReaperReport():
                 return report
 
@@ -176,7 +176,7 @@ class Recovery:
 
 
 def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:
-    """The dead claims as settlements on behalf of their holders, under their own fence."""
+    """The claims of dead consumers as settlements, each fenced by the stamp of its claim."""
     groups: dict[Claim, list[int]] = {}
     for found in dead:
         groups.setdefault(found.claim, []).append(found.message_id)

@@ -102,7 +102,7 @@ class Selection:
         return [self._listed(row) for row in rows]
 
     def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
-        """All messages, page by page, with their payloads as they are without kinds."""
+        """All messages, page by page, with payloads undecoded by their kinds."""
         sql, after = self._context.sql, None
         while True:
             rows = self._context.run(
@@ -201,7 +201,7 @@ class Selection:
         self, column: ColumnElement[Any], wanted: Mapping[str, Any]
     ) -> Sequence[ColumnElement[bool]]:
         check_fields(wanted)
-        # It never changes; to ask the database here would be to wait in a constructor.
+        # The status never changes, and a query in a constructor would be a surprise.
         payload_type = self._context.known_settings.payload
         if wanted and payload_type != "json":
             msg = (
@@ -263,7 +263,7 @@ class LiveSelection(Selection):
         front: bool = False,
         connection: CallersConnection | None = None,
     ) -> EditResult:
-        """Move messages to another priority, or to the front of their own, where they are due now.
+        """Move messages to another priority, or to the front of their own, due now.
 
         The next claim of every consumer finds them.
 
@@ -336,7 +336,7 @@ class ArchiveSelection(Selection):
         """
         check_function("progress", progress)
         context, settings = self._context, self._context.settings
-        # A row of an adopted table may be finished again before we are.
+        # A row of an adopted table may finish again before this ends.
         now = context.look(lambda c: store.server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
         last = context.look(lambda c: store.last_id(c, context.sql, chosen), connection)
@@ -370,7 +370,7 @@ def rows_of(
     after: int | None = None,
     newest_first: bool = False,
 ) -> Sequence[Any]:
-    """Some columns of messages, which have their labels, by id; payloads are not read."""
+    """The given columns of messages, with their labels, by id; payloads are not read."""
     sql, chosen = selection._context.sql, selection._chosen  # noqa: SLF001 - its own module
     return selection._context.run(  # noqa: SLF001
         lambda connection: store.list_columns(
@@ -380,7 +380,7 @@ def rows_of(
 
 
 class _Unclaimed:
-    """What settles a message that was only listed: nothing does."""
+    """The settler of a message that was only listed; it refuses every verb."""
 
     def _refuse(self, message: Any, *_: Any, **__: Any) -> NoReturn:
         msg = (
@@ -398,5 +398,5 @@ class _Unclaimed:
 
 
 def plain_pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
-    """All messages of a selection by id, so many at a time, their payloads as without kinds."""
+    """All messages of a selection by id, page by page, with payloads undecoded by their kinds."""
     return selection._plain_pages(size)  # noqa: SLF001 - for the export and the command line

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-# Long enough for a stack trace, short enough not to bloat the table.
+# Long enough for a stack trace, and short enough to keep the table small.
 _LONGEST_ERROR = 20_000
-# What observers are told of messages that are over, and of those of which the log says nothing.
+# The outcomes of finished messages for observers, and those that are not logged.
 _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
 _DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
@@ -50,7 +50,7 @@ CANCELLED = "cancelled by operator"
 
 
 class Settlements:
-    """Ends or gives back messages that were claimed from one queue."""
+    """Finishes or returns messages that were claimed from one queue."""
 
     def __init__(self, context: QueueContext, came_back: Callable[[int | None], None]) -> None:
         self._context = context
@@ -106,9 +106,9 @@ class Settlements:
             self._came_back(None)
 
     def keep_traceback(self, messages: Sequence[Message], text: str | None) -> None:
-        """Write down where a failure happened, before the messages are nacked for it.
+        """Store the traceback of a failure, before its messages are nacked.
 
-        Never fails: to nack is what matters.
+        Never raises, because the nack matters more.
         """
         live = self._context.tables.live
         if text is None or "last_traceback" not in live.c:
@@ -125,7 +125,7 @@ class Settlements:
         connection: CallersConnection | None = None,
         delay: Duration | None = None,
     ) -> None:
-        """Give messages back untouched; see ``Queue.release``."""
+        """Return messages unchanged; see ``Queue.release``."""
         messages = as_list(messages)
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
         act = store.give_back(self._context.sql, self.grouped(messages), wait)
@@ -136,7 +136,7 @@ class Settlements:
             self._came_back(None)
 
     def defer(self, message: Message, reason: str) -> None:
-        """Let a message that does not fit its kind here wait for a server that knows better.
+        """Defer a message that does not fit its kind here, so that another server may read it.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``nack``.
@@ -168,7 +168,7 @@ class Settlements:
         self._settle(messages, act, connection, "rejected", kept)
 
     def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
-        """Move messages to the archive as dead letters, or count them where there is none."""
+        """Archive messages as dead letters, or count them if the queue has no archive."""
         sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
         settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
         if settings.archive != "none":
@@ -191,13 +191,13 @@ class Settlements:
         return gone
 
     def cancel(self, message_id: int, reason: str | None) -> bool:
-        """End a message as a dead letter, whoever holds it; see ``Queue.cancel``."""
+        """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
         context, settings = self._context, self._context.settings
         text = reason_of(reason, "reason")
         error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:_LONGEST_ERROR]
         keep = settings.archive != "none"
         end = store.Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
-        # Not repeated: it would find that the message is gone, and say that it never was there.
+        # Never repeat it: the second try would find no message and return False.
         there = context.run(
             lambda c: store.cancel_message(c, context.sql, message_id, end),
             atomic=True,
@@ -241,7 +241,7 @@ class Settlements:
                     note_lease(message, expiries[message.id])
 
     def check_held(self, connection: Connection, message: Message) -> None:
-        """Lock a message under the fence until the transaction ends; one without a claim passes.
+        """Lock a message under the fence until the transaction ends, unless it has no claim.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
@@ -260,9 +260,9 @@ class Settlements:
         error: str | None = None,
         apart: Mapping[int, Any] | None = None,
     ) -> list[Settlement]:
-        """The messages as settlements, one for each claim that is this consumer's to settle.
+        """The messages as settlements: one for each claim that this consumer made.
 
-        Messages for which ``apart`` has different values, by id, do not end together.
+        Messages with different values in ``apart``, which maps ids, get different settlements.
         """
         groups: dict[tuple[Claim | None, Any], list[int]] = {}
         for message in _newest(messages):
@@ -276,11 +276,11 @@ class Settlements:
         ]
 
     def guard(self, messages: Sequence[Message]) -> None:
-        """Refuse messages of other queues and claims of a life of this consumer that is over.
+        """Refuse messages of other queues, and claims of a former identity of this consumer.
 
         Raises:
             ValueError: a message belongs to another queue.
-            ConsumerExpired, ServiceClosed: as their names say.
+            ConsumerExpired, ServiceClosed: as ``Consumer.check``.
         """
         for message in messages:
             if message.queue != self._context.name:
@@ -293,7 +293,7 @@ class Settlements:
         """Raise for the messages that were not settled.
 
         Raises:
-            ClaimLost: there are such messages; it names them.
+            ClaimLost: some were not settled; it lists them.
         """
         newest = set(map(id, _newest(messages)))
         lost = [m for m in messages if m.id not in settled or id(m) not in newest]
@@ -315,16 +315,16 @@ class Settlements:
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
     ) -> None:
-        """Run an act on claimed messages, and raise for those that it did not touch.
+        """Run an act on claimed messages, and raise if it did not change all of them.
 
         Args:
-            messages: that it is about.
-            act: returns the ids of those that were still held.
+            messages: the messages to settle.
+            act: returns the ids of the messages that were still held.
             connection: the caller's own transaction, or None.
-            outcome: what observers are told, for all messages or by id. For ``done`` and
-                ``rejected`` messages that are not there after a lost answer were ended by this.
-                None where the messages are still to be settled.
-            reason: of a failure.
+            outcome: the outcome for observers, for all messages or by id. With ``done`` and
+                ``rejected``, messages that are missing after a lost answer count as settled by this
+                act. None: the messages are not settled yet.
+            reason: the reason of a failure.
         """
         context, stays = self._context, outcome is None
         try:
@@ -344,7 +344,7 @@ class Settlements:
         except ClaimLost as error:
             if context.observer is not None and not stays:
                 context.observer.claim_lost(context.name, [each.id for each in error.messages])
-            # Nothing more can be done with them, whoever has them now.
+            # The claim is lost, so nothing more can be done with these messages.
             if not stays:
                 mark_settled(messages)
             raise
@@ -352,7 +352,7 @@ class Settlements:
             mark_settled(messages)
 
     def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
-        """Tell observers which of these messages were acked, and which were lost."""
+        """Notify observers which of these messages were acked, and which were lost."""
         self._note(messages, settled, "done", None)
         lost = [message.id for message in messages if message.id not in settled]
         if lost and self._context.observer is not None:
@@ -385,9 +385,9 @@ class Settlements:
                     observer.dead_lettered(name, of, reason)
 
     def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
-        """Messages that only our own first try can have ended, whose answer was lost.
+        """Missing messages that only the first try, whose answer was lost, can have ended.
 
-        Nobody else could claim them: the lease still runs and this consumer is alive.
+        No other consumer could claim them, because the lease still runs and this consumer is alive.
         """
         missing = [message for message in messages if message.id not in settled]
         if not missing:
@@ -401,11 +401,11 @@ class Settlements:
     def delay_after(
         self, attempt: int, allowed: int, reason: str | None, explicit: int | None
     ) -> int | None:
-        """Microseconds until the next attempt after a failed one; None where there is none.
+        """Microseconds until the next attempt; None if there is none.
 
-        ``explicit`` is the delay that was asked for instead of that of the queue's policy.
+        ``explicit`` is the requested delay, which replaces that of the retry policy.
         """
-        # Outside of the ``try``: what cannot be read, or is cancelled, is no failure of the policy.
+        # Outside of the ``try``, because these errors are not failures of the policy.
         policy = self._context.settings.retry
         if attempt >= allowed:
             return None
@@ -424,10 +424,10 @@ class Settlements:
 
 
 def as_list(messages: Message | Sequence[Message]) -> list[Message]:
-    """One message or several, each once.
+    """One message or several, without duplicates.
 
     Raises:
-        TypeError: something is no message.
+        TypeError: an item is not a message.
     """
     if not isinstance(messages, Message | Iterable):
         msg = f"messages must be a Message or several, not {type(messages).__name__}"
@@ -441,13 +441,13 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
 
 
 def mark_settled(messages: Iterable[Message]) -> None:
-    """Note on the messages that one of their verbs was called."""
+    """Mark the messages as settled through one of their verbs."""
     for message in messages:
         message.settled = True
 
 
 def reason_of(error: str | BaseException | None, argument: str = "error") -> str | None:
-    """The text that is kept of a failure: storable everywhere, and not without end."""
+    """The text of a failure, made storable on every engine and limited in length."""
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {_text_of(error)}"
     elif error is not None and not isinstance(error, str):
@@ -458,7 +458,7 @@ def reason_of(error: str | BaseException | None, argument: str = "error") -> str
 
 
 def traceback_of(error: BaseException) -> str | None:
-    """The traceback that is kept of a failure: its end, where it is long; None without one."""
+    """The traceback to store, of which only the end if it is long; None if there is none."""
     if error.__traceback__ is None:
         return None
     try:
@@ -469,9 +469,9 @@ def traceback_of(error: BaseException) -> str | None:
 
 
 def _newest(messages: Sequence[Message]) -> list[Message]:
-    """Each message once, under its latest claim, in the order in which rows are locked everywhere.
+    """Each message once, with its latest claim, in the order in which all code locks rows.
 
-    Of two claims of one message the earlier is lost: else there were no later one.
+    If a message was claimed twice, the earlier claim is lost.
     """
     newest: dict[int, Message] = {}
     for message in sorted(messages, key=lambda m: (m.id, m.consumer_round or 0)):

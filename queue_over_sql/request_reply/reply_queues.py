@@ -153,7 +153,7 @@ class ReplyQueues:
             raise NotPermitted(msg, error.table, error.rights, error.roles) from error
 
     def _temporary(self) -> ReplyBox:
-        # Named by the consumer, so that threads that come here together make the same one.
+        # The consumer's id is its name, so that threads at the same moment create the same queue.
         consumer_id = self._consumer.identity().consumer_id
         name = _name_for(consumer_id)
         own = self._own
@@ -173,7 +173,8 @@ class ReplyQueues:
         own = self._own
         if own is not None and own.name == name:
             self._own = None
-            # If it was taken for dead, the next request shall go under a new identity at once.
+            # If this consumer was considered dead, the next request must use a new identity at
+            # once.
             self._consumer.heartbeat()
 
     def drop_own(self, consumer_id: str) -> None:
@@ -182,7 +183,7 @@ class ReplyQueues:
         If that fails now, the reaper of any service drops it later.
         """
         own, self._own = self._own, None
-        # In a forked child it may be that of the parent, which goes on.
+        # In a forked child it may belong to the parent, which continues.
         if own is not None and own.name == _name_for(consumer_id):
             self._drop(own.name)
 

@@ -88,7 +88,7 @@ class Requests:
             return self._reply(message, box, publication, connection)
         began, name = time.monotonic(), str(message.reply_to)
         if box.context.tables.temporary:
-            # Each asker has one: as labels of metrics they would be without end.
+            # Every requester has its own queue, so as labels of metrics there would be too many.
             name = "(replies)"
         with observer.publishing(name, 1) as headers:
             publication = with_headers(publication, headers)
@@ -195,7 +195,7 @@ class Request:
         except QueueError:
             raise
         except BaseException:
-            # Whoever asked was interrupted and does not wait any more.
+            # The requester was interrupted and no longer waits.
             with contextlib.suppress(QueueError):
                 self._withdraw()
             raise
@@ -211,7 +211,7 @@ class Request:
                 reply = inbox.take(self.correlation_id)
                 outage.ended()
             except DatabaseUnavailable as error:
-                # The request is out: to give up now would lose its reply.
+                # The request is published, and giving up now would lose its reply.
                 if time.monotonic() >= deadline:
                     raise
                 outage.began(error)
@@ -247,7 +247,7 @@ class Request:
                 atomic=True,
             )
         except QueueNotFound:
-            # The queue was dropped, and the request with it.
+            # The queue was dropped together with the request.
             return True
         except NotPermitted as error:
             _log.debug("Request %d could not be withdrawn: %s", self.message_id, error)

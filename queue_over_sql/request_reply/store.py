@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
 
 
-# Who waits takes a reply within a moment of its coming; an outage may last.
+# Requesters take a reply within moments of its arrival, except during an outage.
 _OLD_US = 3_600_000_000
 
 
 def reply_by_key(tables: QueueTables) -> Select[Any]:
-    """Read the reply to one request, by the unique index of the keys; waits for nobody."""
+    """Read the reply to one request, by the unique index on keys; it waits for no lock."""
     live = tables.live
     return select(*tables.message_columns(live)).where(live.c.message_key == words("p_key"))
 
 
 def oldest_replies(tables: QueueTables) -> Select[Any]:
-    """The replies that have been there for longest: id, key, headers, and whether they are old."""
+    """The oldest replies: id, key, headers, and whether they are older than an hour."""
     live, dialect = tables.live, tables.dialect
     old = live.c.published_at < dialect.now() - literal_column(str(_OLD_US), Integer())
     return (
@@ -48,10 +48,10 @@ def oldest_replies(tables: QueueTables) -> Select[Any]:
 
 
 def unbegun(tables: QueueTables) -> Select[Any]:
-    """Lock a request that nobody has begun with, and read its headers.
+    """Lock a request that no consumer has claimed, and read its headers.
 
-    One that somebody has locked is about to be begun with: it is passed over where that is
-    possible, because who asked may not wait for longer than was said.
+    If another transaction has locked it, a consumer is about to claim it. Then it is skipped if the
+    engine can, because the requester may not wait longer than its timeout.
     """
     live, dialect = tables.live, tables.dialect
     return (
@@ -67,9 +67,9 @@ def unbegun(tables: QueueTables) -> Select[Any]:
 
 
 def keep_alive(tables: QueueTables) -> Select[Any]:
-    """Tell whether the queue is there, and keep a temporary one from being dropped meanwhile.
+    """Check that the queue exists, and keep a temporary one from being dropped meanwhile.
 
-    Only a temporary one: the lock of some engines would keep others from pausing the queue, too.
+    Only a temporary one, because on some engines the lock would also block pausing the queue.
     """
     columns = tables.system.queues.c
     statement = select(literal_column("1", Integer())).where(
@@ -78,14 +78,14 @@ def keep_alive(tables: QueueTables) -> Select[Any]:
     return statement.with_for_update(read=True, key_share=True) if tables.temporary else statement
 
 
-# More late replies than that wait for the next look.
+# Further late replies are removed the next time.
 _UNWANTED_AT_ONCE = 500
 
 
 def find_reply(
     connection: Connection, sql: StatementCache, correlation_id: str
 ) -> MessageRow | None:
-    """The reply to one request; None where there is none yet. Locks and changes nothing."""
+    """The reply to one request; None if there is none yet. Locks and changes nothing."""
     rows = read_rows(
         connection, sql, sql.get(reply_by_key).run(connection, {"p_key": correlation_id})
     )
@@ -95,10 +95,10 @@ def find_reply(
 def remove_unwanted(
     connection: Connection, sql: StatementCache, wanted: Container[str] | None
 ) -> int:
-    """Remove the oldest replies, but for those that somebody waits for; returns how many.
+    """Remove the oldest replies that nobody waits for; returns how many.
 
-    ``wanted`` is looked at after they were read: who waits said so before there could be a reply.
-    None: others wait, too, for whoever knows; what came an hour ago nobody waits for any more.
+    ``wanted`` is checked after they were read, because a requester adds itself before its reply can
+    arrive. None: other processes may wait, too, so only replies older than an hour are removed.
     """
     found: Iterable[Any] = sql.get(oldest_replies).run(connection, {"p_count": _UNWANTED_AT_ONCE})
     if wanted is None:
@@ -110,14 +110,14 @@ def remove_unwanted(
 
 
 def _is_reply(key: str | None, headers: Any) -> bool:
-    # A queue of replies may have been mistaken for another's.
+    # The queue may wrongly be used as a reply queue, so do not remove other messages.
     return key is not None and payloads.decode_headers(headers).get(CORRELATION_ID) == key
 
 
 def withdraw(
     connection: Connection, sql: StatementCache, message_id: int, correlation_id: str
 ) -> bool:
-    """Remove a request, unless somebody has begun with it or put something in its place."""
+    """Remove a request, unless a consumer has claimed it or it was replaced."""
     sql.subject.dialect.lock_for_writing(connection, sql)
     row: Any = sql.get(unbegun).run(connection, {"p_id_0": message_id}).first()
     if row is None or payloads.decode_headers(row[0]).get(CORRELATION_ID) != correlation_id:
@@ -126,14 +126,14 @@ def withdraw(
 
 
 def keep(connection: Connection, sql: StatementCache) -> bool:
-    """Whether the queue is there; a temporary one then stays until the transaction ends."""
+    """Whether the queue exists; a temporary one then stays until the transaction ends."""
     return sql.get(keep_alive).run(connection).first() is not None
 
 
 def free(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
 ) -> bool:
-    """Lock the record of a queue; False where it is gone, or where a reply to it is under way."""
+    """Lock a queue's record; False if it is gone or a transaction is sending a reply to it."""
     columns = system.queues.c
     record = select(columns.name).where(columns.table_prefix == prefix, columns.name == name)
     locking = record.with_for_update(skip_locked=dialect.skip_locked)

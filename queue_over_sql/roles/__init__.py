@@ -1,6 +1,6 @@
 """Roles: the table rights of publishers, consumers, operators and viewers.
 
-``service.roles`` installs them; ``docs/roles.md`` lists each grant with its reason.
+``service.roles`` installs them; ``docs/grants.md`` lists each grant with its reason.
 """
 
 from __future__ import annotations

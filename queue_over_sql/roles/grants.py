@@ -27,9 +27,9 @@ class Grant:
 
     Attributes:
         right: such as ``INSERT``.
-        table: a system table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
-        why: what the role does with it.
-        columns: to which the right is narrowed; all where empty.
+        table: a shared table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
+        why: what the role uses it for.
+        columns: the columns to which the right is limited; empty for all.
     """
 
     right: str
@@ -39,7 +39,7 @@ class Grant:
 
     @property
     def text(self) -> str:
-        """The right with its columns, as a statement names it."""
+        """The right with its columns, as in a GRANT statement."""
         return f"{self.right} ({', '.join(self.columns)})" if self.columns else self.right
 
 
@@ -60,13 +60,13 @@ _EVERY_SYSTEM_TABLE = (
     "history",
 )
 WEB_TABLES: Final = ("web_tokens", "web_audit")
-"""Tables of the dashboard and the HTTP API, which are there once somebody has used either."""
+"""Tables of the dashboard and the HTTP API, which exist after their first use."""
 _LET_IN = [
-    Grant("SELECT", "web_tokens", "serves the dashboard: looks who comes in by a token"),
-    Grant("SELECT", "web_audit", "serves the dashboard: shows who did what"),
+    Grant("SELECT", "web_tokens", "serves the dashboard: checks tokens"),
+    Grant("SELECT", "web_audit", "serves the dashboard: shows the audit"),
 ]
 _LOOK = [
-    Grant("SELECT", table, "looks whether the table is there, and reads it")
+    Grant("SELECT", table, "checks whether the table exists, and reads it")
     for table in _EVERY_SYSTEM_TABLE
 ]
 _CLAIM = (
@@ -85,38 +85,40 @@ _CHANGE = "SELECT INSERT UPDATE DELETE"
 GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
     PUBLISHER: [
         *_LOOK,
-        Grant("SELECT", LIVE, "returns the id of what was published; finds a key that is taken"),
+        Grant("SELECT", LIVE, "returns the id of a published message; finds taken keys"),
         Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
-        Grant(
-            "UPDATE", LIVE, "locks the message that has a key, and never writes", ("last_error",)
-        ),
+        Grant("UPDATE", LIVE, "locks the message with a key, writes nothing", ("last_error",)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
-        Grant("SELECT", KEYS, "finds a key that is taken within the dedup_window"),
-        Grant("UPDATE", KEYS, "locks that key, and never writes", ("expires_at",)),
-        Grant("UPDATE", "schedules", "notes what was fired", ("next_at", "revision")),
-        Grant("INSERT", "history", "writes down what was done in each minute"),
-        Grant("SELECT", REPLIES, "looks for the reply to a request"),
-        Grant("DELETE", REPLIES, "takes the reply to a request"),
+        Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
+        Grant("UPDATE", KEYS, "locks such a key, writes nothing", ("expires_at",)),
+        Grant(
+            "UPDATE", "schedules", "records published times of schedules", ("next_at", "revision")
+        ),
+        Grant("INSERT", "history", "records the activity of each minute"),
+        Grant("SELECT", REPLIES, "reads the reply to a request"),
+        Grant("DELETE", REPLIES, "removes the reply to a request"),
     ],
     CONSUMER: [
         *_LOOK,
         *_rights("consumers", "INSERT UPDATE DELETE", "registers, its heartbeat, and the reaper"),
-        *_rights("kinds", "INSERT DELETE", "tells which kinds it can read"),
+        *_rights("kinds", "INSERT DELETE", "stores which kinds it can read"),
         *_rights("consumer_rounds", "INSERT UPDATE DELETE", "rounds of durable consumers (Spark)"),
-        Grant("UPDATE", "queues", "counts what ends without a trace", ("discarded_count",)),
-        *_rights("history", "INSERT DELETE", "writes down what was done in each minute; prunes"),
+        Grant(
+            "UPDATE", "queues", "counts dead letters that are not archived", ("discarded_count",)
+        ),
+        *_rights("history", "INSERT DELETE", "records the activity of each minute; prunes"),
         Grant("SELECT", LIVE, "claims and reads messages"),
-        Grant("UPDATE", LIVE, "claims, extends, gives back; the reaper, too", _CLAIM),
+        Grant("UPDATE", LIVE, "claims, extends, releases; also the reaper", _CLAIM),
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),
-        Grant("SELECT", ARCHIVE, "the reaper looks for what is past its archive_ttl"),
+        Grant("SELECT", ARCHIVE, "the reaper finds messages past their archive_ttl"),
         Grant("INSERT", ARCHIVE, "keeps finished messages"),
         Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
         *_rights(
-            KEYS, "SELECT INSERT DELETE", "remembers keys of finished messages, forgets old ones"
+            KEYS, "SELECT INSERT DELETE", "stores keys of finished messages, deletes old ones"
         ),
-        Grant("SELECT", REPLIES, "returns the id of a reply; the reaper looks for lost claims"),
+        Grant("SELECT", REPLIES, "returns the id of a reply; the reaper finds lost claims"),
         Grant("INSERT", REPLIES, "replies to requests"),
-        Grant("UPDATE", REPLIES, "locks a reply that is there already; the reaper", _CLAIM),
+        Grant("UPDATE", REPLIES, "locks an existing reply; the reaper", _CLAIM),
         Grant("DELETE", REPLIES, "the reaper"),
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
     ],
@@ -129,26 +131,26 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
                 table, "INSERT UPDATE DELETE", "settings, pauses, topics, schedules, consumers"
             )
         ],
-        *_rights(LIVE, _CHANGE, "edits, moves, purges and sends again; all that others may"),
-        Grant("USAGE", SEQUENCE, "numbers messages that are sent again"),
+        *_rights(LIVE, _CHANGE, "edits, purges, requeues; everything that other roles may do"),
+        Grant("USAGE", SEQUENCE, "numbers requeued messages"),
         *_rights(REPLIES, _CHANGE, "the same for replies"),
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
-        *_rights(ARCHIVE, _CHANGE, "sends again, prunes"),
+        *_rights(ARCHIVE, _CHANGE, "requeues, prunes"),
         *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
         *_LET_IN,
-        Grant("INSERT", "web_audit", "serves the dashboard: writes down who did what"),
-        Grant("DELETE", "web_audit", "removes what is too old of that"),
+        Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
+        Grant("DELETE", "web_audit", "prunes the audit"),
     ],
     VIEWER: [
         *_LOOK,
         Grant("SELECT", LIVE, "lists, searches and counts messages, payloads included"),
         Grant("SELECT", REPLIES, "lists replies"),
         Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
-        Grant("SELECT", KEYS, "looks which keys are taken"),
+        Grant("SELECT", KEYS, "finds taken keys"),
         *_LET_IN,
     ],
 }
-"""What each role needs; found by running the verbs under a login that has the role alone."""
+"""The rights of each role; found by running the verbs with a login that only has the role."""
 
 ROUTINES: Final[Mapping[str, str]] = {
     "put_message_in_queue": PUBLISHER,
@@ -163,19 +165,19 @@ ROUTINES: Final[Mapping[str, str]] = {
     "extend_message": CONSUMER,
     "delete_message_from_queue": OPERATOR,
 }
-"""Who besides the operator may execute a routine of the SQL API."""
+"""Which roles besides the operator may execute a routine of the SQL API."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What the roles are for, as far as statements need to know it.
+    """What the statements need to know about the database.
 
     Attributes:
-        routines: what the engine calls its stored routines, as ``QueueDialect.routines``.
-        schema: that holds the tables; None for that of the connection.
-        tables: of the system and of the chosen queues, by role: the name of each table with that
-            under which ``GRANTS`` has it.
-        callables: routines of the SQL API, by the name in ``ROUTINES``, as GRANT names them.
+        routines: the engine's word for stored routines, as ``QueueDialect.routines``.
+        schema: the schema of the tables; None for that of the connection.
+        tables: the shared tables and those of the chosen queues, by role: each table's name and its
+            name in ``GRANTS``.
+        callables: routines of the SQL API: their names in ``ROUTINES`` and in GRANT statements.
     """
 
     routines: str | None
@@ -193,8 +195,8 @@ def tables_of(
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
-    ``remembering`` are the queues that have a ``dedup_window``, ``web`` those of ``WEB_TABLES``
-    that are there.
+    ``remembering`` are the queues that have a ``dedup_window``; ``web`` are the existing ones of
+    ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -206,7 +208,7 @@ def tables_of(
 
 
 def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """What makes the roles and gives them their rights; each may be repeated.
+    """The statements that create the roles and grant their rights; each may be repeated.
 
     Raises:
         UnsupportedByEngine: this engine has no such roles.
@@ -222,7 +224,7 @@ def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
 
 
 class _Writer:
-    """How one kind of server writes them: PostgreSQL's way."""
+    """Writes the statements for PostgreSQL."""
 
     def __init__(self, place: Place, prefix: str) -> None:
         self._place = place
@@ -275,7 +277,7 @@ class _MySQLWriter(_Writer):
         return []
 
     def grant(self, rights: Sequence[Grant], table: str, role: str) -> list[str]:
-        # Numbers come from the table itself.
+        # The table itself numbers its rows.
         return [] if rights[0].right == "USAGE" else super().grant(rights, table, role)
 
     def quoted(self, name: str) -> str:
@@ -285,21 +287,21 @@ class _MySQLWriter(_Writer):
 _WRITERS: Final[Mapping[str | None, type[_Writer]]] = {"plpgsql": _Writer, "psm": _MySQLWriter}
 
 
-# ---------------------------------------------------------------- what is said where one lacks
+# ---------------------------------------------------------------- errors of missing rights
 
 _DDL = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
-# To lock a row takes the right to update one of its columns.
+# Locking a row needs the right to update one of its columns.
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b|\bFOR KEY SHARE\b|\bLOCK IN SHARE\b")
 _DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix)\Z")
 
 
 def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
-    """The error of a right that the login lacks, with what it takes and who of ours has it.
+    """The error for a missing right, with the needed rights and the roles that have them.
 
     Args:
         prefix: of the tables of queues.
-        refusal: what the server said.
-        statement: that it refused.
+        refusal: the server's message.
+        statement: the refused statement.
     """
     ddl = _DDL.match(statement)
     table = _table_in(prefix, refusal, statement)
@@ -318,8 +320,8 @@ def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
     roles = [role for role in ROLES if all(_has(role, known_as, grant) for grant in needed)]
     text = (
         f"{refusal} This requires {', '.join(rights)} on {table}, which {_listed(roles)}. Grant "
-        "the login that role, or run queue-over-sql roles install to grant the role the right; "
-        "see docs/roles.md. Nothing was changed."
+        "the login such a role. If it already has the role, run queue-over-sql roles install to "
+        "update the role's rights; see docs/roles.md. Nothing was changed."
     )
     return NotPermitted(text, table, [grant.right for grant in needed], roles)
 

@@ -26,7 +26,7 @@ from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 
 T = TypeVar("T")
-# With the name of a role 32 characters, which is what MySQL takes.
+# With the role's name it has 32 characters, the limit of MySQL.
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,21}_\Z")
 _SCHEMA = text("SELECT current_schema()")
 _NAMES: BindParameter[Any] = bindparam("names", tuple(ROUTINES), expanding=True)
@@ -211,14 +211,14 @@ class Roles:
             try:
                 rows = connection.exec_driver_sql(f"SHOW GRANTS FOR {role}").scalars().all()
             except DBAPIError:
-                # It is not there, or may not be seen.
+                # It does not exist, or this login may not see it.
                 continue
             given |= {right for row in rows for right in _single_rights(str(row))}
         return given
 
 
 def _single_rights(grants: str) -> list[str]:
-    # A row of SHOW GRANTS, which has all rights on a table, as one text for each of them.
+    # A row of SHOW GRANTS has all rights on a table; make one text for each right.
     rights, _, rest = grants.removeprefix("GRANT ").partition(" ON ")
     return [f"{right} {rest}" for right in re.split(r", (?![^(]*\))", rights)]
 
@@ -247,12 +247,12 @@ def rights_for(
     reply_queues: Sequence[str],
     prefix: str,
 ) -> list[str]:
-    """As ``Roles.statements`` without a database.
+    """As ``Roles.statements``, without a database.
 
-    It leaves out what only the database tells: tables of a ``dedup_window`` and of the dashboard.
+    It leaves out the tables of a ``dedup_window`` and of the dashboard, which may not exist.
 
     Raises:
-        UnsupportedByEngine, ValueError: likewise.
+        UnsupportedByEngine, ValueError: as ``Roles.statements``.
     """
     place = Place(routines, schema, tables_of(table_prefix, queues, reply_queues))
     return statements(place, check_prefix(prefix))

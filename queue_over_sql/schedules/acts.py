@@ -67,7 +67,7 @@ class ScheduledMessages:
 
     Raises:
         PayloadInvalid, PayloadTooLarge, TypeError, ValueError: the queue refuses them.
-        QueueNotFound: there is no such queue any more.
+        QueueNotFound: the queue no longer exists.
     """
 
     def __init__(self, queue: Queue, schedule: str, definition: Definition) -> None:
@@ -77,18 +77,18 @@ class ScheduledMessages:
         self._template = core_of(queue).publisher.encode_plain(definition.publication(schedule))
 
     def add_headers(self, headers: Mapping[str, Any]) -> None:
-        """Give each of them these headers, too."""
+        """Add these headers to each of them."""
         publication = self.definition.publication(self.schedule)
         self._template = core_of(self.queue).publisher.encode_plain(
             with_headers(publication, headers)
         )
 
     def is_due(self, at: int, now: int) -> bool:
-        """Whether the message for an instant is due by now."""
+        """Whether the message for a time is due now."""
         return at + self._template.delay <= now
 
     def publish(self, connection: Connection, instants: Sequence[int]) -> int:
-        """Publish the messages for some instants; returns how many were not there yet."""
+        """Publish the messages for some times; returns how many did not exist yet."""
         delay = self._template.delay
         messages = [
             self._template._replace(key=message_key(self.schedule, instant(at)), at=at + delay)
@@ -107,10 +107,10 @@ def put(
     seen: ScheduleRecord | None,
     before: QueueTables | None,
 ) -> ScheduleRecord:
-    """Add a schedule, or change the one that has its name; returns what is stored now.
+    """Add a schedule, or change the one with this name; returns the stored one.
 
-    ``seen`` is None where there was none. ``before`` has the tables of the queue that it published
-    to so far. QueueNotFound tells that the new one was dropped.
+    ``seen`` is None if there was none. ``before`` has the tables of the queue that it published to
+    before. Raises QueueNotFound if the new queue was dropped.
     """
     name, queue = messages.schedule, messages.queue.name
     if not registry.hold_queue(connection, scope.system, scope.prefix, queue):
@@ -149,7 +149,7 @@ def _first_without_message(
 
 
 def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
-    """What is to be published for a schedule as it was read."""
+    """What to publish for a schedule as it was read."""
     definition = messages.definition
     return plan(definition.trigger, record.next_at, record.now, definition.missed)
 
@@ -160,7 +160,7 @@ def fire(
     messages: ScheduledMessages,
     seen: ScheduleRecord,
 ) -> Fired | None:
-    """Publish what is to be published for a schedule; None where somebody else was at it."""
+    """Publish what is due for a schedule; None if another process is working on it."""
     name = messages.schedule
     record = store.locked_schedule(connection, scope, name, wait=False)
     if record is None or record.paused or record.version != seen.version:
@@ -181,7 +181,7 @@ def pause(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Pause a schedule and remove its messages that are not due; False where there is none."""
+    """Pause a schedule and remove its messages that are not due; False if there is none."""
     record = _locked(connection, scope, seen)
     if record is None or record.paused:
         return record is not None
@@ -195,7 +195,7 @@ def remove(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Remove a schedule and its messages that are not due; False where there is none."""
+    """Remove a schedule and its messages that are not due; False if there is none."""
     if _locked(connection, scope, seen) is None:
         return False
     _remove_ahead(connection, scope, tables, seen.name)
@@ -208,7 +208,7 @@ def resume(
     messages: ScheduledMessages,
     seen: ScheduleRecord,
 ) -> bool:
-    """Let a paused schedule go on, and publish what comes next; False where there is none."""
+    """Resume a paused schedule and publish its next message; False if there is none."""
     record = store.locked_schedule(connection, scope, messages.schedule)
     if record is None or not record.paused:
         return record is not None

@@ -37,7 +37,7 @@ NICKNAMES: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class _Field:
-    """What one of the five fields may hold."""
+    """The range and the names of one of the five fields."""
 
     name: str
     least: int
@@ -122,7 +122,7 @@ def _part(field: _Field, text: str) -> range:
         raise _unreadable(field, text, "write numbers, ranges such as 1-5, *, or steps such as */5")
     star, first, last, step = match.groups()
     if star:
-        # Sunday has two numbers, of which a star means one.
+        # Sunday has two numbers; a star uses one of them.
         low, high = field.least, 6 if field.most == _SUNDAY else field.most
     else:
         low = _number(field, text, first)
@@ -136,7 +136,7 @@ def _part(field: _Field, text: str) -> range:
 
 def _end(field: _Field, text: str, last: str) -> int:
     end = _number(field, text, last)
-    # A range may end with the Sunday after its days, by its name too.
+    # A range may end with Sunday as day 7, also by its name.
     return _SUNDAY if end == 0 and field.most == _SUNDAY and not last.isdigit() else end
 
 
@@ -156,7 +156,7 @@ def _unreadable(field: _Field, text: str, advice: str) -> ValueError:
 
 
 _DAY: Final = timedelta(days=1)
-# How far around an instant clocks are looked at for a change, which moves them a day at most.
+# How far around a time to look for a clock change; clocks move by at most a day.
 _AROUND: Final = _DAY + timedelta(hours=1)
 
 
@@ -171,8 +171,8 @@ class Trigger(Protocol):
 class EveryTrigger:
     """Times at a fixed interval after ``start``, without ``start`` itself.
 
-    In whole numbers, not by APScheduler's interval: that adds floating seconds to the last instant,
-    so that two servers would come to instants a microsecond apart.
+    It computes with integers. APScheduler's interval adds floating-point seconds, so two servers
+    would get times that differ by a microsecond.
     """
 
     start: int
@@ -217,12 +217,12 @@ class WallTrigger:
     def _named_time(self, since: datetime) -> datetime | None:
         offsets = self._offsets(since)
         best: datetime | None = None
-        # No instant after `since` has an earlier wall-clock time than this.
+        # No later time than ``since`` has an earlier wall-clock time than this.
         time = self._fitting(_wall(since, min(offsets)))
         while time is not None:
             if _as_utc(time) - since > _DAY:
                 offsets = self._offsets(_as_utc(time))
-            # What is skipped is read by the clock before it was moved, what is twice as the first.
+            # A skipped time uses the clock before the change, a repeated time the first occurrence.
             found = time.replace(tzinfo=self.zone, fold=0).astimezone(UTC)
             if found > since:
                 best = found if best is None else min(best, found)
@@ -249,13 +249,13 @@ class WallTrigger:
         return high
 
     def _fitting(self, start: datetime) -> datetime | None:
-        # As if it were UTC: a clock on which nothing is skipped and nothing comes twice.
+        # As UTC: a clock without skipped and repeated times.
         found = self._calendar.get_next_fire_time(None, _as_utc(start))
         return None if found is None else found.replace(tzinfo=None)
 
     @functools.cached_property
     def _calendar(self) -> Any:
-        # Loaded here: only who has schedules pays for it.
+        # Loaded here, because only schedules need it.
         from apscheduler.triggers.combining import OrTrigger  # noqa: PLC0415
         from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415
 
@@ -267,7 +267,7 @@ class WallTrigger:
             "second": "0",
             "timezone": UTC,
         }
-        # APScheduler counts the days of the week from Monday, crontab from Sunday.
+        # APScheduler counts weekdays from Monday, crontab from Sunday.
         by_week = {"day_of_week": _listed({(day - 1) % 7 for day in line.weekdays}, 7)}
         by_month = {"day": _listed(line.days, 31)}
         if line.either_day:
@@ -320,7 +320,7 @@ def zone_name(zone: Any) -> str:
 def zone_named(name: str) -> tzinfo:
     """The time zone with this name; ValueError if this system does not have it."""
     if name == "UTC":
-        # Even where the system knows no time zones at all.
+        # It works even if the system has no time zone data.
         return UTC
     try:
         return ZoneInfo(name)
@@ -341,7 +341,7 @@ def _as_utc(time: datetime) -> datetime:
 
 
 def _listed(numbers: frozenset[int] | set[int], all_of_them: int) -> str:
-    # A star is looked at once, a list number by number.
+    # A star is one check; a list is checked number by number.
     if len(numbers) == all_of_them:
         return "*"
     return ",".join(str(number) for number in sorted(numbers))
@@ -357,7 +357,7 @@ AHEAD: Final = 5_000_000
 MOST: Final = 100
 """The maximum number of messages per transaction."""
 
-# A pass that is only a little late has missed nothing.
+# A pass that is only this late has missed nothing.
 _LATE: Final = 5_000_000
 _NEVER: Final = 2**63 - 1
 
@@ -369,7 +369,7 @@ class Firing:
     Attributes:
         instants: the times to publish a message for, in order.
         next_at: the first time after them; None if there is none.
-        wake_at: from when on there is something to do again, in microseconds.
+        wake_at: when to look at the schedule again, in microseconds.
     """
 
     instants: tuple[int, ...]
@@ -380,7 +380,7 @@ class Firing:
 def plan(trigger: Trigger, next_at: int | None, now: int, missed: str) -> Firing:
     """Plan what to publish at a moment; ``next_at`` is the first time without a message."""
     late, next_at = _late(trigger, next_at, now, missed)
-    # There may be more of them than one transaction takes.
+    # There may be more than one transaction can publish.
     if next_at is not None and next_at <= now:
         return Firing(tuple(late), next_at, now)
     following = trigger.after(now) or _NEVER
@@ -388,7 +388,7 @@ def plan(trigger: Trigger, next_at: int | None, now: int, missed: str) -> Firing
     while next_at is not None and next_at <= max(following, now + AHEAD) and len(instants) < MOST:
         instants.append(next_at)
         next_at = trigger.after(next_at)
-    # Until the last one that was published is over, or the next one comes near.
+    # Wait until the last published time is over, or the next one comes near.
     near = _NEVER if next_at is None else min(following, next_at - AHEAD)
     return Firing(tuple(instants), next_at, near)
 

@@ -73,10 +73,10 @@ def untagged(data: Mapping[str, Any]) -> Any:
     return _READERS[tag](value)
 
 
-# What is left of a key after the instant.
+# The length that remains in a key beside the time.
 _NAME_LENGTH: Final = 150
 _SHORTEST: Final = timedelta(seconds=0.1)
-# The longest form of an instant in a key.
+# The longest form of a time in a key.
 _SOME_INSTANT: Final = instant(1)
 _REFUSED: Final = {
     "key": "a schedule gives each message its own key",
@@ -91,7 +91,7 @@ _OF_PUBLICATION: Final = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What a schedule publishes, and when; fields as in ``Schedule``.
+    """The content and the times of a schedule; fields as in ``Schedule``.
 
     Attributes:
         payload: the payload as plain values.
@@ -108,25 +108,25 @@ class Definition:
 
     @property
     def trigger(self) -> Trigger:
-        """The instants; ValueError where the time zone is unknown on this system."""
+        """The trigger; ValueError if this system does not know the time zone."""
         if self.every is not None:
             return EveryTrigger(self.start, self.every // MICROSECOND)
         return wall_trigger(str(self.cron), self.timezone)
 
     def counted_from(self, now: int, previous: Definition | None) -> Definition:
-        """This definition, counted from now on, or as before where the time is the same.
+        """This definition counted from now, or as before if the times are the same.
 
-        A server that comes with another payload must not put off what comes once a week.
+        A server with a new payload must not delay a weekly message.
         """
         same = previous is not None and previous.every == self.every
         return dataclasses.replace(self, start=previous.start if previous and same else now)
 
     def same_as(self, stored: Definition) -> bool:
-        """Whether it says the same as one that was stored."""
+        """Whether it equals a stored definition."""
         return self.to_json() == dataclasses.replace(stored, start=self.start).to_json()
 
     def same_times_as(self, other: Definition | None) -> bool:
-        """Whether it has the same instants, however they are counted."""
+        """Whether it has the same times, even if they are counted from another start."""
         return other is not None and (self.cron, self.every, self.timezone) == (
             other.cron,
             other.every,
@@ -134,7 +134,7 @@ class Definition:
         )
 
     def publication(self, schedule: str) -> Publication:
-        """The message for an instant, in plain values; when it is due is left open."""
+        """The message for a time, in plain values, without its due time."""
         options = dict(self.options)
         given = {name: options.pop(name) for name in _OF_PUBLICATION if name in options}
         given["headers"] = {**given.get("headers", {}), SCHEDULE: schedule}
@@ -142,7 +142,7 @@ class Definition:
         return Publication(self.payload, key=key, columns=options, **given)
 
     def to_json(self) -> str:
-        """Write it for the database; PayloadInvalid where a column's value cannot be kept."""
+        """Encode it for the database; PayloadInvalid if a column's value cannot be stored."""
         every = None if self.every is None else self.every // MICROSECOND
         options = {
             name: tagged(value, f"value of {name}") for name, value in sorted(self.options.items())
@@ -162,10 +162,10 @@ class Definition:
 
     @staticmethod
     def from_json(schedule: str, text: str) -> Definition:
-        """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
+        """Decode what ``to_json`` wrote, and check it, because a row may hold anything.
 
         Raises:
-            QueueError: this is not what ``to_json`` writes.
+            QueueError: ``to_json`` did not write this.
         """
         try:
             return _read(json.loads(text))
@@ -231,7 +231,7 @@ def define(
     own = {option: given.pop(option) for option in list(given) if option not in _OF_PUBLICATION}
     publication = Publication(payload, columns=own, **given)
     plain = publisher.plain(publication)
-    # What the caller gave is checked before anything is added to it, so that errors name it.
+    # Check the caller's values before anything is added, so that errors name them.
     publisher.encode_plain(plain)
     definition = dataclasses.replace(
         definition, payload=_copied(plain.payload), options=_options(plain)
@@ -241,7 +241,7 @@ def define(
 
 
 def check_schedule_name(name: Any) -> str:
-    """Let the name of a schedule pass as a plain ``str``; TypeError or ValueError refuse it."""
+    """Check the name of a schedule and return it as a plain ``str``; or TypeError, ValueError."""
     if not isinstance(name, str):
         msg = f"name must be a str, not {type(name).__name__}"
         raise TypeError(msg)

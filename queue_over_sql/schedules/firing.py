@@ -40,26 +40,26 @@ class ScheduleAccess:
     def publishing(
         self, queue: Queue, count: int
     ) -> contextlib.AbstractContextManager[dict[str, Any]]:
-        """What goes around a publish to a queue; it yields headers for the messages."""
+        """Wraps a publish to a queue; yields headers for the messages."""
         if self.observer is None:
             return contextlib.nullcontext({})
         return self.observer.publishing(queue.name, count)
 
     def scope(self) -> SchedulesOfPrefix:
-        """Which schedules are ours, while the service is open."""
+        """The schedules of this service; raises if the service is closed."""
         self._parts.check_open()
         prefix = self._parts.settings.table_prefix
         return SchedulesOfPrefix(self._parts.system(), self._parts.connections.dialect, prefix)
 
     def stored(self, name: str) -> ScheduleRecord | None:
-        """The record of a schedule; None where there is none."""
+        """The record of a schedule; None if there is none."""
         if not is_storable(name):
             return None
         scope = self.scope()
         return self.run(lambda connection: store.schedule_record(connection, scope, name))
 
     def open(self, queue: str | Queue) -> Queue:
-        """Open a queue for a schedule; ValueError for one over a table of the user's."""
+        """Open a queue for a schedule; ValueError if it is an adopted table."""
         opened = self._parts.queue(name_of(queue))
         if not core_of(opened).context.tables.has_payloads:
             msg = (
@@ -70,17 +70,17 @@ class ScheduleAccess:
         return opened
 
     def messages(self, stored: ScheduleRecord) -> ScheduledMessages:
-        """The messages of a schedule, encoded for its queue, which is opened as by ``open``."""
+        """The messages of a schedule, encoded for its queue, which ``open`` opens."""
         definition = Definition.from_json(stored.name, stored.definition)
         try:
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
         except (QueueNotFound, QueueSchemaMismatch):
-            # It may be there anew, not as this service has opened it.
+            # It may have been created again, unlike the one that this service has opened.
             self._parts.catalog.forget(stored.queue)
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
 
     def tables_of(self, queue: str) -> QueueTables | None:
-        """The tables of a queue; None where it was dropped."""
+        """The tables of a queue; None if it was dropped."""
         try:
             return core_of(self._parts.queue(queue)).context.tables
         except QueueNotFound:
@@ -89,22 +89,22 @@ class ScheduleAccess:
 
 _log = logging.getLogger(__name__)
 
-# How often one pass goes on with the same schedule, so that all get their turn.
+# The limit of transactions per schedule and pass, so that every schedule gets its turn.
 _BATCHES_PER_PASS: Final = 20
 
 
 class ScheduleFirer:
-    """Publishes the messages of all schedules, a little ahead of their instants."""
+    """Publishes the messages of all schedules, shortly before their times."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
-        # When to look at which schedule again, as long as it is the same.
+        # When to look at each schedule again, as long as it does not change.
         self._wake_at: dict[str, tuple[Version, int]] = {}
-        # What was said of schedules that cannot be fired need not be said at each pass.
+        # Schedules whose failure was logged, so that it is not logged in each pass.
         self._complaints: dict[str, str] = {}
 
     def fire_due(self) -> ReaperReport:
-        """Publish what is to be published now; see ``Schedules.fire_due``."""
+        """Publish what is due; see ``Schedules.fire_due``."""
         scope, fired = self._access.scope(), 0
         pending = self._access.run(lambda connection: store.pending_schedules(connection, scope))
         for schedule in pending:

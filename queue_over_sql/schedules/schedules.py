@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How often it is tried again after somebody else was at the same schedule at the same time.
+# How often to retry if another process changed the same schedule at the same time.
 _RACES: Final = 50
 
 
@@ -71,7 +71,7 @@ class Schedule:
     created_at: datetime
 
 
-# Inside of the class `list` is a method.
+# Inside the class, ``list`` is a method.
 Listed: TypeAlias = list[Schedule]
 Instants: TypeAlias = list[datetime]
 
@@ -287,5 +287,5 @@ def _following(definition: Definition, record: ScheduleRecord) -> int | None:
     try:
         return definition.trigger.after(record.now)
     except UNREADABLE:
-        # A time zone that this system does not know: another server's word stands.
+        # If this system does not know the time zone, keep the other server's result.
         return record.next_at

@@ -1,4 +1,4 @@
-"""Acts on the records of schedules, and on the messages that they have published ahead."""
+"""Acts on the records of schedules, and on their messages that are not due yet."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class SchedulesOfPrefix:
     prefix: str
 
     def named(self, name: str) -> ColumnElement[bool]:
-        """The row is that of a schedule."""
+        """The condition for the row of a schedule."""
         columns = self.system.schedules.c
         return and_(columns.table_prefix == self.prefix, columns.name == name)
 
 
 class Version(NamedTuple):
-    """What a schedule was when it was read; one that was removed and added anew begins at 0."""
+    """The version of a schedule when it was read; ``revision`` starts at 0 when it is added."""
 
     created_at: int
     revision: int
@@ -48,13 +48,13 @@ class Version(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """What is stored of a schedule; instants are microseconds.
+    """The stored row of a schedule; times are microseconds.
 
     Attributes:
-        definition: as JSON.
-        next_at: the first instant that has no message yet; None when none will ever come.
-        revision: goes up with each change and each publication.
-        now: the database's clock when this was read.
+        definition: JSON.
+        next_at: the first time that has no message yet; None if there is none.
+        revision: increases with each change and each publication.
+        now: the database's clock when it was read.
     """
 
     name: str
@@ -68,7 +68,7 @@ class ScheduleRecord:
 
     @property
     def version(self) -> Version:
-        """What tells it from what it was before and will be."""
+        """Differs between any two states of the schedule."""
         return Version(self.created_at, self.revision)
 
 
@@ -81,7 +81,7 @@ class PendingSchedule(NamedTuple):
 
 
 def message_key(schedule: str, at: datetime) -> str:
-    """The key of the message for an instant, which is in UTC."""
+    """The key of the message for a time, which is in UTC."""
     return f"{_key_start(schedule)}{at.isoformat()}"
 
 
@@ -93,7 +93,7 @@ def clock(connection: Connection, scope: SchedulesOfPrefix) -> int:
 def schedule_record(
     connection: Connection, scope: SchedulesOfPrefix, name: str
 ) -> ScheduleRecord | None:
-    """The record of one schedule; None where there is none."""
+    """The record of one schedule; None if there is none."""
     row = connection.execute(_selected(scope).where(scope.named(name))).first()
     return None if row is None else _record(row)
 
@@ -101,9 +101,9 @@ def schedule_record(
 def locked_schedule(
     connection: Connection, scope: SchedulesOfPrefix, name: str, *, wait: bool = True
 ) -> ScheduleRecord | None:
-    """The record of one schedule, locked; None where there is none.
+    """The record of one schedule, locked; None if there is none.
 
-    Without ``wait`` also where somebody else has it locked, if the engine can tell.
+    Without ``wait``, None also if another transaction has locked it, if the engine can tell.
     """
     skip = not wait and scope.dialect.skip_locked
     statement = _selected(scope).where(scope.named(name)).with_for_update(skip_locked=skip)
@@ -114,7 +114,7 @@ def locked_schedule(
 def schedule_records(
     connection: Connection, scope: SchedulesOfPrefix
 ) -> list[ScheduleRecord | QueueError]:
-    """The records of all schedules, by name; of those that cannot be read, why."""
+    """The records of all schedules by name, and the errors of those that cannot be read."""
     columns = scope.system.schedules.c
     of_prefix = columns.table_prefix == scope.prefix
     statement = _selected(scope).where(of_prefix).order_by(columns.name)
@@ -139,16 +139,16 @@ def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[
         )
         .order_by(columns.name)
     )
-    # Only compared: what is none of ours is told when the record is read.
+    # Only compared here; an invalid value raises when the record is read.
     return [PendingSchedule(row[0], Version(row[1], row[2]), int(row[3])) for row in rows]
 
 
 def add_schedule(
     connection: Connection, scope: SchedulesOfPrefix, name: str, values: dict[str, Any]
 ) -> bool:
-    """Write the record of a new schedule; False where another has written it meanwhile.
+    """Insert the record of a new schedule; False if another process did so first.
 
-    Then the transaction may be spoilt, and has to be begun again.
+    After False the transaction may have failed, and must be started again.
     """
     identity = {"table_prefix": scope.prefix, "name": name}
     row = {**identity, **values}
@@ -158,7 +158,7 @@ def add_schedule(
 def change_schedule(
     connection: Connection, scope: SchedulesOfPrefix, record: ScheduleRecord, **values: Any
 ) -> bool:
-    """Change a record unless it was changed since it was read; False where it was."""
+    """Change a record unless it changed since it was read; returns whether it did change it."""
     schedules = scope.system.schedules
     statement = (
         update(schedules)
@@ -169,16 +169,16 @@ def change_schedule(
 
 
 def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str) -> bool:
-    """Remove the record of a schedule; False where there is none."""
+    """Remove the record of a schedule; False if there is none."""
     statement = delete(scope.system.schedules).where(scope.named(name))
     return connection.execute(statement).rowcount > 0
 
 
 def remove_ahead(connection: Connection, tables: QueueTables, schedule: str, now: int) -> int:
-    """Remove the messages of a schedule that are not due yet and that nobody holds.
+    """Remove the messages of a schedule that are not due and that no consumer holds.
 
-    Looked for before anything is locked: an engine that locks what it reads would wait for all who
-    work on other messages of the queue.
+    It reads them before it locks any, because some engines lock what they read, and would wait for
+    all transactions on other messages of the queue.
     """
     live = tables.live
     ahead = and_(
@@ -195,7 +195,7 @@ def remove_ahead(connection: Connection, tables: QueueTables, schedule: str, now
 
 
 def _is_of(tables: QueueTables, schedule: str) -> ColumnElement[bool]:
-    """The message's key is one of a schedule's, and not of another whose name begins alike."""
+    """The condition for keys of this schedule, but not of one whose name begins the same."""
     key, start = tables.live.c.message_key, _key_start(schedule)
     rest = func.substr(key, len(start) + 1)
     shapes = [f"{_DATE}{_ZONE}", f"{_DATE}.______{_ZONE}"]

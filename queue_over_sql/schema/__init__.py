@@ -1,1 +1,1 @@
-"""The tables of queues, and those that all queues share."""
+"""The tables of queues, and the tables that all queues share."""

@@ -1,4 +1,4 @@
-"""Conditions of users on columns and on fields of payloads, and how fields are written as paths."""
+"""The user's conditions on columns and payload fields, and the syntax of paths to fields."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 JsonPath = Sequence[str | int]
-"""The keys, and the positions in lists (from 0), that lead to a field."""
+"""The keys and list positions (from 0) that lead to a field."""
 
 JsonScalar = str | int | float | bool | None
-"""What a field may be compared with."""
+"""The values that a field may be compared with."""
 
 
-# Nobody can have stored these; another in each process.
+# Random texts, different in each process, that no stored value can contain.
 NUL: Final = uuid.uuid4().hex
-"""What a NUL character is compared as where a text of the database cannot have one."""
+"""Stands for a NUL character in comparisons if the database's text cannot contain one."""
 LONE: Final = uuid.uuid4().hex
-"""What half of a surrogate pair is compared as, which is no character at all."""
+"""Stands for a lone surrogate in comparisons, which is not a valid character."""
 
 
 def path_text(path: JsonPath) -> str:
-    """The path as ``$."address"."city"[0]``; keys must be free of quotes and backslashes.
+    """The path as ``$."address"."city"[0]``; keys must not contain quotes or backslashes.
 
-    Control characters are written as payloads have them: tables do not take apart what they hold.
+    Control characters are escaped as in payloads, because tables search the stored text.
     """
     steps = [
         f"[{step}]" if isinstance(step, int) else f".{json.dumps(step, ensure_ascii=False)}"
@@ -55,23 +55,23 @@ def path_text(path: JsonPath) -> str:
 
 
 def without_nul(text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """JSON with ``NUL`` for each NUL character, and no backslash that is written as two."""
-    # Then the escape of a NUL is nothing but that.
+    """JSON with ``NUL`` for each NUL character, and without escaped backslashes."""
+    # Now an escape of NUL cannot be part of another escape.
     plain = func.replace(text, "\\\\", "\\u005c")
     return func.replace(plain, "\\u0000", NUL)
 
 
-# SQLite and MySQL have no way to write these inside a quoted key.
+# SQLite and MySQL cannot write these inside a quoted key.
 _NOT_IN_PATHS: Final = ('"', "\\", "\0")
-# An anonymous parameter, after an object and a word.
+# An anonymous parameter, named after an object and a word.
 _PLAIN_NAME: Final = re.compile(r"%\(\d+ \w+\)s")
 
 
 def check_condition(condition: Any) -> None:
-    """Let an SQLAlchemy expression pass.
+    """Check that a value is an SQLAlchemy expression.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not.
     """
     if not isinstance(condition, ClauseElement) or isinstance(condition, Executable):
         msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
@@ -79,14 +79,14 @@ def check_condition(condition: Any) -> None:
 
 
 def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]:
-    """Put a condition on ``table`` that was written with another object of the same table.
+    """Convert a condition that was written with another object of the same table.
 
-    Each ``QueueService`` has table objects of its own, and so has the user's own model of an
-    adopted table. Without this the condition would add the table a second time: every message
-    would match as soon as one does.
+    Each ``QueueService`` has its own table objects, and so has the user's model of an adopted
+    table. Without this, the condition would add the table a second time, and every message would
+    match as soon as one does.
 
     Raises:
-        ValueError: it names a column that the table does not have, or is about another table.
+        ValueError: it names a column that the table does not have, or uses another table.
     """
     names = {column.name: column for column in table.c}
 
@@ -113,9 +113,9 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
 
 
 def _plainly_named(bind: BindParameter[Any]) -> BindParameter[Any] | None:
-    """The parameter of a column with an odd name, under a name of its own; None of any other.
+    """A parameter of a column with an odd name, renamed; None for any other element.
 
-    Drivers get names without dots and the like, so that those of two columns may become one.
+    Drivers replace dots and the like in names, so the names of two columns could become equal.
     """
     if not bind.unique or _PLAIN_NAME.fullmatch(bind.key):
         return None
@@ -133,10 +133,10 @@ def _plainly_named(bind: BindParameter[Any]) -> BindParameter[Any] | None:
 
 
 def check_fields(wanted: Any, argument: str = "payload") -> None:
-    """Let fields of a payload to search by pass.
+    """Check the payload fields of a search.
 
     Raises:
-        TypeError: they are no mapping; the text names the argument.
+        TypeError: they are not a mapping; the message names the argument.
     """
     if not isinstance(wanted, Mapping):
         msg = (
@@ -150,7 +150,7 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
     """The steps of a path such as ``address.city`` or ``items.0.sku``.
 
     Raises:
-        TypeError, ValueError: it is none; the text names the argument.
+        TypeError, ValueError: it is not a path; the message names the argument.
     """
     if not isinstance(path, str):
         msg = f"{argument}: a path must be a str such as 'address.city', not {type(path).__name__}"
@@ -170,13 +170,13 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
 
 
 def check_payload_value(path: str, value: Any, argument: str = "payload") -> Any:
-    """Let a value pass, as plain text or number, that a field of a payload can be compared with.
+    """Check a value to compare a payload field with; returns it as plain text or number.
 
     Raises:
-        ValueError: it is no JSON value, or one with parts; the text names the argument.
+        ValueError: it is not a JSON scalar; the message names the argument.
     """
     if isinstance(value, str):
-        # A NUL may be in a payload, unlike in other texts.
+        # A payload may contain NUL, unlike other texts.
         if is_storable(value.replace("\0", "")):
             return plain(value)
         msg = (

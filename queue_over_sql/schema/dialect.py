@@ -1,4 +1,4 @@
-"""What databases write differently in tables and statements: types, expressions, indexes, hints."""
+"""Differences of databases in tables and statements: types, expressions, indexes, hints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def microseconds(expression: str) -> ColumnElement[int]:
-    """An engine's expression of an instant, without parameters, so that it costs none per call."""
+    """An engine's SQL for the current time, without parameters, so that calls are fast."""
     return literal_column(expression, BigInteger())
 
 
 class SqlDialect:
-    """The portable forms, and the base of those of known engines.
+    """The portable SQL, and the base class for known engines.
 
     The class attributes are capabilities.
     """
@@ -42,23 +42,23 @@ class SqlDialect:
     conflict_clause = False
     """INSERT … ON CONFLICT DO NOTHING works."""
     collation: ClassVar[str] = ""
-    """What an ``exact_string`` is compared by, where that has a name."""
+    """The collation of an ``exact_string``, if the engine names one."""
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {}
     stage_table_options: ClassVar[Mapping[str, Any]] = {}
-    """Of tables whose rows are counted when they are read, so that a crash may lose some."""
+    """Options of tables that may lose rows in a crash, because their readers count the rows."""
     updates_from = False
-    """UPDATE takes its values from another table by a join."""
+    """UPDATE can take its values from another table by a join."""
     stage_piece: int | None = None
-    """How many messages of a stage one INSERT moves, which keeps others waiting; None for all."""
+    """How many staged messages one INSERT moves while others wait; None: all."""
     checks_json = False
-    """A queue's table refuses payloads that are no JSON."""
+    """A queue's table refuses payloads that are not JSON."""
     counts_utf16 = False
-    """The length of a text is its units of UTF-16, of which an emoji has two."""
+    """The length of a text counts UTF-16 code units; an emoji has two."""
     nul_in_text = True
-    """Text columns hold NUL characters."""
+    """Text columns can hold NUL characters."""
     doubtful_json: str | None = None
-    """A regular expression found in whatever the table takes for JSON though it is none."""
+    """A regular expression that matches all invalid JSON that the table accepts."""
 
     # -- types
 
@@ -68,7 +68,7 @@ class SqlDialect:
         return BigInteger()
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
-        """A string that compares by its characters alone: case, accents and spaces count."""
+        """A string type with exact comparison: case, accents and spaces count."""
         return String(length)
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
@@ -76,18 +76,18 @@ class SqlDialect:
         return LargeBinary() if payload == "bytes" else Text()
 
     def json_check(self, column: str) -> str | None:
-        """A check constraint that keeps other clients from storing what is no JSON."""
+        """A check constraint that keeps other clients from storing invalid JSON."""
         del column
         return None
 
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """How a payload is selected so that the driver returns ``str`` or ``bytes`` unchanged."""
+        """Select a payload so that the driver returns ``str`` or ``bytes`` unchanged."""
         return column
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
-        """Whether a column of floats, or one of exact decimal numbers, keeps NaN or an infinity.
+        """Whether a column of floats, or with ``exact`` of decimals, can hold NaN or infinity.
 
-        Finite numbers always are held.
+        Every column holds finite numbers.
         """
         del value, exact
         return True
@@ -99,71 +99,71 @@ class SqlDialect:
         return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
     def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Two columns of one type do not hold the same, exactly; NULL is the same as NULL."""
+        """Whether two columns of one type differ exactly; NULL equals NULL."""
         return column.is_distinct_from(other)
 
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
-        """A field of a JSON payload is there and equal, by type and value; 1 equals 1.0.
+        """Whether a JSON payload has this field, equal by type and value; 1 equals 1.0.
 
         Raises:
-            UnsupportedByEngine: this engine cannot look into JSON.
+            UnsupportedByEngine: this engine cannot search in JSON.
         """
         del column, path, value
         msg = f"{self.name} cannot search by fields of the payload: use the queue's own columns."
         raise UnsupportedByEngine(msg)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """The row is claimed, in the words under which an index finds such rows."""
+        """The condition for claimed rows, written so that an index serves it."""
         return table.c.consumer_id.is_not(None)
 
     def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Nobody holds a message, said so that a pick enters the claim index at its mark."""
+        """The condition for unclaimed rows, so that a claim starts at its place in the index."""
         return consumer_id.is_(None)
 
     # -- statements
 
     def insert(self, table: Table) -> Insert:
-        """An INSERT of the engine's own kind."""
+        """The engine's own INSERT."""
         return insert(table)
 
     def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """Let an INSERT pass over rows whose ``column`` is taken; needs ``conflict_clause``."""
+        """Let an INSERT skip rows whose ``column`` is taken; needs ``conflict_clause``."""
         del column
         return statement
 
     # -- indexes
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        """Define the claim index and, where it is needed, the index on the lease.
+        """Define the claim index and, if needed, the index on the lease.
 
         Args:
             table: the table of the queue's messages.
-            base: what the names of its indexes begin with.
-            sparse: most rows of the table are no live messages.
+            base: prefix of the names of the indexes.
+            sparse: whether most rows of the table are not live messages.
         """
         del sparse
         c = table.c
         Index(f"{base}_claim_ix", c.consumer_id, c.priority, c.available_at, c.id)
 
     def claim_index_hint(self, base: str) -> str | None:
-        """A hint under which a locking pick needs no ORDER BY, because it follows the index."""
+        """A hint with which a locking select follows the claim index and needs no ORDER BY."""
         del base
         return None
 
     def claim_range_hint(self, base: str) -> str | None:
-        """A hint under which a pick enters the claim index at its mark and not at its level."""
+        """A hint with which a claim starts at its watermark in the index, not at its level."""
         del base
         return None
 
     def archive_index_hint(self, base: str) -> str | None:
-        """A hint under which pruning enters the archive's index at the outcome that it prunes."""
+        """A hint with which pruning reads only its outcome in the archive's index."""
         del base
         return None
 
     def rounds_index_hint(self, base: str) -> str | None:
-        """A hint that leads to what rounds hold, where the engine would read the whole table."""
+        """A hint for the index on rounds, if the engine would read the whole table."""
         del base
         return None
 
@@ -171,11 +171,11 @@ class SqlDialect:
 def add_partial_indexes(
     dialect: SqlDialect, table: Table, base: str, *, option: str, sparse: bool
 ) -> None:
-    """Define the claim index of unclaimed rows and the one on the lease of claimed ones.
+    """Define the claim index of unclaimed rows and the lease index of claimed rows.
 
-    The fence must not imply the latter: with ``consumer_id IS NOT NULL`` as its predicate
-    PostgreSQL's planner runs every ack through it, over all dead entries of past claims.
-    ``option`` is what SQLAlchemy calls the condition of an index on that engine.
+    The fence must not imply the condition of the latter. With ``consumer_id IS NOT NULL`` as the
+    condition, PostgreSQL would run every ack through it, over all dead entries of past claims.
+    ``option`` is SQLAlchemy's name for the condition of an index on that engine.
     """
     columns = table.c
     free: ColumnElement[bool] = columns.consumer_id.is_(None)

@@ -1,4 +1,4 @@
-"""Existing tables: a queue's columns in a table of the user's, whose rows are the messages."""
+"""Existing tables: a queue's columns in a user's table, whose rows are the messages."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ ADDED_COLUMNS: Final = (
 
 
 class ExistingTable(QueueTables):
-    """A table of the user's, which holds the live messages and the finished ones.
+    """A user's table, which holds both the live and the finished messages.
 
-    Its columns have the keys that statements know from every queue: ``id`` is the user's primary
-    key, whatever its name. A row is a live message while it is due at some time, or begun and not
-    finished (then it is held). It is a finished one when it is due no more and has ended; else it
-    is no message. The owner of a row may send it by setting ``available_at`` alone.
+    Its columns have the keys of every queue's columns: ``id`` is the user's primary key, whatever
+    its name. A row is a live message if it has a due time, or has a status but is not finished
+    (then it is held). It is a finished message if it is not due any more and has ended. Any other
+    row is not a message. The owner of a row may enqueue it by setting ``available_at`` alone.
     """
 
     has_payloads = False
@@ -68,11 +68,11 @@ class ExistingTable(QueueTables):
 
     @functools.cached_property
     def end_returning(self) -> bool:
-        """The row is updated."""
+        """Whether UPDATE can return ids, because rows are updated."""
         return self.dialect.update_returning
 
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
-        """Labels keep equal names apart."""
+        """As in ``QueueTables``, with labels, because names may be equal."""
         columns = table.c
         absent = dict.fromkeys(("message_key", "kind", "payload"), null())
         special = absent | {"headers": self.dialect.read_payload(columns.headers)}
@@ -84,7 +84,7 @@ class ExistingTable(QueueTables):
         return [*core, *own]
 
     def time(self, table: Table, name: str) -> ColumnElement[Any]:
-        """Defaults fill up what the owner of the row left out."""
+        """As in ``QueueTables``, with defaults for what the owner of the row left out."""
         columns = table.c
         if name not in {"published_at", "scheduled_at"}:
             return columns[name]
@@ -93,28 +93,28 @@ class ExistingTable(QueueTables):
         return given
 
     def due_first(self) -> ColumnElement[Any]:
-        """Now, where the owner of the row did not say."""
+        """As in ``QueueTables``; the present time if the owner of the row gave none."""
         due: ColumnElement[Any] = func.coalesce(self.live.c.scheduled_at, self.dialect.now())
         return due
 
     def live_only(self) -> list[ColumnElement[bool]]:
-        """Those that are due at some time, or begun."""
+        """Rows that have a due time, or were begun."""
         return [or_(self.live.c.available_at.is_not(None), self._begun())]
 
     def finished_only(self) -> list[ColumnElement[bool]]:
-        """Those that ended and are not sent again."""
+        """Rows that ended and are not due again."""
         columns = self.archive.c
         ended = columns.finished_at.is_not(None)
         return [and_(columns.available_at.is_(None), ended, columns.consumer_id.is_(None))]
 
     def never_enqueued(self) -> ColumnElement[bool]:
-        """The row is no message."""
+        """The condition for rows that are not messages."""
         columns = self.live.c
         never_due = columns.available_at.is_(None)
         return and_(columns.status.is_(None), never_due, columns.finished_at.is_(None))
 
     def of_any_outcome(self) -> list[ColumnElement[bool]]:
-        """There is no such index."""
+        """None, because there is no such index."""
         return []
 
     def removal(self, *, archived: bool = False) -> Update:
@@ -125,12 +125,12 @@ class ExistingTable(QueueTables):
         return update(self.live).where(*extent).values(nothing)
 
     def still_live(self) -> Mapping[str, Any]:
-        """It has a status from now on, if it had none."""
+        """Give a row a status if it has none."""
         status = case((self._begun(), self.live.c.status), else_=NOT_ATTEMPTED)
         return {"status": status, "finished_at": None, "outcome": None}
 
     def after_failure(self) -> Mapping[str, Any]:
-        """The status says so."""
+        """The status of a failed attempt."""
         return {"status": ERROR}
 
     def _begun(self) -> ColumnElement[bool]:
@@ -139,7 +139,7 @@ class ExistingTable(QueueTables):
 
 
 def check_column_prefix(prefix: object) -> str:
-    """Let a column prefix pass.
+    """Check a column prefix.
 
     Raises:
         ValueError: it is neither empty nor 1 to 20 lower-case letters, digits and underscores.
@@ -159,13 +159,13 @@ def added_names(prefix: str) -> dict[str, str]:
 
 
 def clashing(columns: Iterable[Column[Any]], prefix: str) -> list[str]:
-    """The columns of a table that an adoption would need the name of; case does not count."""
+    """The columns of a table whose names an adoption would need; case does not count."""
     taken = set(added_names(prefix).values())
     return sorted(column.name for column in columns if column.name.lower() in taken)
 
 
 def primary_key_of(table: Table) -> Column[Any]:
-    """The one whole-number primary key that a table needs for its rows to be messages.
+    """The integer primary key that a table needs to be adopted.
 
     Raises:
         QueueSchemaMismatch: it has none, or one of several columns or of another type.
@@ -192,9 +192,9 @@ def adopted_tables(
     system: SystemTables,
     dialect: SqlDialect,
 ) -> ExistingTable:
-    """Define the tables of a queue that lives in a table of the user's.
+    """Define the tables of a queue in a user's table.
 
-    ``columns`` are all of that table as they were reflected; ``others`` are the names of those that
+    ``columns`` are all reflected columns of that table; ``others`` are the names of those that
     belong to other queues. ``given`` is the user's own definition, for its types and defaults.
     """
     ours = set(added_names(adoption.column_prefix).values())

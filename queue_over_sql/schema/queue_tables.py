@@ -1,7 +1,7 @@
-"""The tables of a queue: its live messages, its archive, and the keys that it remembers.
+"""The tables of a queue: its live messages, its archive, and its deduplication keys.
 
-Times are BIGINT microseconds since the Unix epoch, UTC, so that no time zone of a session or of
-a driver can bend them. Every index and constraint carries its table's name.
+Times are BIGINT microseconds since the Unix epoch, UTC, so that no time zone of a session or driver
+can change them. The name of every index and constraint begins with its table's name.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 RELEASE: Final = "0.1.0"
 """The version of this package."""
 SCHEMA_VERSION: Final = 2
-"""The version of the tables that this release makes, and the newest that it knows."""
+"""The schema version that this release creates, and the newest one that it supports."""
 OLDEST_BESIDE: Final = 1
-"""The oldest version of the tables whose releases may work beside this one, on its tables."""
+"""The oldest schema version whose releases can use the tables of this release."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
-# The longest suffix that a derived name gets; see queue_tables().
+# The longest suffix of a derived name; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
 
 MESSAGE_COLUMNS: Final = (
@@ -77,40 +77,40 @@ MESSAGE_COLUMNS: Final = (
 """The columns of every queue's table, in the order in which the store reads them."""
 
 UNREAD_COLUMNS: Final = ("last_traceback",)
-"""What a message keeps besides, also in the archive, and no claim reads."""
+"""Further columns of messages, also in the archive; no claim reads them."""
 
 _READ_AS_TEXT: Final = frozenset({"payload", "headers"})
 _OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
-"""What an archive has besides ``MESSAGE_COLUMNS``."""
+"""The columns of an archive besides ``MESSAGE_COLUMNS``."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QueueTables:
     """The tables of one queue, and how their rows are its messages.
 
-    So it is where the tables are the queue's own; ``ExistingTable`` answers for a table of the
-    user's. Which of the two it is is decided where they are defined, and asked nowhere else: who
-    depends on it asks for what follows, such as ``has_payloads``.
+    This class serves ordinary queues; the subclass ``ExistingTable`` serves adopted tables. Only
+    the code that defines the tables chooses between them. All other code asks properties, such as
+    ``has_payloads``.
 
     Attributes:
         queue: name of the queue.
         prefix: the table prefix that it was created under.
-        live: the messages that are not finished.
-        archive: the finished ones that are kept.
+        live: the table of the messages that are not finished.
+        archive: the table of the finished messages.
         dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
         system: the shared tables.
-        dialect: what this engine does differently.
-        own_columns: keys of the queue's own columns; of an existing table those of the user's.
-        known_kinds: the kinds that this server claims; empty where it claims whatever there is.
-        temporary: it belongs to a consumer, and is dropped with it.
+        dialect: the differences of this engine.
+        own_columns: keys of the queue's own columns; of an adopted table, the user's columns.
+        known_kinds: the kinds that this server claims; empty: all messages.
+        temporary: whether it belongs to a consumer and is dropped with it.
     """
 
     has_payloads: ClassVar[bool] = True
-    """A message has a key, a kind and a payload; else it is a row of the user's."""
+    """Whether messages have a key, a kind and a payload; otherwise they are the user's rows."""
     ends_in_place: ClassVar[bool] = False
-    """A message that ends stays where it is, and shows how it ended."""
+    """Whether a finished message stays in its row, with its outcome."""
 
     queue: str
     prefix: str
@@ -125,15 +125,15 @@ class QueueTables:
 
     @property
     def base_name(self) -> str:
-        """What the names of the queue's indexes begin with."""
+        """The prefix of the names of the queue's indexes."""
         return self.prefix + self.queue
 
     @functools.cached_property
     def parameters(self) -> dict[str, str]:
-        """What the bind parameter of a column is called, by the column's key.
+        """The names of the bind parameters, by the column's key.
 
-        Own columns go by their place: a driver reads some names otherwise than they are written,
-        and a name of the user's could be one of ours.
+        Own columns have numbered parameters, because drivers change some names, and a user's name
+        could equal one of ours.
         """
         ours = {name: f"p_{name}" for name in MESSAGE_COLUMNS}
         return ours | {key: f"p_c{place}" for place, key in enumerate(self.own_columns)}
@@ -145,11 +145,11 @@ class QueueTables:
 
     @functools.cached_property
     def end_returning(self) -> bool:
-        """The statement that ends messages can return their ids."""
+        """Whether the statement that ends messages can return their ids."""
         return self.dialect.delete_returning
 
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
-        """What a select of messages names, in the order in which rows are read."""
+        """The columns of a select of messages, in the order in which rows are read."""
         core = [
             self.dialect.read_payload(table.c[name]).label(name)
             if name in _READ_AS_TEXT
@@ -159,7 +159,7 @@ class QueueTables:
         return [*core, *[table.c[name] for name in self.own_columns]]
 
     def time(self, table: Table, name: str) -> ColumnElement[Any]:
-        """When a message was published, or is due; never NULL, but for a held one."""
+        """When a message was published or is due; NULL only for the due time of a held one."""
         return table.c[name]
 
     def due_first(self) -> ColumnElement[Any]:
@@ -167,37 +167,37 @@ class QueueTables:
         return self.live.c.scheduled_at
 
     def live_only(self) -> list[ColumnElement[bool]]:
-        """Which rows of ``live`` are live messages, where not all are."""
+        """The conditions for live messages among the rows of ``live``, if needed."""
         return []
 
     def finished_only(self) -> list[ColumnElement[bool]]:
-        """Which rows of ``archive`` are finished messages, where not all are."""
+        """The conditions for finished messages among the rows of ``archive``, if needed."""
         return []
 
     def of_any_outcome(self) -> list[ColumnElement[bool]]:
-        """All outcomes by name, where the index on the archive begins with the outcome."""
+        """A condition with all outcomes, if the index on the archive begins with the outcome."""
         return [self.archive.c.outcome.in_([str(outcome) for outcome in Outcome])]
 
     def removal(self, *, archived: bool = False) -> Delete | Update:
-        """Remove messages for ever; a row of the user's only leaves the queue."""
+        """Permanently remove messages; a row of an adopted table only leaves the queue."""
         return delete(self.archive if archived else self.live)
 
     def still_live(self) -> Mapping[str, Any]:
-        """What an edit writes besides, so that a live message stays one even where it is held."""
+        """Values that an edit must also set, so that a held message stays a live one."""
         return {}
 
     def after_failure(self) -> Mapping[str, Any]:
-        """What a message shows besides after a failed attempt."""
+        """Values that a failed attempt must also set."""
         return {}
 
 
 def may_be_name(name: object) -> bool:
-    """Whether there can be a queue or a topic of this name, of any version."""
+    """Whether a queue or topic of any release can have this name."""
     return isinstance(name, str) and name.isascii() and name.isidentifier()
 
 
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
-    """Let a queue name pass as a plain ``str``, or say what is wrong with it.
+    """Check a queue name and return it as a plain ``str``.
 
     Raises:
         InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, begins with ``over_sql_``,
@@ -232,7 +232,7 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
 
 
 def check_table_prefix(prefix: object) -> str:
-    """Let a table prefix pass.
+    """Check a table prefix.
 
     Raises:
         ValueError: it does not match ``[a-z][a-z0-9_]{0,19}``, or it would let a queue's table
@@ -257,7 +257,7 @@ def queue_tables(
     dialect: SqlDialect,
 ) -> QueueTables:
     """Define the tables of one queue; the name must have been checked."""
-    # A metadata of its own: a queue may be dropped and defined anew with other columns.
+    # Each has its own metadata, because a queue may be dropped and defined again.
     metadata = MetaData(schema=system.metadata.schema)
     table = prefix + queue
     own = _own_columns(columns)
@@ -295,7 +295,7 @@ def queue_tables(
 
 
 def memory_of_keys(base: str, metadata: MetaData, dialect: SqlDialect) -> Table:
-    """Define the table that remembers the keys of finished messages."""
+    """Define the table of the keys of finished messages."""
     return Table(
         f"{base}_dedup_keys",
         metadata,
@@ -308,7 +308,7 @@ def memory_of_keys(base: str, metadata: MetaData, dialect: SqlDialect) -> Table:
 
 
 def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
-    """The columns of a message besides its id, new ones at each call."""
+    """The columns of a message besides its id; new objects at each call."""
     return [
         Column("message_key", dialect.exact_string(KEY_LENGTH)),
         Column("kind", dialect.exact_string(KIND_LENGTH)),
@@ -331,10 +331,10 @@ def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
 
 
 def unread_columns_of(dialect: SqlDialect) -> list[Column[Any]]:
-    """What a message keeps and no claim reads, new ones at each call.
+    """The columns of a message that no claim reads; new objects at each call.
 
-    Tables of an earlier release get them as their last columns, when they are upgraded. A table of
-    the user's gets none.
+    An upgrade adds them to tables of an earlier release as the last columns. Adopted tables do not
+    have them.
     """
     return [Column("last_traceback", dialect.payload_type("text"))]
 

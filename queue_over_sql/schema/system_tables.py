@@ -1,4 +1,4 @@
-"""The system tables: what all queues of a service share."""
+"""The shared tables, which all queues of a service use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HISTORY_COUNTS: Final = (
     *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
     *("released", "claims_lost", "handler_failures"),
 )
-"""What the history counts of each minute, by column."""
+"""The counts per minute in the history, by column."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,17 +44,17 @@ class SystemTables:
     """The tables that all queues of a service share.
 
     Attributes:
-        metadata: of all of them.
-        queues: which queues there are, with their settings.
-        consumers: who is registered, with the last heartbeat.
-        rounds: what durable consumers have opened and not acknowledged.
-        kinds: which kinds of messages each consumer can read.
-        schedules: messages that come again and again.
-        topics: what messages are published to for several queues at once.
-        subscriptions: which queues get which messages of a topic.
-        stages: tables with messages that wait to be published together.
-        commits: which batches were published, so that none is a second time.
-        history: what each process did in each queue and minute.
+        metadata: of all these tables.
+        queues: the queues and their settings.
+        consumers: the registered consumers, with their last heartbeats.
+        rounds: rounds of durable consumers that are open and not acknowledged.
+        kinds: the kinds of messages that each consumer can read.
+        schedules: the schedules.
+        topics: the topics.
+        subscriptions: the subscriptions of queues to topics.
+        stages: the tables of staged writes.
+        commits: the published batches of staged writes, so that none is published twice.
+        history: counts by process, queue and minute.
     """
 
     metadata: MetaData
@@ -71,7 +71,7 @@ class SystemTables:
 
     @property
     def all(self) -> tuple[Table, ...]:
-        """All of them, in the order in which they are created."""
+        """All of them, in the order of their creation."""
         return tuple(self.metadata.tables.values())
 
 
@@ -106,11 +106,11 @@ def _queues(dialect: SqlDialect) -> list[SchemaItem]:
         Column("paused_at", BigInteger),
         Column("discarded_count", BigInteger, nullable=False, server_default="0"),
         Column("edit_count", BigInteger, nullable=False, server_default="0"),
-        # The consumer that a temporary queue belongs to; NULL for a queue that stays.
+        # The consumer that a temporary queue belongs to; NULL for other queues.
         Column("owner_id", name(36)),
         Column("schema_version", Integer, nullable=False),
-        # JSON: which release made that version, and the oldest version that may be used beside it.
-        # NULL where the first one made it, which said nothing.
+        # JSON: the release that made that version, and the oldest compatible version. NULL for
+        # queues of the first release.
         Column("schema_release", Text),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
@@ -127,7 +127,7 @@ def _consumers(dialect: SqlDialect) -> list[SchemaItem]:
         Column("started_at", BigInteger, nullable=False),
         Column("heartbeat_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
-        # A durable consumer outlives its process; the others leave the columns below empty.
+        # A durable consumer outlives its process; others leave the columns below empty.
         Column("durable", SmallInteger, nullable=False, server_default="0"),
         Column("table_prefix", name(PREFIX_LENGTH)),
         Column("queue", name(NAME_LENGTH)),
@@ -145,7 +145,8 @@ def _rounds(dialect: SqlDialect) -> list[SchemaItem]:
         Column("message_limit", BigInteger, nullable=False),
         Column("up_to_id", BigInteger),
         Column("due_by", BigInteger),
-        # NULL until it is claimed, which happens once: then it is what was stamped, even if 0.
+        # NULL until it is claimed, which happens once. Then the number of claimed messages, even if
+        # 0.
         Column("claimed_count", BigInteger),
         PrimaryKeyConstraint("consumer_id", "consumer_round"),
     ]
@@ -168,9 +169,9 @@ def _schedules(dialect: SqlDialect) -> list[SchemaItem]:
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(SCHEDULE_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
-        # JSON: trigger, payload and options. As large as a payload may be.
+        # JSON: trigger, payload and options. It may be as large as a payload.
         Column("definition", dialect.payload_type("text"), nullable=False),
-        # The next instant that has no message yet; NULL when none will ever come.
+        # The first time that has no message yet; NULL if there is none.
         Column("next_at", BigInteger),
         Column("revision", BigInteger, nullable=False, server_default="0"),
         Column("paused_at", BigInteger),
@@ -196,7 +197,7 @@ def _subscriptions(dialect: SqlDialect) -> list[SchemaItem]:
         Column("topic", name(NAME_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("pattern", name(PATTERN_LENGTH), nullable=False),
-        # JSON: the fields of the payload that must fit; NULL for any payload.
+        # JSON: the fields that the payload must have; NULL for any payload.
         Column("filter", dialect.payload_type("text")),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "topic", "queue", "pattern"),
@@ -206,16 +207,16 @@ def _subscriptions(dialect: SqlDialect) -> list[SchemaItem]:
 def _stages(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
-        # Of a table in the same schema.
+        # A table in the same schema.
         Column("name", name(NAME_LENGTH), primary_key=True),
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("writer_id", name(WRITER_LENGTH), nullable=False),
         Column("batch_id", BigInteger, nullable=False),
-        # NULL until all of its messages are there.
+        # NULL until all of its messages are stored.
         Column("message_count", BigInteger),
         Column("created_at", BigInteger, nullable=False),
-        # From then on nobody publishes it any more.
+        # After this time nobody publishes it any more.
         Column("expires_at", BigInteger, nullable=False),
     ]
 
@@ -227,11 +228,11 @@ def _commits(dialect: SqlDialect) -> list[SchemaItem]:
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("writer_id", name(WRITER_LENGTH), nullable=False),
         Column("batch_id", BigInteger, nullable=False),
-        # -1 for a batch as a whole, from 0 on for one part of it.
+        # -1 for a whole batch, 0 and more for its parts.
         Column("part", BigInteger, nullable=False),
         Column("message_count", BigInteger, nullable=False),
         Column("committed_at", BigInteger, nullable=False),
-        # NULL while its batch may still come a second time.
+        # NULL while its batch may still be repeated.
         Column("expires_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "queue", "writer_id", "batch_id", "part"),
         Index("queue_over_sql_commits_ix", "expires_at"),
@@ -250,6 +251,6 @@ def _history(dialect: SqlDialect) -> list[SchemaItem]:
         # Histograms as JSON lists; see observability/history.py.
         Column("waited", Text, nullable=False),
         Column("handled", Text, nullable=False),
-        # By time first: it is read and pruned so.
+        # By time first, because it is read and pruned by time.
         PrimaryKeyConstraint("table_prefix", "minute", "queue", "process"),
     ]

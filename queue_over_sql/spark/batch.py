@@ -1,4 +1,4 @@
-"""``spark.read``: a look at a queue or its archive that claims nothing."""
+"""``spark.read``: reads a queue or its archive without claiming messages."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _LEAST_ID: Final = -(2**63)
 
 @dataclasses.dataclass
 class IdRange(InputPartition):
-    """The messages of a partition: ids from ``first`` to ``last``, both included; None: no end."""
+    """A partition: the ids from ``first`` to ``last``, both included; None: no limit."""
 
     first: int | None
     last: int | None
 
     def of(self, ids: ColumnElement[int]) -> list[ColumnElement[bool]]:
-        """What tells its messages by their ids."""
+        """The condition for its messages, by their ids."""
         bounds = [] if self.first is None else [ids >= self.first]
         return bounds if self.last is None else [*bounds, ids <= self.last]
 
 
 class QueueBatchReader(DataSourceReader):
-    """Reads messages as they are; each partition sees what was committed when it began."""
+    """Reads messages without changes; each partition sees what was committed when it began."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -55,8 +55,8 @@ class QueueBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of ids with about as many messages in each.
 
-        The first and the last have no end, because Spark keeps them for each later look at the
-        same DataFrame, which must find what came meanwhile.
+        The first and the last have no limit, because Spark reuses them for later reads of the same
+        DataFrame, which must find newer messages.
         """
         stretches = stretches_of(self._queue(), archived=self.options.archived)
         if not stretches:
@@ -92,14 +92,14 @@ class QueueBatchReader(DataSourceReader):
 
 
 class QueuePushdownReader(QueueBatchReader):
-    """The same with filters in the database.
+    """As ``QueueBatchReader``, with filters in the database.
 
-    A class of its own, because Spark refuses each read of one that can take filters while its
-    setting for that is off, and off is what it is by default.
+    It is a separate class, because Spark refuses every read of a reader that can take filters while
+    its setting for that is off, which is the default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Keep what the database can check; yield what Spark must check as well."""
+        """Keep the filters that the database can check; yield those that Spark must check."""
         columns = self._columns(self._queue())
         for wanted in filters:
             found = pushed(wanted, columns)
@@ -120,7 +120,7 @@ def check_schema(given: StructType, columns: MessageColumns) -> None:
 
 
 def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
-    """Where the messages of a queue are now, by their ids."""
+    """The ranges of ids of a queue's messages."""
     context = core_of(queue).context
     chosen = store.Chosen(archived, ())
     last = context.run(lambda connection: store.last_id(connection, context.sql, chosen))
@@ -133,13 +133,13 @@ def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
         )
 
     if store.extent_of(context.tables, archived):
-        # Few rows of the table may be such messages, so that a probe could walk over all.
+        # Few rows of the table may be messages, so that a probe could read over all rows.
         first, _ = context.run(functools.partial(probe, start=_LEAST_ID))
         return [] if first is None else [Stretch(first, last, None)]
     return survey(lambda start: context.run(functools.partial(probe, start=start)), last)
 
 
 def partitions_for(stretches: Sequence[Stretch]) -> int:
-    """How many partitions suit so many messages."""
+    """A suitable number of partitions for this many messages."""
     rows = sum(stretch.rows for stretch in stretches)
     return min(_MOST_PARTITIONS, max(1, math.ceil(rows / _ROWS_OF_PARTITION)))

@@ -1,7 +1,7 @@
-"""The columns of a DataFrame of messages, and the SELECT that yields them.
+"""The columns of a DataFrame of messages, and the SELECT that returns them.
 
-Two styles: ``native`` has what a message has; ``kafka`` has the columns of Kafka's connector, so
-that a job written for it needs another format name only.
+There are two styles: ``native`` has the columns of a message. ``kafka`` has the columns of Kafka's
+connector, so that a job for Kafka only needs another format name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ENDS: Final[Mapping[str, DataType]] = {
     "finished_at": TimestampType(),
     "outcome": StringType(),
 }
-# What a live message has only where it is asked for by name: its last failure.
+# Columns of live messages that are read only if they are named: the last failure.
 _ATTEMPT: Final = ("claimed_at", "last_attempt_at", "last_error")
 _KAFKA_HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -59,11 +59,11 @@ _KAFKA_HEADERS: Final = ArrayType(
 
 @dataclasses.dataclass(frozen=True)
 class MessageColumn:
-    """A column of the DataFrame, of a Spark type.
+    """A column of the DataFrame, with a Spark type.
 
-    Its ``source`` is selected for it; None where all messages have the ``constant``. It is
-    ``comparable`` where the database can compare it, and ``exact`` where that says what Spark's
-    comparison says, instead of letting pass more.
+    ``source`` is the selected expression; None if all messages have the ``constant``.
+    ``comparable``: the database can compare it. ``exact``: the comparison gives the same result as
+    Spark's, and does not let more rows pass.
     """
 
     name: str
@@ -83,12 +83,12 @@ class MessageColumns:
 
     @property
     def struct(self) -> StructType:
-        """The schema, as Spark has it."""
+        """The schema as a Spark type."""
         return StructType([StructField(c.name, c.kind) for c in self.columns])
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
-        """The schema, as Arrow has it."""
+        """The schema as an Arrow type."""
         return to_arrow_schema(self.struct, timezone="UTC")
 
     @functools.cached_property
@@ -111,7 +111,7 @@ class MessageColumns:
         return select(*(sources or [self.table.c.id]))
 
     def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add the columns that are the same for all messages."""
+        """Add the columns that are constant for all messages."""
         found = iter(batch.columns)
         arrays = [
             pa.array([column.constant] * batch.num_rows, field.type)
@@ -122,17 +122,17 @@ class MessageColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def find(self, name: str) -> MessageColumn | None:
-        """A column by its name; None where there is none."""
+        """A column by its name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def message_columns(
     queue: Queue, options: MessageOptions, *, archived: bool = False, epoch: int | None = None
 ) -> MessageColumns:
-    """Which columns the messages of a queue have, live or ``archived``.
+    """The columns of a queue's messages, live or ``archived``.
 
-    With the ``epoch`` of the streaming query that reads them that is a column, too. A ValueError
-    tells of an option that names no column, or a style that the queue cannot have.
+    With the ``epoch`` of the streaming query that reads them, it is a column, too. Raises
+    ValueError if an option names an unknown column, or a style that the queue does not support.
     """
     tables = core_of(queue).context.tables
     table = tables.archive if archived else tables.live
@@ -153,15 +153,15 @@ def message_columns(
 def read_batches(
     queue: Queue, columns: MessageColumns, statement: Select[Any], batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
-    """Run a statement made of ``columns.select()`` and yield what it finds, as Spark wants it.
+    """Run a statement of ``columns.select()`` and yield its rows as Spark expects them.
 
-    Nothing of the database's is held once the last batch was taken. A batch is larger than
-    ``batch_bytes`` only where a single row is.
+    After the last batch it holds nothing of the database. A batch is larger than ``batch_bytes``
+    only if a single row is.
     """
     connections = core_of(queue).context.connections
     with connections.reading() as connection:
         read = connections.dialect.columns.read
-        # Who stops in the middle must end the read before its connection.
+        # If the caller stops early, the read must end before its connection is closed.
         with contextlib.closing(read(connection, statement, columns.stored, batch_bytes)) as found:
             for batch in found:
                 yield columns.complete(batch)
@@ -206,14 +206,14 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
         if key == "id":
             continue
         shown = name
-        # Names differ by more than their case in Spark.
+        # In Spark, names must differ by more than case.
         while shown.lower() in taken:
             shown = f"row_{shown}"
         taken.add(shown.lower())
         column = table.c[key]
         kind = from_arrow_type(engine_of(tables).columns.arrow_type(column.type))
         source = engine_of(tables).columns.read_column(column)
-        # A time may be stored in more than one spelling; a text may have a collation.
+        # A time may be stored in several spellings, and a text may have a collation.
         comparable = source is column and not isinstance(kind, TimestampType)
         exact = isinstance(column.type, Integer)
         yield MessageColumn(shown, kind, source, exact=exact, comparable=comparable)

@@ -1,4 +1,4 @@
-"""Where a database is, and the services of this process: one for each, kept while it lives."""
+"""The location of a database, and one service per database in this process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _visits: Final[dict[int, int]] = {}
 
 
 def spare_imports() -> None:
-    """Leave what is imported out of further collections, in a worker of Spark.
+    """Exclude imported modules from garbage collection in a Spark worker.
 
-    A few times only, the last when the tasks before have surely imported all that they need: what
-    is alive then is never looked at again. In any other program that is not for us to decide.
+    It does so only a few times, the last time when earlier tasks have imported everything. Objects
+    alive then are never collected. Other programs must decide this themselves.
     """
     process = os.getpid()
     visits = _visits[process] = _visits.get(process, 0) + 1
@@ -39,7 +39,7 @@ def spare_imports() -> None:
 
 
 def is_worker() -> bool:
-    """Whether this process is one that Spark's daemon of Python workers has forked."""
+    """Whether this process was forked by Spark's daemon of Python workers."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == _DAEMON
 
@@ -49,10 +49,10 @@ _services: Final[dict[Hashable, QueueService]] = {}
 
 
 def url_of(location: Location) -> str:
-    """The URL of a database that is there to be used.
+    """The URL of an existing database.
 
-    SQLite makes an empty one of a path that is mistyped, or that is of another host; here that is
-    ``DatabaseUnavailable``.
+    SQLite would create an empty database for a mistyped path, or a path of another host. Here that
+    raises ``DatabaseUnavailable``.
     """
     text = location.resolve()
     insist_on_file(read_url(text))
@@ -62,7 +62,7 @@ def url_of(location: Location) -> str:
 def service_at(
     location: Location, retry_policies: Mapping[str, type[Any]] | None = None
 ) -> QueueService:
-    """The service of this process on a database; not started, so it is no consumer yet."""
+    """This process's service for a database; not started, so it is not a consumer yet."""
     spare_imports()
     url = url_of(location)
     # A forked worker must not use its parent's connections.
@@ -83,7 +83,7 @@ def service_at(
 
 
 def queue_at(location: Location, name: str) -> Queue:
-    """A queue that exists."""
+    """Open an existing queue."""
     return service_at(location).queue(name)
 
 
@@ -94,7 +94,7 @@ def location_of(
     schema: str | None,
     table_prefix: str,
 ) -> Location:
-    """Where the database is, of what a public function was given: exactly one of the URLs."""
+    """The database's location, from the arguments of a public function: exactly one of the URLs."""
     given = [
         name
         for name, value in (("url", url), ("url_env", url_env), ("url_file", url_file))
@@ -113,7 +113,7 @@ def location_of(
 
 
 def options_of(location: Location) -> dict[str, str]:
-    """The options of the format that name a database."""
+    """The options of the format for a database."""
     options = {
         "url": location.url,
         "urlEnv": location.url_env,
@@ -125,14 +125,14 @@ def options_of(location: Location) -> dict[str, str]:
 
 
 def label_of(location: Location) -> str:
-    """A database in words, without user and password: ``db.example.org:5432/app``."""
+    """A database's name for people, without user and password: ``db.example.org:5432/app``."""
     url = read_url(location.resolve())
     place = shown_place(url) if url.host else url.database or url.drivername
     return place if location.schema is None else f"{place}?schema={location.schema}"
 
 
 def queues_of(service: QueueService, names: Sequence[str] | None) -> list[Queue]:
-    """The queues that are meant: those named, or all."""
+    """The named queues, or all queues."""
     if names is None:
         return service.queues()
     return [service.queue(name) for name in dict.fromkeys(names)]

@@ -1,8 +1,8 @@
-"""Failures of single messages inside a stream: they go back to their queue, the rest goes on.
+"""Failures of single messages in a stream: they are retried while the others are finished.
 
-In ``foreachBatch`` the rows that went well are written, and those that did not are given to
-``settle``: they leave their round, as messages that any worker nacked, so that the ack of the
-round does not end them. A replay of the batch does not see them again.
+``foreachBatch`` writes the successful rows and gives the failed ones to ``settle``. They leave
+their round like nacked messages, so that the ack of the round does not finish them. A replay of the
+batch does not read them again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWNER: Final = "settle"
-# Each list is one transaction under a lock of the consumer's row.
+# Each list is one transaction, which locks the consumer's row.
 _AT_ONCE: Final = 1000
 _SCHEMA: Final = "failed long, settled long"
-# The epoch is that of the query that has read a row: who is replaced meanwhile settles nothing.
+# The epoch of the query that read the row, so that a replaced query settles nothing.
 _STAMP: Final = ("consumer_epoch", "id", "consumer_round")
 
 
@@ -89,7 +89,7 @@ def settle(
     if delay is not None:
         to_microseconds(delay, "delay", zero=True)
     place = location_of(url, url_env, url_file, schema, table_prefix)
-    # Asked here, so that a slip in a name is told before Spark works.
+    # Check it here, so that a wrong name raises before Spark does any work.
     DurableConsumer(queue_at(place, queue), consumer_id, owner=_OWNER)
     reason = "error" if "error" in results.columns else "CAST(NULL AS STRING) AS error"
     failures = results.where("ok IS NOT TRUE").selectExpr(
@@ -109,7 +109,7 @@ def nacking(
     delay: Duration | None,
     retry_policies: Mapping[str, type[Any]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task of Spark runs: batches of stamp and reason in, ``failed, settled`` out."""
+    """The task of Spark: stamps and reasons in, ``failed, settled`` out."""
 
     def nack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,7 +1,7 @@
-"""Filters of Spark as conditions in SQL.
+"""Spark's filters as SQL conditions.
 
-A condition must let pass all that the filter does. Where it lets pass more, because the database
-compares texts in its own way, Spark filters again.
+A condition must let all rows of the filter pass. If it lets more pass, because the database
+compares texts differently, Spark filters again.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ _ORDER: Final[Mapping[type[Filter], Callable[[Any, Any], Any]]] = {
     LessThan: operator.lt,
     LessThanOrEqual: operator.le,
 }
-# More values than this are Spark's to compare.
+# Longer lists of values are compared by Spark.
 _MOST_VALUES: Final = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """A filter in SQL; where it is ``exact``, nothing else passes, and Spark checks no more."""
+    """A filter in SQL. If it is ``exact``, no other rows pass, and Spark need not check again."""
 
     condition: ColumnElement[bool]
     exact: bool
 
 
 def pushed(wanted: Filter, columns: MessageColumns) -> Pushed | None:
-    """What the database can do for a filter; None where it can do nothing."""
+    """The database's part of a filter; None if it can do nothing."""
     if isinstance(wanted, Not):
         inner = pushed(wanted.child, columns)
-        # The opposite of too much would be too little.
+        # The negation of a condition that lets too much pass would drop rows.
         return Pushed(not_(inner.condition), exact=True) if inner and inner.exact else None
     path: tuple[str, ...] = getattr(wanted, "attribute", ())
     column = columns.find(path[0]) if len(path) == 1 else None
     if column is None or not _comparable(column):
         return None
     condition = _condition(wanted, column)
-    # LIKE takes upper and lower case for one in some databases.
+    # LIKE ignores case in some databases.
     exact = column.exact and not isinstance(wanted, StringStartsWith)
     return None if condition is None else Pushed(condition, exact)
 
@@ -85,7 +85,7 @@ def _condition(wanted: Filter, column: MessageColumn) -> ColumnElement[bool] | N
         return source.is_(None)
     if isinstance(wanted, IsNotNull):
         return source.is_not(None)
-    # An application's own way to write values is not Spark's.
+    # An application's own type may store values differently than Spark.
     plain = type_coerce(source, stored_type(source.type))
     if isinstance(wanted, In):
         return _one_of(wanted.value, column, plain)
@@ -102,12 +102,12 @@ def _comparison(
     if isinstance(wanted, EqualTo):
         return _equal(plain, value)
     if isinstance(wanted, EqualNullSafe):
-        # Never unknown, so that its opposite is right as well.
+        # Never NULL, so that its negation is correct, too.
         return _equal(plain, value) & plain.is_not(None)
     if isinstance(wanted, StringStartsWith) and column.exact:
         return plain.startswith(value, autoescape=True)
     compare = _ORDER.get(type(wanted))
-    # Texts have another order in each database.
+    # Databases order texts differently.
     if compare is None or isinstance(column.kind, StringType):
         return None
     found: ColumnElement[bool] = compare(plain, value)
@@ -134,7 +134,7 @@ def _bindable(value: Any, column: MessageColumn) -> Any:
         aware = isinstance(value, dt.datetime) and value.utcoffset() is not None
         return instant_to_microseconds(value, column.name) if aware else None
     if isinstance(kind, StringType):
-        # Some databases refuse a statement with a NUL character in a text.
+        # Some databases refuse a NUL character in a statement.
         return value if isinstance(value, str) and "\0" not in value else None
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole else None

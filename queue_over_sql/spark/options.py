@@ -1,4 +1,4 @@
-"""Options of the format: how their texts are read, and what `.option(name, value)` may say."""
+"""The options of the format: names, and how their texts are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queue_over_sql.settings import check_choice, check_whole
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What to say of a name that is unknown: the nearest known one, and all of them."""
+    """A hint for an unknown name: the nearest known name, or all of them."""
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     hint = f": did you mean {spelled[near[0]]}?" if near else "."
@@ -26,7 +26,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The known names of the option ``columns``, in the order that the user wrote them."""
+    """The names in the option ``columns``, in the user's order."""
     spelled = {name.lower(): name for name in known}
     found: list[str] = []
     for name in wanted:
@@ -41,7 +41,7 @@ def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     return found
 
 
-# -- how texts are read: each reader gets an option's name and text, and raises ValueError
+# -- readers: each gets an option's name and text, and raises ValueError
 
 
 def a_text(name: str, text: str) -> str:
@@ -62,7 +62,7 @@ def a_flag(name: str, text: str) -> bool:
 
 
 def a_count(name: str, text: str) -> int:
-    """A whole number from 1 on; ``_`` may group its digits."""
+    """A whole number of 1 or more; ``_`` may group its digits."""
     try:
         number = int(text.strip())
     except ValueError:
@@ -72,7 +72,7 @@ def a_count(name: str, text: str) -> int:
 
 
 def a_number(name: str, text: str) -> int:
-    """A whole number from 0 on."""
+    """A whole number of 0 or more."""
     try:
         return check_whole(f"option {name}", int(text.strip()), 0, 2**62)
     except ValueError:
@@ -84,7 +84,7 @@ _BYTE_UNITS: Final = {"b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, 
 
 
 def some_bytes(name: str, text: str) -> int:
-    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``; not zero."""
+    """A number of bytes above zero, with or without a unit: ``4MB``, ``512k``, ``65536``."""
     plain = text.strip().lower().replace("ib", "b")
     digits = plain.rstrip("bkmg").strip()
     unit = _BYTE_UNITS.get(plain[len(digits) :].strip() or "b")
@@ -95,7 +95,7 @@ def some_bytes(name: str, text: str) -> int:
 
 
 def some_seconds(name: str, text: str) -> float:
-    """A duration, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``; not zero."""
+    """A duration above zero, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``."""
     plain = text.strip().lower()
     try:
         seconds = float(plain) if plain[-1:].isdigit() else parse_seconds(plain)
@@ -111,7 +111,7 @@ def a_timeout(name: str, text: str) -> float | None:
 
 
 def a_consumer(name: str, text: str) -> str:
-    """What may identify a durable consumer."""
+    """The id of a durable consumer."""
     try:
         return check_consumer_id(text.strip())
     except ValueError:
@@ -120,7 +120,7 @@ def a_consumer(name: str, text: str) -> str:
 
 
 def a_writer(name: str, text: str) -> str:
-    """A name of a writer."""
+    """The name of a writer."""
     found = a_text(name, text)
     if len(found) > WRITER_LENGTH:
         msg = f"option {name} must be at most {WRITER_LENGTH} characters long"
@@ -140,7 +140,7 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def names(name: str, text: str) -> tuple[str, ...]:
-    """Names with commas between them, at least one."""
+    """One or more names, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
         msg = f"option {name} is empty"
@@ -148,7 +148,7 @@ def names(name: str, text: str) -> tuple[str, ...]:
     return found
 
 
-# -- what may be said
+# -- options
 
 
 ALIASES: Final = {
@@ -157,12 +157,12 @@ ALIASES: Final = {
     "maxoffsetspertrigger": "maxmessagespertrigger",
     "maxrecordsperpartition": "messagesperpartition",
 }
-"""Other names of options, lower-case: those of Kafka's connector."""
+"""Alternative names of options in lower case: those of Kafka's connector."""
 
 _KAFKAS: Final = frozenset(
     {"startingoffsets", "endingoffsets", "minpartitions", "groupidprefix", "assign"}
 )
-"""Options of Kafka's connector that mean nothing here."""
+"""Options of Kafka's connector that have no meaning here."""
 
 _SPARKS_OWN: Final = frozenset(
     {"checkpointlocation", "path", "outputmode", "queryname", "querytimeout"}
@@ -170,15 +170,15 @@ _SPARKS_OWN: Final = frozenset(
 """Options that Spark itself adds or reads."""
 
 _PLACES_OF_FILES: Final = frozenset("/\\:.")
-"""What stands in the path of a folder, and in no name of a queue."""
+"""Characters of folder paths that no queue name has."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where a queue's database is, without looking at it yet.
+    """The location of a queue's database; nothing is read yet.
 
-    A password that stands in ``url`` travels to the executors with the query; one that is named
-    by ``url_env`` or ``url_file`` is read where it is used, and must be there.
+    A password in ``url`` is sent to the executors with the query. With ``url_env`` or ``url_file``
+    each executor reads it, so it must exist there.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
@@ -188,7 +188,7 @@ class Location:
     table_prefix: str = "queue_"
 
     def resolve(self) -> str:
-        """The URL; raises ValueError where this host does not have the variable or the file."""
+        """The URL; raises ValueError if this host does not have the variable or the file."""
         if self.url is not None:
             return self.url
         if self.url_env is not None:
@@ -209,7 +209,7 @@ class Location:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """What every use of the format needs: databases by their labels, and the queue in each.
+    """The options of every use of the format: databases by their labels, and the queue.
 
     A single database has the label "".
     """
@@ -226,11 +226,11 @@ class QueueOptions:
         *,
         others: Sequence[type[QueueOptions]] = (),
     ) -> Self:
-        """Read what Spark hands over, where options of other uses of the format may be among them.
+        """Read the options from Spark, which may include options of other uses of the format.
 
         Raises:
-            ValueError: an option is unknown, missing or has no sensible value; the text names it
-                as the user writes it.
+            ValueError: an option is unknown, missing or invalid; the message uses the user's
+                spelling.
         """
         given = _canonical(options, cls, others)
         values: dict[str, Any] = {"locations": _locations(given), "queue": _queue(given)}
@@ -244,7 +244,7 @@ class QueueOptions:
 
     @property
     def location(self) -> Location:
-        """The only database; raises ValueError where there are several."""
+        """The only database; raises ValueError if there are several."""
         if len(self.locations) != 1:
             msg = (
                 "option urls names several databases, but only a stream can read several: make a "
@@ -255,7 +255,7 @@ class QueueOptions:
 
 
 def option(read: Callable[[str, str], Any], *, default: Any) -> Any:
-    """A field of an options class: how its text is read, and what holds without it."""
+    """A field of an options class, with its reader and its default."""
     return dataclasses.field(default=default, metadata={"read": read})
 
 
@@ -264,9 +264,9 @@ SchemaStyle = Literal["native", "kafka"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MessageOptions(QueueOptions):
-    """What decides which columns a message has, and how large an Arrow batch becomes, about.
+    """The columns of messages, and the approximate size of an Arrow batch.
 
-    ``columns`` chooses some, since Spark does not tell a source which ones it needs.
+    ``columns`` selects columns, because Spark does not tell a source which ones it needs.
     """
 
     schema_style: SchemaStyle = option(one_of("native", "kafka"), default="native")
@@ -277,13 +277,12 @@ class MessageOptions(QueueOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadOptions(MessageOptions):
-    """What ``spark.read`` reads.
+    """The options of ``spark.read``.
 
     Attributes:
-        num_partitions: into how many ranges of ids the messages are cut; None for one per about
-            250,000 messages.
-        pushdown: let the database filter. Spark's setting
-            ``spark.sql.python.filterPushdown.enabled`` must then be true.
+        num_partitions: the number of ranges of ids; None: one for about each 250,000 messages.
+        pushdown: whether the database filters. This needs Spark's setting
+            ``spark.sql.python.filterPushdown.enabled``.
     """
 
     used_by: ClassVar[str] = "batch reads (spark.read)"
@@ -294,30 +293,31 @@ class ReadOptions(MessageOptions):
 
     @property
     def archived(self) -> bool:
-        """Whether the archive is meant."""
+        """Whether to read the archive."""
         return self.table == "archive"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamOptions(MessageOptions):
-    """How a stream claims.
+    """The options of a stream.
 
     Attributes:
-        consumer_id: who claims: the same for each start of one query, and of no other query.
-        max_messages_per_trigger: the most a micro-batch takes of all databases together: what is
-            claimed in one transaction by a driver, and acknowledged in one.
-        claim_mode: ``executor``: the tasks claim, side by side; ``driver``: the driver claims
-            before the batch starts, strictly oldest first; ``auto``: executors where the
-            database can skip locked rows.
-        poll_interval: how long an empty answer holds, in seconds.
-        on_ack: ``delete`` or ``archive`` what is done; ``queue`` for what the queue's setting says.
-        consumer_timeout: how long the claims are kept for a query that does not run, in seconds;
-            None for ever.
-        fail_on_data_loss: fail where the checkpoint and the queue do not fit, instead of going on
-            from the queue.
-        include_epoch: whether there is a column ``consumer_epoch``, which ``settle`` needs: which
-            life of the query has read a row, so another one at a replay.
-        reconnect_timeout: how long a database may be away before the query fails, in seconds.
+        consumer_id: the consumer; the same at each start of one query, and different for others.
+        max_messages_per_trigger: the largest number of messages of a micro-batch, from all
+            databases together. A driver claims and acknowledges them in one transaction each.
+        claim_mode: ``executor``: the tasks claim in parallel. ``driver``: the driver claims before
+            the batch starts, strictly oldest first. ``auto``: executors if the database can skip
+            locked rows.
+        poll_interval: how long an empty answer is valid, in seconds.
+        on_ack: ``delete`` or ``archive`` finished messages; ``queue``: as the queue's setting says.
+        consumer_timeout: how long claims are kept for a query that does not run, in seconds; None:
+            forever.
+        fail_on_data_loss: whether to fail if the checkpoint and the queue do not match, instead of
+            continuing with the queue.
+        include_epoch: whether to add the column ``consumer_epoch``, which ``settle`` needs. It
+            identifies the run of the query that read a row, so a replay has another one.
+        reconnect_timeout: how long a database may be unavailable before the query fails, in
+            seconds.
     """
 
     used_by: ClassVar[str] = "streams (spark.readStream)"
@@ -347,22 +347,22 @@ class StreamOptions(MessageOptions):
 
     @property
     def ending(self) -> str | None:
-        """What ``DurableConsumer`` is told to do with what is done; None for the queue's way."""
+        """The argument ``on_ack`` of ``DurableConsumer``; None for the queue's setting."""
         return None if self.on_ack == "queue" else self.on_ack
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteOptions(QueueOptions):
-    """What may be said where a queue is written.
+    """The options of a write.
 
     Attributes:
-        commit_mode: ``atomic``: a batch is published as a whole and once; ``task``: each task
-            publishes its part, which is quicker and may publish parts of a repeated batch again.
-        on_conflict: what becomes of a message whose key is taken, as in ``publish``.
-        writer_id: who writes; what it has written under one ``batch_id`` is not written again.
-            Without it a stream goes by its query's id, and each job is a writer of its own.
+        commit_mode: ``atomic``: a batch is published as a whole and once. ``task``: each task
+            publishes its part, which is faster but may publish parts of a repeated batch again.
+        on_conflict: what to do if a key is taken, as in ``publish``.
+        writer_id: the writer. A ``batch_id`` that it has written is not written again. Default: the
+            query's id in a stream; otherwise each job is a writer of its own.
         batch_id: the number of the batch in ``foreachBatch``.
-        stage_ttl: how long, in seconds, what was staged waits for the driver.
+        stage_ttl: how long staged messages wait for the driver, in seconds.
     """
 
     used_by: ClassVar[str] = "sinks (write, writeStream)"
@@ -383,7 +383,7 @@ _USES: Final = (ReadOptions, StreamOptions, WriteOptions)
 
 
 def camel(name: str) -> str:
-    """A field's name as an option is written: ``maxMessagesPerTrigger``."""
+    """A field's name in the spelling of options: ``maxMessagesPerTrigger``."""
     first, *others = name.split("_")
     return first + "".join(other.capitalize() for other in others)
 
@@ -392,13 +392,13 @@ _PLACES: Final = ("url", "urls", "urlEnv", "urlFile", "schema", "tablePrefix", "
 
 
 def known_names(options: type[QueueOptions]) -> list[str]:
-    """The options of a use of the format as they are written."""
+    """The options of a use of the format, in their spelling."""
     own = [camel(f.name) for f in dataclasses.fields(options) if "read" in f.metadata]
     return [*_PLACES, *own]
 
 
 def gives_any_of(options: Mapping[str, str], use: type[QueueOptions]) -> bool:
-    """Whether there are options that only this use of the format has, under any of their names."""
+    """Whether an option is given that only this use of the format has, under any of its names."""
     given = {ALIASES.get(name.lower(), name.lower()) for name in options}
     return not given.isdisjoint(_own_names(use))
 
@@ -427,9 +427,9 @@ def _canonical(
 
 
 def _with_path(options: Mapping[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Take what stands in ``load(…)``, ``save(…)`` and ``start(…)`` for the queue's name.
+    """Use the argument of ``load(…)``, ``save(…)`` and ``start(…)`` as the queue's name.
 
-    Spark gives a path to each table of its catalog, too: that of a folder, which is no name.
+    Spark also gives a path to each table of its catalog: that of a folder, which is ignored.
     """
     path = next((text.strip() for name, text in options.items() if name.lower() == "path"), "")
     if not path or not _PLACES_OF_FILES.isdisjoint(path):
@@ -466,7 +466,7 @@ def _unknown(
             "it out."
         )
     lists = [f"Valid options: {', '.join(sorted(known_names(use)))}."]
-    # What an option might belong to is only known when Spark reads or writes.
+    # Which option it belongs to is known only when Spark reads or writes.
     for other in others:
         more = sorted({*known_names(other)} - {*known_names(use)})
         lists.append(f"Only for {other.used_by}: {', '.join(more)}.")
@@ -497,7 +497,7 @@ def _locations(given: Mapping[str, str]) -> dict[str, Location]:
 
 
 def labels_of(urls: Sequence[str]) -> dict[str, str]:
-    """Databases by what tells them apart: host, port and database, without user and password."""
+    """Labels for databases: host, port and database, without user and password."""
     from queue_over_sql.dialects.engines import read_url, shown_place
 
     labels = {shown_place(read_url(url)): url for url in urls}

@@ -1,9 +1,9 @@
 """Ranges of ids with about as many messages in each, found by a few probes of the index.
 
-Ids of live messages are far apart where old messages wait for a retry, and dense where new ones
-come in, so equal ranges of ids would leave most partitions empty. A probe tells where the next
-message is and how far it is from there to the thousandth after it; the stretch that seems to hold
-the most is halved until the probes are used up.
+Ids of live messages are sparse where old messages wait for a retry, and dense where new ones
+arrive, so equal ranges of ids would leave most partitions empty. A probe finds the next message and
+the distance of ids to the thousandth one after it. The range with the most messages by estimate is
+split until no probe is left.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 PROBE_ROWS: Final = 1_000
-"""How far a probe looks: from a message to the one that comes so many after it."""
+"""The distance of a probe in messages."""
 
 _MOST_PROBES: Final = 24
 
 Probe = Callable[[int], tuple[int | None, int | None]]
-"""From an id on: the id of the first message, and that of the one ``PROBE_ROWS`` after it."""
+"""Returns the id of the first message from an id on, and of the one ``PROBE_ROWS`` after it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Messages from ``first``, which is there, up to ``last``: none of it has a larger id.
+    """Messages from ``first``, which exists, up to at most ``last``.
 
-    ``spread`` is how many ids ``PROBE_ROWS`` messages take at its beginning; None where there are
+    ``spread`` is how many ids ``PROBE_ROWS`` messages span at its beginning; None if there are
     fewer messages.
     """
 
@@ -35,7 +35,7 @@ class Stretch:
 
     @property
     def rows(self) -> float:
-        """About how many messages it has."""
+        """The estimated number of messages."""
         ids = self.last - self.first + 1
         if self.spread is None or self.spread > ids:
             return min(PROBE_ROWS / 2, ids)
@@ -43,12 +43,12 @@ class Stretch:
 
     @property
     def divisible(self) -> bool:
-        """Whether a closer look may tell more."""
+        """Whether another probe may tell more."""
         return self.spread is not None and self.last - self.first > PROBE_ROWS
 
 
 def survey(probe: Probe, last: int) -> list[Stretch]:
-    """Where the messages up to an id are; nothing where there are none."""
+    """Estimate where the messages up to an id are; empty if there are none."""
     found = _look(probe, 0, last)
     stretches = [] if found is None else [found]
     for _ in range(_MOST_PROBES if stretches else 0):
@@ -61,7 +61,7 @@ def survey(probe: Probe, last: int) -> list[Stretch]:
 
 
 def bounds(stretches: Sequence[Stretch], parts: int) -> list[tuple[int, int]]:
-    """Cut the messages into at most so many ranges of ids, both ends included, of equal weight."""
+    """Split the messages into at most so many ranges of ids, both ends included, of equal size."""
     share = sum(stretch.rows for stretch in stretches) / parts
     starts, passed = [stretches[0].first], 0.0
     for stretch in stretches:

@@ -1,4 +1,4 @@
-"""What Spark's errors say: their reason, of the pages of stacks and plans that come with it."""
+"""The reasons of Spark's errors, without stacks and plans."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _RAISED: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?")
-# What Spark adds to the last line of Python's words.
+# Spark's additions to the last line of Python's text.
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Raised:
-    """An exception of Python as the last line of its traceback tells it.
+    """A Python exception, from the last line of its traceback.
 
-    Its ``kind`` is the class, with its module unless it is a builtin: ``ValueError``.
+    ``kind`` is the class, with its module unless it is a builtin: ``ValueError``.
     """
 
     kind: str
@@ -28,17 +28,17 @@ class Raised:
 
 
 def raised_in_python(error: BaseException) -> Raised | None:
-    """The exception that ends the last traceback of Python inside Spark's error, if there is one.
+    """The exception of the last Python traceback in Spark's error; None if there is none.
 
-    Spark puts the head of a traceback at the end of a line of its own, and stacks of the JVM, plans
-    and the state of threads behind its end.
+    Spark puts the head of a traceback at the end of one of its own lines. After its end there are
+    JVM stacks, plans and thread states.
     """
     lines = str(error).splitlines()
     heads = [number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     if not heads:
         return None
     for line in lines[heads[-1] + 1 :]:
-        # Frames and their source lines are indented; the first line that is not ends them.
+        # Frames and their source lines are indented; the first other line ends them.
         if line[:1].isspace() or not line:
             continue
         found = _RAISED.fullmatch(line)
@@ -49,11 +49,11 @@ def raised_in_python(error: BaseException) -> Raised | None:
 
 
 def in_short(error: BaseException) -> str:
-    """What Spark's error says, in one line."""
+    """Spark's error in one line."""
     raised = raised_in_python(error)
     if raised is not None:
         return str(raised)
-    # Py4J begins its second line, which has the reason, with a colon.
+    # Py4J has the reason in the second line, after a colon.
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("at ", "File ", "Caused by", "Driver"))]
     java = [line for line in told if "Exception: " in line]

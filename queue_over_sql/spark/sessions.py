@@ -1,4 +1,4 @@
-"""A Spark session that is set up for this machine, its Java and this Python."""
+"""A Spark session that is configured for this machine, its Java and this Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GET_ONE: Final = (
     "Get one with apt-get install openjdk-17-jre-headless, or with "
     "the extra spark-jre of queue-over-sql, or set JAVA_HOME to a Java home."
 )
-# Spark asks for a module that the runtime of the package was built without.
+# Spark asks for a module that the runtime of the package does not have.
 _SHIM: Final = """\
 #!/bin/sh
 for argument do
@@ -50,14 +50,14 @@ class JavaMissing(QueueError, RuntimeError):
 
 
 class Java(NamedTuple):
-    """A Java runtime: its home, and its version (None when it does not say)."""
+    """A Java runtime: its home, and its version (None if it does not say)."""
 
     home: Path
     version: int | None
 
     @property
     def fits(self) -> bool:
-        """Whether Spark can run on it, as far as it says."""
+        """Whether Spark can run on it, as far as its version says."""
         return self.version is None or self.version >= OLDEST_JAVA
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Java(NamedTuple):
 
 
 def find_java() -> Path:
-    """The home of a Java that Spark can run on, to be set as ``JAVA_HOME``, or ``JavaMissing``."""
+    """The home of a Java for Spark, to use as ``JAVA_HOME``; raises ``JavaMissing``."""
     named = os.environ.get("JAVA_HOME")
     if named:
         return _java_named(Path(named)).home
@@ -82,7 +82,7 @@ def find_java() -> Path:
 
 
 def shim_for(home: Path) -> Path:
-    """A Java home that starts another without the argument that it cannot take, for so long."""
+    """A temporary Java home that starts another Java without an argument that it does not know."""
     return _shim_of_process(home, os.getpid())
 
 
@@ -156,7 +156,7 @@ def _says(program: Path) -> str:
 
 OLDEST_SPARK: Final = (4, 2)
 
-# A task that fails is tried again, as in a cluster; Spark alone gives up at the first failure.
+# Retry failed tasks, as a cluster does; local Spark gives up at the first failure.
 _LOCAL_MASTER: Final = "local[*,3]"
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -205,13 +205,13 @@ def session(
     if remote is None:
         return builder.getOrCreate()
     made = builder.remote(remote).getOrCreate()
-    # The server need not have looked for it.
+    # The server may not have looked for the format.
     register(made)
     return made
 
 
 def check_spark() -> None:
-    """Refuse a PySpark that does not have the data source API that is needed."""
+    """Refuse a PySpark without the needed data source API."""
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if version < OLDEST_SPARK:
         needed = ".".join(map(str, OLDEST_SPARK))
@@ -241,11 +241,11 @@ def _defaults(master: str | None, remote: str | None, asked: Mapping[str, str]) 
         return {}
     where = remote or master or asked.get("spark.master") or _LOCAL_MASTER
     if "PYSPARK_GATEWAY_PORT" in os.environ or (remote or "").startswith("sc://"):
-        # The other side was set up when it was started.
+        # A Connect server was configured when it was started.
         return {} if master is None else {"spark.master": master}
     os.environ["JAVA_HOME"] = str(find_java())
     if "spark.pyspark.python" not in asked:
-        # Otherwise the workers run whatever python3 is on the PATH, without what is needed here.
+        # Otherwise the workers run some python3 of the PATH, without the needed packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     defaults: dict[str, str] = {} if remote else {"spark.master": where}
     if where.startswith("local"):

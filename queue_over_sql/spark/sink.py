@@ -1,4 +1,4 @@
-"""The sink: a DataFrame or a stream into a queue."""
+"""The sink: writes a DataFrame or a stream to a queue."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queues.context import QueueContext
 
-# What a task writes at once: each is a transaction, which must neither be small nor last.
+# The messages of a transaction of a task: not too few and not too many.
 _CHUNK_BYTES: Final = 16 * 2**20
-# What a task sends to the driver instead of making a table for it.
+# A task with fewer bytes sends them to the driver instead of creating a table.
 _INLINE_BYTES: Final = 256 * 2**10
-# How long the batch of a job is known that can never come again, except by a straggling task.
+# How long to remember the batch of a job; only a straggling task could repeat it.
 _JOB_SECONDS: Final = 86_400.0
 _APART: Final = "To set such rows aside, use queue_over_sql.spark.load(…, rejected=…)."
 
 
 @dataclasses.dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: whose part it wrote, and where the messages are.
+    """A task's message to the driver: its part, and where the messages are.
 
-    Few are in ``content``, as a stream of Arrow's; many are staged; neither where there are none.
+    Few messages are in ``content``, as an Arrow stream; many are staged. Without messages it has
+    neither.
     """
 
     batch: BatchName
@@ -55,7 +56,7 @@ class Written(WriterCommitMessage):
 
 
 class QueueSink:
-    """What both writers do; pickled to each task."""
+    """The common part of both writers; pickled to each task."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -65,11 +66,11 @@ class QueueSink:
     def write_part(
         self, batches: Iterator[pa.RecordBatch], batch: BatchName, keep: float | None
     ) -> Written:
-        """Write one task's messages, so that the driver, or this itself, can publish them."""
+        """Write one task's messages, so that the driver or this task can publish them."""
         publisher, context = self._publisher_and_context()
         if self._options.atomic and publisher.is_published(batch):
             for _ in batches:
-                # Spark wants its input to be taken.
+                # Spark requires that its input is read.
                 pass
             return Written(batch)
         encoder = Encoder(context, self._plans)
@@ -79,14 +80,14 @@ class QueueSink:
         in_memory = InMemoryBatch(encoder.columns, encoded)
         with contextlib.closing(in_memory), _in_words_of_options():
             if in_memory.rows:
-                # A plain job never comes again; only its tasks may, with the same partitions.
+                # A plain job is never repeated, only its tasks, with the same partitions.
                 part = _part_of(in_memory) if keep is None else _partition()
                 name = dataclasses.replace(batch, part=part)
                 publisher.publish(name, [], in_memory=in_memory, keep=keep)
         return Written(batch)
 
     def publish(self, messages: Sequence[Any], keep: float | None) -> None:
-        """Publish what all tasks of a batch have written, as a whole and once."""
+        """Publish the messages of all tasks of a batch, as a whole and once."""
         written = [message for message in messages if isinstance(message, Written)]
         staged = [each.staged for each in written if each.staged is not None]
         contents = [each.content for each in written if each.content is not None]
@@ -100,10 +101,10 @@ class QueueSink:
             publisher.publish(written[0].batch, staged, in_memory=in_memory, keep=keep)
 
     def discard(self, messages: Sequence[Any], batch: BatchName | None = None) -> None:
-        """Drop what the tasks of a batch have staged that will not be published.
+        """Drop staged messages of a batch that will not be published.
 
-        With ``batch``, that of tasks as well that have not ended; only where nobody else can be at
-        it.
+        With ``batch``, also those of tasks that have not ended; only if no other process can be
+        writing the batch.
         """
         publisher, _ = self._publisher_and_context()
         if batch is not None:
@@ -157,7 +158,7 @@ class QueueBatchWriter(DataSourceArrowWriter):
                 "option batchId requires writerId, because batch numbers are unique only per writer"
             )
             raise ValueError(msg)
-        # Made once, so that all tasks of the job have the same.
+        # Created once, so that all tasks of the job have the same.
         writer = given.writer_id or f"job-{uuid.uuid4().hex}"
         self._batch = BatchName(writer, given.batch_id or 0, WHOLE)
         self._keep = None if given.writer_id else _JOB_SECONDS
@@ -167,11 +168,11 @@ class QueueBatchWriter(DataSourceArrowWriter):
         return self._sink.write_part(iterator, self._batch, self._keep)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish, on the driver, once all partitions are written."""
+        """Publish on the driver, when all partitions are written."""
         self._sink.publish(messages, self._keep)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave nothing behind, where a partition failed for good."""
+        """Remove everything after a partition failed for good."""
         self._sink.discard(messages, None if self._keep is None else self._batch)
 
 
@@ -191,7 +192,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition of a micro-batch, on an executor."""
-        # Only tasks are told which query they belong to, so the driver learns it from them.
+        # Only tasks know the query's id, so the driver learns it from them.
         query = self._writer_id or _property("sql.streaming.queryId")
         number = int(_property("streaming.sql.batchId"))
         return self._sink.write_part(iterator, BatchName(query, number), None)
@@ -201,7 +202,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._sink.publish(messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Leave nothing of a failed micro-batch behind."""
+        """Remove everything of a failed micro-batch."""
         self._sink.discard(messages)
 
 
@@ -212,7 +213,7 @@ def _told(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @contextlib.contextmanager
 def _in_words_of_options() -> Iterator[None]:
-    """Let an error say what helps at the sink, where it speaks of ``publish``."""
+    """Replace advice about ``publish`` in an error by advice about options."""
     try:
         yield
     except DuplicateKey as error:
@@ -249,11 +250,11 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def _part_of(in_memory: InMemoryBatch) -> int:
-    """The number of a part that may be written again: another one where its rows are others.
+    """The number of a part that may be written again; it depends on the part's rows.
 
-    A repeated batch may be cut into other partitions. By the number of a partition alone, messages
-    would be taken for published that are not. The order of rows does not count, which may differ
-    after a shuffle.
+    A repeated batch may have other partitions. Partition numbers alone would make unpublished
+    messages look published. The order of rows does not count, because it may change after a
+    shuffle.
     """
     found = _hashed(_partition())
     for batch in in_memory:

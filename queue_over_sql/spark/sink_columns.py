@@ -1,4 +1,4 @@
-"""From the columns of a DataFrame to those of a queue, checked as `publish` checks them."""
+"""Converts the columns of a DataFrame to those of a queue, with the checks of `publish`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _ACCEPTED: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "lease": (_DURATION, "seconds, or an interval of days to seconds"),
     "max_attempts": ((spark.IntegralType,), "a whole number"),
 }
-"""The columns that every queue takes, and which types each may have."""
+"""The columns that every queue accepts, and their types."""
 
 _NUMBER: Final = (spark.NumericType,)
 _OWN: Final[tuple[tuple[type[Any], tuple[type, ...], str], ...]] = (
@@ -74,9 +74,9 @@ _OWN: Final[tuple[tuple[type[Any], tuple[type, ...], str], ...]] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """What becomes of one column of a DataFrame, of the name ``source``.
+    """How to convert the column ``source`` of a DataFrame.
 
-    Its ``role`` is what it is of a message, a key of the accepted ones, or a queue's own column.
+    ``role`` is a key of the accepted columns, or a queue's own column.
     """
 
     source: str
@@ -85,7 +85,7 @@ class ColumnPlan:
 
 
 def plan_of(schema: spark.StructType, tables: QueueTables) -> tuple[ColumnPlan, ...]:
-    """Find out what each column of a DataFrame is; a ValueError or TypeError names a wrong one."""
+    """Find the role of each column of a DataFrame; ValueError or TypeError names a wrong one."""
     plans = [_plan(field, tables) for field in schema.fields]
     found: dict[str, str] = {}
     for plan in plans:
@@ -160,7 +160,7 @@ def _misfit(field: spark.StructField, expected: str) -> str:
 
 _SECOND: Final = 1_000_000
 _LONGEST_US: Final = 365_250 * 86_400 * _SECOND
-# Python reads JSON that is nested less deeply than this in any case.
+# Python can always read JSON with fewer nested levels than this.
 _DEPTH: Final = 400
 _LARGEST_ATTEMPTS: Final = 2**31 - 1
 _STORED: Final = {
@@ -177,7 +177,7 @@ _STORED: Final = {
 
 
 class Encoder:
-    """Encodes the batches of one partition for one queue; ``columns`` are those that come out."""
+    """Encodes the batches of one partition for one queue; ``columns`` are the resulting columns."""
 
     def __init__(self, context: QueueContext, plans: Sequence[ColumnPlan]) -> None:
         self._plans = plans
@@ -202,7 +202,7 @@ class Encoder:
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Check the next batch and encode it.
 
-        Raises what ``publish`` does; the text names the first row that cannot be published.
+        Raises as ``publish`` does; the message names the first row that cannot be published.
         """
         encoded = [
             self._own(column, plan.role) if plan.own else self._encoders[plan.role](column)
@@ -314,7 +314,7 @@ class Encoder:
         if isinstance(kind, Float):
             return column.cast(pa.float64())
         if isinstance(kind, DateTime) and not kind.timezone:
-            # As Spark has it, in UTC: what a column without a time zone should hold.
+            # As Spark stores it, in UTC, for columns without a time zone.
             return column.cast(pa.timestamp("us"))
         return column.cast(pa.date32()) if isinstance(kind, Date) else column
 

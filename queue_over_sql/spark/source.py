@@ -1,4 +1,4 @@
-"""The format ``queue_over_sql``: which reader or writer serves which use of it."""
+"""The format ``queue_over_sql``: the reader or writer for each use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QueueDataSource(DataSource):
-    """Queues as a data source of Spark; used by the name ``queue_over_sql``."""
+    """Queues as a data source of Spark, under the name ``queue_over_sql``."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,17 +29,19 @@ class QueueDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the queue's messages.
 
-        What is wrong in an option is told here, where the user stands: by ``load()``.
+        Invalid options raise here, in the user's call of ``load()``.
 
         Raises:
-            ValueError: an option is unknown or missing, or has no sensible value.
-            UnsupportedByEngine: the database cannot do what one asks for.
-            QueueNotFound, DatabaseUnavailable: as their names say.
+            ValueError: an option is unknown, missing or invalid.
+            UnsupportedByEngine: the database does not support an option.
+            QueueNotFound, DatabaseUnavailable: the queue does not exist, or the database cannot be
+                reached.
         """
         from queue_over_sql.spark.columns import message_columns
         from queue_over_sql.spark.stream.parts import check_claim_mode, consumer_at
 
-        # Spark does not say here whether it will read a batch or a stream; it writes without this.
+        # Spark does not say here whether it will read a batch or a stream. A write does not call
+        # this.
         options = ReadOptions.parse(self.options, others=(StreamOptions,))
         location, epoch = next(iter(options.locations.values())), None
         if gives_any_of(self.options, StreamOptions):
@@ -50,14 +52,14 @@ class QueueDataSource(DataSource):
         return message_columns(queue, options, archived=options.archived, epoch=epoch).struct
 
     def reader(self, schema: StructType) -> QueueBatchReader:
-        """Look at a queue or its archive."""
+        """The reader of a queue or its archive."""
         from queue_over_sql.spark.batch import QueueBatchReader, QueuePushdownReader
 
         options = ReadOptions.parse(self.options)
         return (QueuePushdownReader if options.pushdown else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
-        """Consume a queue as a stream."""
+        """The reader that consumes a queue as a stream."""
         from queue_over_sql.spark.stream.reader import QueueStreamReader
 
         del schema
@@ -67,13 +69,13 @@ class QueueDataSource(DataSource):
             return QueueStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueBatchWriter:
-        """What writes a DataFrame to a queue."""
+        """The writer of a DataFrame to a queue."""
         from queue_over_sql.spark.sink import QueueBatchWriter
 
         return QueueBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802
-        """What writes a stream to a queue."""
+        """The writer of a stream to a queue."""
         from queue_over_sql.spark.sink import QueueStreamWriter
 
         return QueueStreamWriter(dict(self.options), schema, overwrite=overwrite)

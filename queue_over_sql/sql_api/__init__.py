@@ -1,6 +1,6 @@
 """The SQL API: database functions and procedures, for clients in any language.
 
-``service.sql_api`` installs them; ``docs/sql-api.md`` lists them.
+``service.sql_api`` installs them; ``docs/sql-reference.md`` lists them.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class SqlApi:
         there, others = self._run(dropped)
         if others:
             return there
-        # Nobody can claim any more, so what is given back now is all that there was.
+        # No client can claim any more, so this releases all their messages.
         for queue in self._parts.catalog.all():
             count = core_of(queue).release_all(registrations.SQL_CLIENTS)
             if count:
@@ -111,7 +111,7 @@ class SqlApi:
                 "PostgreSQL, MySQL and MariaDB. Use the library or the command line."
             )
             raise UnsupportedByEngine(msg)
-        # Created, where they are missing, before the lock is taken.
+        # Create missing tables before the lock is taken.
         self._parts.system()
 
         def locked(connection: Connection) -> T:

@@ -1,4 +1,4 @@
-"""How one kind of server gets the routines of the SQL API, which are made from templates."""
+"""Installs the routines of the SQL API, which are made from templates, on one kind of server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
 )
-"""The columns that a message takes into the archive as they are.
+"""The columns that are copied to the archive unchanged.
 
-Not its ``last_traceback``: the routines also serve queues that an earlier release makes beside this
-one, whose tables have none until somebody opens them.
+Without ``last_traceback``: an earlier release may create queues while the routines are installed,
+whose tables lack this column until this release opens them.
 """
 
 _MARK = "queue_over_sql sql-api"
@@ -36,24 +36,24 @@ _HEAD = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Routine:
-    """A function or a procedure, with the statement that creates it."""
+    """A function or a procedure, and the statement that creates it."""
 
     kind: str
     """``FUNCTION`` or ``PROCEDURE``."""
     name: str
     parameters: str
-    """With the brackets."""
+    """Including the parentheses."""
     text: str
     public: bool
     """Whether clients call it."""
 
     @property
     def shape(self) -> str:
-        """What tells versions of other parameters or results apart."""
+        """Tells versions with different parameters or results apart."""
         return _digest(self.text.partition("LANGUAGE")[0])
 
     def comment(self, prefix: str) -> str:
-        """What it is marked with in the database: whose it is, and which version."""
+        """The comment in the database: the routine's owner and version."""
         return f"{_MARK} {prefix} {self.shape} {_digest(self.text)}"
 
 
@@ -64,13 +64,13 @@ class Installed:
     kind: str
     name: str
     parameters: str
-    """As far as the engine needs them to name it."""
+    """If the engine needs them to name the routine."""
     comment: str
-    """What it is marked with; empty where it is not."""
+    """Its comment in the database; may be empty."""
 
     @property
     def ours(self) -> bool:
-        """Whether an installation of ours has made it."""
+        """Whether an installation of the SQL API created it."""
         return self.comment.startswith(_MARK + " ")
 
     @property
@@ -84,7 +84,7 @@ class Installed:
 
 
 def read_template(folder: str, name: str, expand: Callable[[str], str]) -> list[Routine]:
-    """The routines of a template, whose tokens ``expand`` replaces; ``public`` is for clients."""
+    """The routines of a template with its tokens expanded; clients call those of ``public``."""
     file = resources.files(__package__).joinpath("templates", folder, f"{name}.sql")
     text = expand(file.read_text(encoding="utf-8"))
     return [_routine(part, public=name == "public") for part in text.split(_BETWEEN)]
@@ -98,7 +98,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _routine(part: str, *, public: bool) -> Routine:
-    # What stands before the statement is about the template.
+    # The text before the statement describes the template.
     text = part[part.index("CREATE ") :].strip().rstrip(";")
     head = _HEAD.match(text)
     if head is None:  # pragma: no cover - the templates are ours
@@ -112,7 +112,7 @@ def _digest(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class QueueShape:
-    """What the routines of a queue need to know of it when they are made."""
+    """The facts about a queue that its routines contain."""
 
     name: str
     payload: str
@@ -125,18 +125,18 @@ class Site:
 
     dialect: QueueDialect
     schema: str | None
-    """That holds the tables; None for the connection's default."""
+    """The schema of the tables; None for the connection's default."""
     prefix: str
-    """Of the tables of the queues."""
+    """The table prefix of the queues."""
     queues: Sequence[QueueShape]
-    """Those that can be served."""
+    """The queues that the API can serve."""
 
 
 class Form(abc.ABC):
-    """How routines are written, found, replaced and granted on one kind of server."""
+    """Writes, finds, replaces and grants routines on one kind of server."""
 
     clock: ClassVar[str]
-    """The statement that asks the server's clock for microseconds, where the counter begins."""
+    """The query for the server's clock in microseconds, which is the counter's first number."""
 
     def __init__(self, connection: Connection, site: Site) -> None:
         self.connection = connection
@@ -144,15 +144,15 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def routines(self) -> list[Routine]:
-        """All routines, in the order in which they are created."""
+        """All routines, in the order of their creation."""
 
     @abc.abstractmethod
     def installed(self, names: Sequence[str]) -> list[Installed]:
-        """The routines of these names, and all others that an installation of ours has made."""
+        """The routines with these names, and all others that an installation created."""
 
     @abc.abstractmethod
     def create(self, routine: Routine, found: Installed | None) -> None:
-        """Create a routine or put it in the place of an earlier version; rights on it stay."""
+        """Create a routine, or replace an earlier version; its grants stay."""
 
     @abc.abstractmethod
     def drop(self, found: Installed) -> None:
@@ -168,38 +168,38 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def drop_counter(self) -> None:
-        """Drop what numbers the claims."""
+        """Drop the counter of claims."""
 
     @abc.abstractmethod
     def script(self, consumer: str) -> str:
-        """The same as text for the shell of the server; ``consumer`` registers the SQL clients."""
+        """The installation as a script for a shell; ``consumer`` registers the SQL clients."""
 
     def counter(self) -> str:
-        """The statement that creates what numbers the claims, where it is missing.
+        """The statement that creates the counter of claims if it is missing.
 
-        Tokens never come again, not even after it was dropped and made anew: the clock went on.
+        It starts at the clock, so tokens never repeat, even if it was dropped and created again.
         """
         return self.counting_from(int(self.connection.exec_driver_sql(self.clock).scalar_one()))
 
     def check_allowed(self) -> None:
-        """Refuse servers that are known to refuse routines, before anything is changed.
+        """Refuse servers that do not allow routines, before anything is changed.
 
         Raises:
-            UnsupportedByEngine: this server does.
+            UnsupportedByEngine: this server does not allow them.
         """
         return
 
     def admit(self, role: str) -> None:
-        """Let a role into the schema, where that takes a right of its own."""
+        """Grant a role the use of the schema, if that needs a right of its own."""
         return
 
     def run(self, statement: str) -> None:
-        """Run a statement as it is, signs that a driver may give a meaning included."""
+        """Run a statement unchanged, even if it has characters that a driver would replace."""
         options = {"no_parameters": True}
         self.connection.exec_driver_sql(statement, execution_options=options).close()
 
     def install(self, roles: Sequence[str]) -> None:
-        """Install all routines; what is there in the same version stays untouched.
+        """Install all routines; routines of the same version stay unchanged.
 
         Raises:
             QueueError: the names are taken; nothing was changed.
@@ -209,7 +209,7 @@ class Form(abc.ABC):
         present = self.installed([routine.name for routine in wanted])
         self._check_free(present)
         found = {(routine.kind, routine.name): routine for routine in present}
-        # What is left in the end, an earlier installation has left.
+        # What remains in ``found`` belongs to an earlier installation.
         pairs = [(routine, found.pop((routine.kind, routine.name), None)) for routine in wanted]
         outdated = [
             (routine, old)
@@ -230,7 +230,7 @@ class Form(abc.ABC):
                     self.grant(routine, role)
 
     def uninstall(self) -> bool:
-        """Drop the routines of this table prefix; False where there are none."""
+        """Drop the routines of this table prefix; False if there are none."""
         present = [each for each in self.installed([]) if each.prefix == self.site.prefix]
         for found in reversed(present):
             self.drop(found)

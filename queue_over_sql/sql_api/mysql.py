@@ -1,7 +1,7 @@
-"""The SQL API on MySQL and MariaDB: functions of each queue, and procedures that choose among them.
+"""The SQL API on MySQL and MariaDB: functions per queue, and procedures that choose among them.
 
-A stored function cannot run dynamic SQL, so each queue has functions of its own, and a new queue
-needs another installation. Why functions at all is said in ``templates/mysql/queue.sql``.
+A stored function cannot run dynamic SQL, so each queue has its own functions, and a new queue needs
+another installation. ``templates/mysql/queue.sql`` says why functions are needed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _COUNTER = "queue_over_sql_rounds"
 _EACH = re.compile(r"<each>(.*?)</each>", re.DOTALL)
 _SETTING = re.compile(r"<setting ([\w.]+)>")
 _ROUTINE = re.compile(r"<routine (\w+)>")
-# Stored with each routine: refuse what does not fit, and read quotes and bars as they are meant.
+# Stored with each routine: strict mode, and the standard meaning of quotes and bars.
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
-# The server wants somebody's word that functions may be repeated by a replica.
+# The server requires a declaration that a replica may repeat the function.
 _WANTS_TRUST = {1418, 1419}
 _NEEDS_TRUST = (
     "The server writes a binary log, so it does not allow functions that change data. An "
@@ -44,7 +44,7 @@ _LOG_NAMES = ("log_bin", "log_bin_trust_function_creators")
 _LOG_SETTINGS = text("SHOW GLOBAL VARIABLES WHERE variable_name IN :names").bindparams(
     bindparam("names", _LOG_NAMES, expanding=True)
 )
-# MariaDB, and MySQL, which speaks of creating one.
+# MariaDB's error, and MySQL's, which is about creating a user.
 _NO_SUCH_ACCOUNT = {1133, 1410}
 _INSTALLED = text(
     """
@@ -60,7 +60,7 @@ _MAY_EXECUTE = text(
        AND FIND_IN_SET('Execute', proc_priv)
     """
 )
-# By payload type: its type, how it is read, what is wrong with it, and how it is shown.
+# By payload type: its SQL type, how to read it, its error text, and how to show it.
 _CONTENT = {
     "json": ("LONGTEXT <text>", "_payload", "NOT JSON_VALID(_content)", "m.payload"),
     "text": ("LONGTEXT <text>", "_payload", "FALSE", "m.payload"),
@@ -71,7 +71,7 @@ _CONTENT = {
         "REPLACE(TO_BASE64(m.payload), '\\n', '')",
     ),
 }
-# 1020 is what MariaDB may call a deadlock.
+# MariaDB may report a deadlock as 1020.
 _DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
   BEGIN
     SET _tries = _tries + 1;
@@ -93,7 +93,7 @@ class MySQLForm(Form):
     clock = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     def routines(self) -> list[Routine]:
-        """Those that clients call come last, when all that they call is there."""
+        """The public routines come last, after the routines that they call."""
         shared = partial(filled, values=self._values())
         made = read_template("mysql", "inner", lambda text: shared(_with_settings(text)))
         for queue in self.site.queues:
@@ -107,15 +107,15 @@ class MySQLForm(Form):
         return [Installed(str(row[0]), str(row[1]), "", str(row[2])) for row in rows]
 
     def install(self, roles: Sequence[str]) -> None:
-        """As ``Form.install``, in the mode that the routines are written for."""
+        """As ``Form.install``, in the SQL mode that the routines need."""
         with self._mode():
             super().install(roles)
 
     def check_allowed(self) -> None:
-        """Each statement commits by itself, so the first refusal would leave half of them.
+        """Each statement commits by itself, so check before the first one is refused halfway.
 
         Raises:
-            UnsupportedByEngine: there is a binary log, and functions are not allowed beside it.
+            UnsupportedByEngine: there is a binary log, and the server does not allow functions.
         """
         settings = {str(row[0]): str(row[1]) for row in self.connection.execute(_LOG_SETTINGS)}
         logs, trusts = (settings.get(name) == "ON" for name in _LOG_NAMES)
@@ -139,7 +139,7 @@ class MySQLForm(Form):
         self.run(f"DROP {found.kind} IF EXISTS {self._name(found.name)}")
 
     def grant(self, routine: Routine, role: str) -> None:
-        """EXECUTE, and nothing else; a role is ``name`` or ``name@host``."""
+        """Grant EXECUTE only; a role is ``name`` or ``name@host``."""
         name, at, host = role.rpartition("@")
         try:
             self._grant(routine, _account(name, host) if at else _account(role, ""))
@@ -153,7 +153,7 @@ class MySQLForm(Form):
             raise QueueError(msg) from error
 
     def counting_from(self, first: int) -> str:
-        """A table that stays empty and counts its rows."""
+        """An empty table whose AUTO_INCREMENT counts."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self._name(_COUNTER)} "
             f"(id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB AUTO_INCREMENT={first}"
@@ -163,7 +163,7 @@ class MySQLForm(Form):
         self.run(f"DROP TABLE IF EXISTS {self._name(_COUNTER)}")
 
     def script(self, consumer: str) -> str:
-        """For the shell, whose delimiter is set as routines need it."""
+        """For the shell, with the delimiter that routines need."""
         parts = [f"SET SESSION sql_mode = '{_SQL_MODE}';", f"{self.counter()};"]
         parts += [f"{consumer};", "DELIMITER //"]
         for routine in self.routines():
@@ -174,7 +174,7 @@ class MySQLForm(Form):
     @contextlib.contextmanager
     def _mode(self) -> Iterator[None]:
         before = self.connection.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar_one()
-        # Without it a right given to an unknown user would create that user.
+        # Otherwise granting to an unknown user would create that user.
         kept = [mode for mode in str(before).split(",") if mode == "NO_AUTO_CREATE_USER"]
         self.run(f"SET SESSION sql_mode = '{','.join([_SQL_MODE, *kept])}'")
         try:
@@ -249,7 +249,7 @@ class MySQLForm(Form):
 
 
 def _with_settings(template: str) -> str:
-    """A template with the settings that it reads; a JSON null is a NULL."""
+    """A template with the settings that it reads; JSON null becomes NULL."""
     return _SETTING.sub(r"NULLIF(JSON_UNQUOTE(JSON_EXTRACT(_settings, '$.\1')), 'null')", template)
 
 

@@ -48,9 +48,9 @@ _MAY_USE = text("SELECT has_schema_privilege(:role, CAST(:schema AS regnamespace
 
 
 class PostgreSQLForm(Form):
-    """Functions, installed in one transaction; a new queue needs nothing."""
+    """Functions, installed in one transaction; new queues need no installation."""
 
-    # Tokens stay below 2**53, up to which every language has whole numbers.
+    # Tokens stay below 2**53, so that every language can hold them as whole numbers.
     clock = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
     def __init__(self, connection: Connection, site: Site) -> None:
@@ -79,7 +79,7 @@ class PostgreSQLForm(Form):
         return [Installed("FUNCTION", row[0], f"({row[1]})", row[2] or "") for row in rows]
 
     def create(self, routine: Routine, found: Installed | None) -> None:
-        """``CREATE OR REPLACE``, unless parameters or results are others than they were."""
+        """``CREATE OR REPLACE``; first drop it if parameters or results have changed."""
         allowed: Sequence[str] = ()
         if found is not None and found.shape != routine.shape:
             allowed = self._may_execute(found)
@@ -96,7 +96,7 @@ class PostgreSQLForm(Form):
         self.run(f"GRANT EXECUTE ON FUNCTION {self._name(routine)} TO {_quoted(role)}")
 
     def admit(self, role: str) -> None:
-        """A function can be executed only by who may use its schema."""
+        """Executing a function also needs the right to use its schema."""
         if not self.connection.scalar(_MAY_USE, {"role": role, "schema": self._schema}):
             self.run(f"GRANT USAGE ON SCHEMA {self._schema} TO {_quoted(role)}")
 

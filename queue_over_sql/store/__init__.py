@@ -1,7 +1,7 @@
-"""One function per SQL act, on a ``Connection``: who asks the dialects for statements.
+"""One function per SQL act, on a ``Connection``. The dialects provide the statements.
 
-Nothing here opens, commits or rolls back; the queue opens transactions around these acts, or the
-caller's own transaction is around them. Instants and durations are microseconds.
+These functions do not open, commit or roll back transactions. The queue opens a transaction around
+an act, or the caller's own transaction is around it. Times and durations are microseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acts: what is done on a connection, and whether that takes a transaction; loops over many ids."""
+"""Acts: what to do on a connection, and whether it needs a transaction; loops over many ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows_by_ids(
     ids: Sequence[int],
     values: Mapping[str, Any] | None = None,
 ) -> list[Sequence[Any]]:
-    """Run a statement about messages, in as many parts as their number takes; returns all rows."""
+    """Run a statement for all ids, in batches; returns all rows."""
     rows: list[Sequence[Any]] = []
     for batch in batches(ids):
         statement = sql.get(builder, bucket_of(len(batch)))
@@ -47,8 +47,8 @@ class Act(NamedTuple, Generic[T]):
     """Something to do on a connection.
 
     Attributes:
-        do: does it.
-        atomic: it is several statements, so it needs a transaction around it.
+        do: the function that does it.
+        atomic: whether it is several statements, which need a transaction around them.
     """
 
     do: Callable[[Connection], T]

@@ -1,4 +1,4 @@
-"""Statements of an operator, and the clock."""
+"""Statements for operators, and the database's clock."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def select_clock(tables: QueueTables) -> Select[Any]:
 
 
 def delete_by_id(tables: QueueTables) -> Delete | Update:
-    """Remove one message, whoever holds it."""
+    """Remove one message, even if a consumer holds it."""
     return tables.removal().where(tables.live.c.id == number("p_id_0"))
 
 
 def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update:
-    """Remove all messages, or all that nobody holds."""
+    """Remove all messages, or only those that no consumer holds."""
     statement = tables.removal()
     return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
 
 
 def select_counts(tables: QueueTables) -> Select[Any]:
-    """Count all messages at one moment, which one statement sees and two would not.
+    """Count all messages in one statement, so that all counts are of one moment.
 
-    A row for each outcome in the archive, or one without: the live messages by status, the age of
-    the oldest ready one, the outcome, and how many ended so.
+    It returns one row per outcome in the archive, or one row without an outcome. Each row has the
+    live messages by status, the age of the oldest ready one, the outcome and its count.
     """
     live, archived = _live_counts(tables).subquery("l"), _archive_counts(tables).subquery("a")
     return select(*live.c, *archived.c).select_from(live.outerjoin(archived, true()))
@@ -77,7 +77,7 @@ def _archive_counts(tables: QueueTables) -> Select[Any]:
 
 
 def greatest_priority(tables: QueueTables) -> Select[Any]:
-    """The largest level number in use."""
+    """The highest priority number in use."""
     return select(func.max(tables.live.c.priority)).where(*tables.live_only())
 
 
@@ -95,13 +95,13 @@ def server_now(connection: Connection, sql: StatementCache) -> int:
 
 
 def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
-    """Remove one message, whoever holds it; False where there is none."""
+    """Remove one message, even if a consumer holds it; False if it does not exist."""
     statement = sql.get(delete_by_id)
     return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
 
 
 def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
-    """Remove all messages, or those that nobody holds; returns how many."""
+    """Remove all messages, or only those that no consumer holds; returns how many."""
     with sql.subject.dialect.scanning(connection):
         return sql.get(delete_unclaimed, with_claimed).run(connection).rowcount
 
@@ -123,5 +123,5 @@ def counts(
 
 
 def highest_priority(connection: Connection, sql: StatementCache) -> int:
-    """The largest level number in use; 0 in an empty queue."""
+    """The highest priority number in use; 0 in an empty queue."""
     return sql.get(greatest_priority).run(connection).scalar() or 0

@@ -1,4 +1,4 @@
-"""Acts on an archive: prune it, say how much it has, and remove what was exported."""
+"""Acts on an archive: prune it, count a period, and remove exported messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BEFORE_ALL: Final = -1
 
 
 class Span(NamedTuple):
-    """What an archive has of some stretch of time.
+    """The messages of a period in an archive.
 
     Attributes:
         messages: how many messages.
-        first: when the first of them finished, in microseconds; None without one.
+        first: when the first of them finished, in microseconds; None if there are none.
     """
 
     messages: int
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 def archive_span(
     connection: Connection, sql: StatementCache, after: int | None, up_to: int
 ) -> Span:
-    """Look at what finished after an instant, up to and with another; in microseconds."""
+    """Count the messages that finished after one time and up to another; in microseconds."""
     values = {"p_after": _BEFORE_ALL if after is None else after, "p_up_to": up_to}
     row: Any = sql.get(archive.span).run(connection, values).one()
     return Span(int(row[0]), None if row[1] is None else int(row[1]))
@@ -43,12 +43,12 @@ def archive_span(
 def remove_exported(
     connection: Connection, sql: StatementCache, ids: Sequence[int], up_to: int
 ) -> int:
-    """Remove messages that had finished by an instant from the archive; returns how many."""
+    """Remove messages that finished by a given time from the archive; returns how many."""
     return change_by_ids(connection, sql, archive.remove_exported, ids, {"p_up_to": up_to})
 
 
 Place = tuple[int, int]
-"""When an archived message finished, in microseconds, and its id: its place in the history."""
+"""The place of a message in the history: when it finished, in microseconds, and its id."""
 
 
 def last_to_prune(
@@ -61,7 +61,7 @@ def last_to_prune(
 ) -> Place | None:
     """The place up to which archived messages of an outcome are too old or too many.
 
-    They are kept for ``ttl`` microseconds, and not more than ``keep``; None is no limit.
+    They are kept for ``ttl`` microseconds, and at most ``keep`` of them; None means no limit.
     """
     places: list[Place] = []
     if ttl is not None:

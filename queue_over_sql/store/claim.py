@@ -1,4 +1,4 @@
-"""Acts that hand messages out, and take back what a consumer does not want."""
+"""Acts that claim and take messages, and give back claims of a consumer."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _NOBODY = Claim("", 0)
 def claim_messages(
     connection: Connection, sql: StatementCache, request: ClaimRequest
 ) -> list[MessageRow]:
-    """Claim up to ``request.count`` messages of one level, oldest first."""
+    """Claim up to ``request.count`` messages of one priority level, oldest first."""
     return oldest_first(sql.subject.dialect.claim(connection, sql, request))
 
 
 def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
-    """Whether a claim would find something; writes nothing."""
+    """Whether a claim would find something, without writing."""
     look = sql.get(claim.anything_eligible, request.where)
     return look.run(connection, request.wanted()).first() is not None
 
 
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
-    """Whether ack and claim are one statement, which needs no transaction around it."""
+    """Whether ack and claim are one statement, so that they need no transaction around them."""
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
     plain = single and settlements[0].dedup_us is None
     return plain and sql.subject.dialect.exchanges_at_once
@@ -56,9 +56,9 @@ def exchange(
     *,
     keep: bool,
 ) -> tuple[set[int], list[MessageRow]]:
-    """Ack and claim in one statement; only where ``exchanges_at_once`` says so.
+    """Ack and claim in one statement. Use it only if ``exchanges_at_once``.
 
-    Nothing is claimed unless all finished messages were held.
+    It claims nothing unless all finished messages were held.
 
     Returns:
         The finished ids that were still held, and the claimed messages, oldest first.
@@ -70,14 +70,14 @@ def exchange(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disposition:
-    """What becomes of a message that was taken.
+    """What to do with a message that was taken.
 
     Attributes:
         keep: whether it goes to the archive.
-        dedup_us: as of a ``Settlement``.
-        error: why it ends as a dead letter, or None where it is done.
-        aside: it is set aside instead, because it does not fit its kind here.
-        outcome: how a dead letter ended.
+        dedup_us: as in ``Settlement``.
+        error: why it becomes a dead letter; None if it is done.
+        aside: if set, the message is deferred instead, because it does not fit its kind here.
+        outcome: the outcome of a dead letter.
     """
 
     keep: bool
@@ -90,7 +90,7 @@ class Disposition:
 DecodeTaken: TypeAlias = (
     "Callable[[Sequence[MessageRow]], tuple[list[Message], dict[Disposition, list[MessageRow]]]]"
 )
-"""Makes messages of taken rows, and says what becomes of the rows that cannot be decoded."""
+"""Turns taken rows into messages, and returns dispositions for rows that cannot be decoded."""
 
 
 def take(
@@ -102,18 +102,18 @@ def take(
     done: Disposition,
     where: Where | None,
 ) -> tuple[int, list[Message]]:
-    """Remove the oldest messages of a level in the caller's transaction, which holds their locks.
+    """Remove the oldest messages of a level in the caller's transaction, which locks them.
 
     Args:
-        connection: of the caller.
+        connection: the caller's.
         sql: the queue's statements.
-        values: of the level, and how many.
-        decode: of the rows that were found.
-        done: what becomes of the others.
+        values: the bind parameters: the level, and how many.
+        decode: decodes the rows that were found.
+        done: the disposition of the decoded messages.
         where: only messages that match.
 
     Returns:
-        How many there were, and the messages that can be handed out, oldest first.
+        How many rows were found, and the decoded messages, oldest first.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
     found = sql.get(claim.pick_rows, where).run(connection, values).all()
@@ -135,7 +135,7 @@ def end_locked(
     sql: StatementCache,
     groups: Iterable[tuple[Disposition, Sequence[MessageRow]]],
 ) -> None:
-    """End unclaimed messages that this transaction has locked, each group by its disposition."""
+    """End unclaimed messages that this transaction has locked, by their dispositions."""
     for end, same in groups:
         if end.aside is not None:
             for row in same:
@@ -151,7 +151,7 @@ def end_locked(
 def cancel_message(
     connection: Connection, sql: StatementCache, message_id: int, end: Disposition
 ) -> bool:
-    """End one message, whoever holds it; False where there is none."""
+    """End one message, even if a consumer holds it; False if it does not exist."""
     sql.subject.dialect.lock_for_writing(connection, sql)
     found: Any = sql.get(claim.lock_one).run(connection, id_values([message_id])).first()
     if found is None:
@@ -182,16 +182,16 @@ def _remove_locked(
 
 
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
-    """Give back what one claim stamped; returns how many."""
+    """Give back the messages of one claim; returns how many."""
     values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}
     return sql.get(claim.unclaim_round).run(connection, values).rowcount
 
 
 def unclaim_all(connection: Connection, sql: StatementCache, consumer_id: str) -> int:
-    """Give back all that a consumer holds; returns how many."""
+    """Give back all messages that a consumer holds; returns how many."""
     return sql.get(claim.unclaim_all).run(connection, {"p_consumer": consumer_id}).rowcount
 
 
 def oldest_first(rows: list[MessageRow]) -> list[MessageRow]:
-    """Sort as promise 4 says: an UPDATE returns its rows in no order."""
+    """Sort claimed rows, because an UPDATE returns them in no particular order."""
     return sorted(rows, key=lambda row: (row.priority, row.available_at or 0, row.id))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SQL_CLIENTS: Final = "sql-api"
-"""The consumer whose claims those of all clients of the SQL API are."""
+"""The consumer that all clients of the SQL API share."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class ConsumerInfo:
 
     @property
     def permanent(self) -> bool:
-        """Whether it has no heartbeats and never expires, as the consumer of SQL clients."""
+        """Whether it has no heartbeats and never expires, as the consumer of the SQL API."""
         return not self.durable and self.never_expires
 
     @property
     def never_expires(self) -> bool:
-        """Whether it never expires, even without heartbeats."""
+        """Whether it stays registered without heartbeats."""
         return self.expires_at == instant(NEVER)
 
 
@@ -75,7 +75,7 @@ def register(
     consumer: dict[str, Any],
     timeout: int,
 ) -> None:
-    """Write the row of a consumer, alive for ``timeout`` from now.
+    """Write the row of a consumer that expires ``timeout`` from now.
 
     ``consumer`` has ``consumer_id``, ``name``, ``host`` and ``pid``.
     """
@@ -90,10 +90,10 @@ def register_for_good(
     dialect: QueueDialect,
     consumer: Mapping[str, Any],
 ) -> None:
-    """Write the row of a consumer that never expires, where it is not there.
+    """Write the row of a consumer that never expires, unless it exists.
 
     Raises:
-        ConsumerTaken: a consumer that may expire has the name.
+        ConsumerTaken: a consumer that can expire has this name.
     """
     connection.execute(_registration_for_good(system, dialect, consumer))
     c = system.consumers.c
@@ -114,7 +114,7 @@ def registration_for_good(
     dialect: QueueDialect,
     consumer: Mapping[str, Any],
 ) -> str:
-    """What ``register_for_good`` runs, as text."""
+    """The statements of ``register_for_good`` as text."""
     statement = _registration_for_good(system, dialect, consumer)
     compiled = statement.compile(
         dialect=connection.dialect,
@@ -141,7 +141,7 @@ def renew(
     consumer_id: str,
     timeout: int,
 ) -> bool:
-    """Renew a heartbeat; False where the consumer has expired, which cannot be undone."""
+    """Renew a heartbeat; False if the consumer has already expired, which is final."""
     consumers, now = system.consumers, dialect.now()
     statement = (
         update(consumers)
@@ -162,7 +162,7 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
 def remove_expired(
     connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
 ) -> bool:
-    """Remove a consumer inside a transaction, unless it is alive: a durable one may come back."""
+    """Remove a consumer in a transaction unless it is alive, since a durable one may return."""
     c = system.consumers.c
     dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.now())
     if not connection.execute(delete(system.consumers).where(*dead)).rowcount:
@@ -183,14 +183,14 @@ def alive(
 
 
 def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:
-    """The ids of consumers whose heartbeat stopped."""
+    """The ids of consumers whose heartbeat is overdue."""
     consumers = system.consumers
     expired = select(consumers.c.consumer_id).where(consumers.c.expires_at <= dialect.now())
     return [row[0] for row in connection.execute(expired)]
 
 
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
-    """All consumers that are registered, the oldest first; of what cannot be read, why."""
+    """All registered consumers, the oldest first, and the errors of rows that cannot be read."""
     c = system.consumers.c
     wanted = [c[field.name] for field in dataclasses.fields(ConsumerInfo)]
     rows = connection.execute(select(*wanted).order_by(c.started_at, c.consumer_id))

@@ -1,4 +1,4 @@
-"""Statements that remember the keys of finished messages for a while."""
+"""Statements about keys of finished messages, which stay taken for the dedup window."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def key_values(keys: Sequence[str], size: int) -> dict[str, Any]:
-    """Bind keys to the parameters of their bucket, padded with the last one."""
+    """The bind parameters of keys; the last key fills the unused parameters of their bucket."""
     filled = [*keys, *[keys[-1]] * (size - len(keys))]
     return {f"p_key_{index}": key for index, key in enumerate(filled)}
 
@@ -41,7 +41,7 @@ def held_keys(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
-    """Note the keys of locked messages that are about to end."""
+    """Store the keys of locked messages that are about to end."""
     live, now = tables.live, tables.dialect.now()
     ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
         among_ids(live, size), live.c.message_key.is_not(None)
@@ -52,12 +52,12 @@ def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
 
 
 def forget_keys(tables: QueueTables, size: int) -> Delete:
-    """Forget keys, because messages that have them end anew."""
+    """Delete stored keys before messages that have them end again."""
     return delete(tables.dedup_keys).where(_among_keys(tables.dedup_keys, size))
 
 
 def forget_expired(tables: QueueTables, size: int) -> Delete:
-    """Forget keys whose time is over, unless they were taken anew since they were looked for."""
+    """Delete expired keys, unless they were stored again since they were read."""
     memory = tables.dedup_keys
     return delete(memory).where(
         _among_keys(memory, size), memory.c.expires_at <= tables.dialect.now()
@@ -65,17 +65,17 @@ def forget_expired(tables: QueueTables, size: int) -> Delete:
 
 
 def forget_keys_of_messages(tables: QueueTables, size: int) -> Delete:
-    """Forget the keys of finished messages that are to live again, and of no later ones."""
+    """Delete the stored keys of messages that are requeued, but not those of later messages."""
     memory = tables.dedup_keys
     ids = [number(f"p_id_{index}") for index in range(size)]
     return delete(memory).where(_among_keys(memory, size), memory.c.message_id.in_(ids))
 
 
 def taken_keys(tables: QueueTables, size: int) -> Select[Any]:
-    """Which keys belong to a message that finished a short while ago.
+    """Which of the keys belong to a message that finished within the dedup window.
 
-    Asked after the insert: a message that finished while the insert waited for its key is seen
-    only then. The lock makes this read the newest state in a transaction with an older snapshot.
+    Run it after the insert. A message may finish while the insert waits for its key, and only then
+    is its key stored. The lock makes a transaction with an older snapshot read the newest state.
     """
     memory = tables.dedup_keys
     return (
@@ -86,7 +86,7 @@ def taken_keys(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def expired_keys(tables: QueueTables) -> Select[Any]:
-    """The next keys whose time is over."""
+    """The next expired keys."""
     memory = tables.dedup_keys
     return (
         select(memory.c.message_key)
@@ -103,10 +103,10 @@ def _among_keys(table: Table, size: int) -> ColumnElement[bool]:
 def remember_keys(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> Settlement:
-    """Note the keys of messages that are about to end, where their queue wants that.
+    """Store the keys of messages that are about to end, if their queue has a dedup window.
 
     Returns:
-        The settlement of those that the claim still holds, which are locked now.
+        The settlement, reduced to the messages that the claim still holds; they are now locked.
     """
     if settlement.dedup_us is None:
         return settlement
@@ -127,7 +127,7 @@ def remember_locked(
     messages: Sequence[tuple[int, str | None]],
     dedup_us: int,
 ) -> None:
-    """Note the keys of locked messages, given as ids and keys, that are about to end."""
+    """Store the keys of locked messages that are about to end, given as ids and keys."""
     for size, values in _keyed(messages):
         sql.get(forget_keys, size).run(connection, values)
         remember = sql.get(remember_keys_of_messages, size)
@@ -135,7 +135,7 @@ def remember_locked(
 
 
 def _keyed(messages: Sequence[tuple[int, str | None]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The bind parameters of messages, given as ids and keys, that have a key; and their bucket."""
+    """The messages that have keys, as bind parameters with the size of their bucket."""
     keyed = [(message_id, key) for message_id, key in messages if key is not None]
     for batch in batches(keyed):
         size, ids = bucket_of(len(batch)), [message_id for message_id, _ in batch]
@@ -145,7 +145,7 @@ def _keyed(messages: Sequence[tuple[int, str | None]]) -> Iterator[tuple[int, di
 def recently_finished(
     connection: Connection, sql: StatementCache, wanted: Sequence[str]
 ) -> dict[str, int]:
-    """Which keys are still taken by a finished message, with the ids of those messages."""
+    """Which keys a finished message still has, with the ids of these messages."""
     found: dict[str, int] = {}
     for batch in batches(wanted):
         size = bucket_of(len(batch))
@@ -158,13 +158,13 @@ def recently_finished(
 def forget_messages(
     connection: Connection, sql: StatementCache, messages: Sequence[tuple[int, str | None]]
 ) -> None:
-    """Let finished messages, given as ids and keys, have their keys again: they live again."""
+    """Free the stored keys of finished messages, given as ids and keys, that are requeued."""
     for size, values in _keyed(messages):
         sql.get(forget_keys_of_messages, size).run(connection, values)
 
 
 def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
-    """Forget the next keys whose time is over; returns how many."""
+    """Delete the next expired keys; returns how many."""
     old = [row[0] for row in sql.get(expired_keys).run(connection, {"p_count": limit})]
     for batch in batches(old):
         size = bucket_of(len(batch))

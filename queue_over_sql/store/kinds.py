@@ -1,4 +1,4 @@
-"""Statements about kinds: which ones living consumers know, and what waits for none of them."""
+"""Statements about kinds: which ones living consumers know, and messages of unknown kinds."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 ANY_KIND = ""
-"""What a consumer without kinds of its own tells: it reads every message as plain JSON."""
+"""Stored for a consumer without kinds, which reads every message as plain JSON."""
 
 
 def unknown(tables: QueueTables) -> Select[Any]:
-    """Lock the next messages of one level that have been due for long and that nobody can read.
+    """Lock the next long overdue messages of one level that no living consumer can read.
 
-    Not while the queue is paused. As in ``claim.pick_rows`` the order may be that of an index.
+    It finds none while the queue is paused. As in ``claim.pick_rows``, an index may give the order.
     """
     live, dialect = tables.live, tables.dialect
     statement = (
@@ -65,9 +65,9 @@ def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
 def declare_kinds(
     connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
 ) -> None:
-    """Note which kinds of a queue a consumer knows, besides those that are noted already.
+    """Store which kinds of a queue a consumer knows; those already stored stay.
 
-    No names at all: it takes whatever there is.
+    An empty ``names`` stands for all kinds.
     """
     tables: QueueTables = sql.subject
     kinds = tables.system.kinds
@@ -87,11 +87,7 @@ def dead_letter_unknown(
     limit: int,
     disposition: Callable[[MessageRow], Disposition],
 ) -> int:
-    """End messages of one level that nobody can read and that have been due for so long.
-
-    Returns:
-        How many.
-    """
+    """End messages of one level that were due for ``due_for`` and that no consumer can read."""
     sql.subject.dialect.lock_for_writing(connection, sql)
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()

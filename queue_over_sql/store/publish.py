@@ -1,4 +1,4 @@
-"""Acts that put messages in: what a new message has, and how its row is inserted."""
+"""Acts that publish messages: the content of a new message, and how its row is inserted."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 
-# How much text one INSERT carries at most: servers bound it (MariaDB at 16 MiB by default).
+# Limit of text in one INSERT, because servers limit it (MariaDB to 16 MiB by default).
 _CHARACTERS_PER_INSERT = 2_000_000
-# The columns of a message's content that each queue has.
+# How many columns of content each queue has.
 _COMMON_COLUMNS = 6
-# Of these, plain texts and numbers, many messages have the same.
+# Those that often have the same value in many messages.
 _ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
 
 
 class NewMessage(NamedTuple):
     """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
 
-    ``dedup``: its key may be taken by a message that finished a short while ago.
+    ``dedup``: whether a recently finished message may have its key.
     """
 
     key: str | None
@@ -54,9 +54,9 @@ class NewMessage(NamedTuple):
     def given(
         self, parameters: Mapping[str, str], now: int | None, *, timed: bool = False
     ) -> dict[str, Any]:
-        """The bind parameters of a publish by the database's clock, or by ``now`` of its batch.
+        """The bind parameters of a publish, by the database's clock or by ``now`` of its batch.
 
-        What is NULL is left out; so is the time where it is due at once, unless ``timed``.
+        NULLs are left out. So is the time of a message that is due at once, unless ``timed``.
         """
         content = self.content.items()
         given = {parameters[name]: value for name, value in content if value is not None}
@@ -72,7 +72,7 @@ class NewMessage(NamedTuple):
 
 
 class MixedMessages:
-    """Messages each of which may have options of its own."""
+    """Messages that may each have options of their own."""
 
     def __init__(self, messages: Sequence[NewMessage]) -> None:
         self._messages = messages
@@ -84,26 +84,26 @@ class MixedMessages:
 
     @property
     def dedup(self) -> bool:
-        """Whether the key of one may be taken by a message that finished a short while ago."""
+        """Whether a recently finished message may have the key of one of them."""
         return any(message.dedup for message in self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def part(self, start: int, end: int) -> MixedMessages:
-        """Those from the one at ``start`` to the one before ``end``."""
+        """Those from index ``start`` to before ``end``."""
         return MixedMessages(self._messages[start:end])
 
     def messages(self) -> Sequence[NewMessage]:
-        """Each by itself."""
+        """The messages one by one."""
         return self._messages
 
     def weights(self) -> Iterator[int]:
-        """How much text each carries: payload, headers, and columns of the queue's own."""
+        """The size of the text of each: payload, headers, and the queue's own columns."""
         return map(_weight, self._messages)
 
     def rows(self, now: int) -> NewRows:
-        """Their rows, published at ``now``, in microseconds; what all share is told once."""
+        """Their rows, published at ``now`` (microseconds); shared values are given once."""
         messages = self._messages
         columns: dict[str, list[Any]] = {"message_key": [message.key for message in messages]}
         contents = [message.content for message in messages]
@@ -127,9 +127,9 @@ class MixedMessages:
 
 
 class PlainMessages:
-    """Messages that are no more than their payloads, encoded for the table.
+    """Messages that only have payloads, which are encoded for the table.
 
-    ``blank`` is the content of a message of which only the payload is missing.
+    ``blank`` is the content of a message without its payload.
     """
 
     keyed = False
@@ -143,16 +143,16 @@ class PlainMessages:
         return len(self._payloads)
 
     def part(self, start: int, end: int) -> PlainMessages:
-        """As of ``MixedMessages``."""
+        """As in ``MixedMessages``."""
         return PlainMessages(self._payloads[start:end], self._blank)
 
     def messages(self) -> list[NewMessage]:
-        """Each by itself."""
+        """The messages one by one."""
         blank = self._blank
         return [NewMessage(None, {**blank, "payload": each}, 0, None) for each in self._payloads]
 
     def weights(self) -> Iterator[int]:
-        """How much text each carries."""
+        """The size of the text of each."""
         return map(len, self._payloads)
 
     def rows(self, now: int) -> NewRows:
@@ -162,7 +162,7 @@ class PlainMessages:
 
 
 class PlainPayloads:
-    """Payloads without options that are encoded when each is wanted, while a server works."""
+    """Payloads without options. Each is encoded only when it is sent, while the server works."""
 
     def __init__(
         self,
@@ -178,20 +178,20 @@ class PlainPayloads:
         """All of them, encoded now.
 
         Raises:
-            PayloadInvalid, PayloadTooLarge: of one of them.
+            PayloadInvalid, PayloadTooLarge: one of them is invalid.
         """
         return PlainMessages(list(map(self._encode, self._payloads)), self._blank)
 
     def rows(self, now: int) -> NewRows:
-        """Their rows, published at ``now``, which can be read once; that may raise as above."""
+        """Their rows, published at ``now``; they can be read once, which raises as ``encoded``."""
         encoded = map(self._encode, self._payloads)
         return NewRows(len(self._payloads), _plain_values(self._blank, now), {"payload": encoded})
 
 
 def chunks(batch: Batch, rows: int, *, rounded: bool = True) -> Iterator[Batch]:
-    """Cut into what one statement takes: up to so many rows, and not too much text.
+    """Split a batch so that each part fits one statement: by number of rows and size of text.
 
-    In powers of two where ``rounded``, so that few statements have to be compiled.
+    With ``rounded``, sizes are powers of two, so that fewer statements are compiled.
     """
     if not rounded and 0 < len(batch) <= rows and sum(batch.weights()) <= _CHARACTERS_PER_INSERT:
         yield batch
@@ -225,10 +225,10 @@ def _weight(message: NewMessage) -> int:
     return weight
 
 
-# How many rows one INSERT carries at most, and where no ids are asked for.
+# The largest number of rows of one INSERT: if ids are needed, and if not.
 _ROWS_PER_INSERT = 256
 _ROWS_PER_LOAD = 1024
-# A live message with the key may finish between our INSERT and our look at it; then we go again.
+# How often to retry if the message with the key finishes between the INSERT and the look at it.
 _KEY_RACES = 50
 
 
@@ -249,9 +249,9 @@ def publish(
     *,
     now: int | None = None,
 ) -> Published:
-    """Insert one message, or do what ``on_conflict`` says about the one that has its key.
+    """Insert one message, or follow ``on_conflict`` if its key is taken.
 
-    ``now`` is the instant of its batch in microseconds; without one it is the statement's own.
+    ``now`` is the time of its batch in microseconds; None: the time of the statement.
 
     Raises:
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
@@ -287,7 +287,7 @@ def publish_many(
     given: Sequence[NewMessage] | PlainMessages,
     on_conflict: str,
 ) -> list[Published]:
-    """Insert messages in their order; all or, where a key is taken and that is an error, none.
+    """Insert messages in order: all of them, or none if a key is taken and that is an error.
 
     Raises:
         DuplicateKey: as in ``publish``; what this call had inserted is removed again.
@@ -310,11 +310,11 @@ def publish_many(
 def take_out(
     connection: Connection, sql: StatementCache, created: Sequence[int], error: Exception
 ) -> None:
-    """Undo what a batch had inserted, in the caller's transaction, which may go on.
+    """Delete what a batch inserted, in the caller's transaction, which may continue.
 
-    Where ``error`` is the database's own the transaction may be spoilt, and then there is nothing
-    left to undo. But a refusal of ours must not hide that the undoing failed: a deadlock there has
-    rolled back all that the caller did.
+    If ``error`` is the database's own, the transaction may have failed, and there is nothing to
+    undo. After any other error a failure of the deletion must be raised: a deadlock rolls back all
+    that the caller did.
     """
     with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
         change_by_ids(connection, sql, remove_ids, created)
@@ -329,7 +329,7 @@ def load(
 
     Raises:
         DuplicateKey: a key is taken; nothing of these messages was published.
-        PayloadInvalid, PayloadTooLarge: of plain payloads; likewise.
+        PayloadInvalid, PayloadTooLarge: a plain payload is invalid; nothing was published.
     """
     now = server_now(connection, sql)
     if isinstance(given, PlainPayloads):
@@ -443,10 +443,10 @@ def _unless_finished(
 def _changes_nothing(
     connection: Connection, sql: StatementCache, message: NewMessage, existing: MessageRow
 ) -> bool:
-    """Whether a replace would change nothing; a delay always names another instant.
+    """Whether a replace would change nothing; a delay always means another time.
 
-    The engine may round a value of an own column, or bring it into another form. So where only such
-    differ they are written, and what is read then decides.
+    The engine may round or reformat a value of an own column. So if only such columns differ, they
+    are written, read again and compared.
     """
     if message.delay or (message.at is not None and message.at != existing.scheduled_at):
         return False
@@ -465,7 +465,7 @@ def _changes_nothing(
 
 
 def _is_equal(value: Any, other: Any) -> bool:
-    # NaN is not even equal to itself.
+    # NaN is not equal to itself.
     return not any(changes(value, other)) or (value != value and other != other)  # noqa: PLR0124
 
 
@@ -513,7 +513,7 @@ def _noted(published: Published, created: list[int]) -> Published:
 def _insert_chunk(
     connection: Connection, sql: StatementCache, chunk: Batch, now: int
 ) -> dict[str | None, list[int]] | None:
-    """Insert in one statement; the new ids by key, in order. None where it has to go singly."""
+    """Insert in one statement; the new ids by key, in order. None: insert one by one."""
     dialect, keyed = sql.subject.dialect, chunk.keyed
     clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
     if not (dialect.insert_returning or dialect.consecutive_ids) or (
@@ -528,13 +528,13 @@ def _insert_chunk(
                 parts += _insert_values(connection, sql, part, now)
             found = parts
     except DBAPIError as error:
-        # The statement as a whole was undone, and so are those before it.
+        # This statement was undone; now undo the earlier parts of the batch.
         take_out(connection, sql, [row[0] for row in parts], error)
-        # Which key is taken shows when they go singly.
+        # Inserting one by one finds out which key is taken.
         if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
-    # By the id alone: keys may be None, which has no order.
+    # By the id alone, because keys may be None, which cannot be sorted.
     rows = sorted(found, key=itemgetter(0))
     if not keyed:
         return {None: [row[0] for row in rows]}
@@ -549,7 +549,7 @@ def _insert_values(
 ) -> Sequence[Sequence[Any]]:
     rows, dialect = batch.rows(now), sql.subject.dialect
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
-    # Our own transactions end with the error; the caller's may go on.
+    # The error ends our own transaction, but the caller's may continue.
     clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
     with contextlib.nullcontext() if clean else connection.begin_nested():
         result = statement.run(connection, rows.values(sql.subject.parameters))

@@ -1,4 +1,4 @@
-"""Statements that find the claims of the dead."""
+"""Statements that find claims of dead consumers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
-    """Claims whose lease has passed."""
+    """Claims whose lease has expired."""
     condition = and_(
         tables.dialect.is_claimed(tables.live),
         tables.live.c.lease_expires_at <= tables.dialect.now(),
@@ -45,7 +45,7 @@ def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
-    """Claims of consumers whose row is expired or gone."""
+    """Claims of consumers that are expired or gone."""
     live, consumers = tables.live, tables.system.consumers
     alive = exists().where(
         consumers.c.consumer_id == live.c.consumer_id,
@@ -55,9 +55,9 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
-    """Claims to take back: id, stamp, attempts and how many there may be, place in the queue.
+    """Claims to recover: id, stamp, attempts, allowed attempts, and place in the queue.
 
-    Of size 0 it looks for them; of another size it locks those of the given ids that still match.
+    Size 0 finds them. Another size locks those of the given ids that still match.
     """
     live, dialect = tables.live, tables.dialect
     statement = select(
@@ -76,7 +76,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeadClaim:
-    """A claim to be taken back."""
+    """A claim to recover."""
 
     message_id: int
     claim: Claim
@@ -86,14 +86,14 @@ class DeadClaim:
 
     @property
     def out_of_attempts(self) -> bool:
-        """Whether the message has been delivered as often as it may."""
+        """Whether the message has used all its attempts."""
         return self.attempts >= self.max_attempts
 
 
 def expired_leases(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
-    """Claims whose lease has passed, locked where the engine can skip what others hold."""
+    """Claims whose lease has expired, locked if the engine can skip locked rows."""
     bounds, recheck = (max_attempts, limit), not sql.subject.dialect.skip_locked
     return _dead_claims(connection, sql, claims_with_expired_leases, bounds, recheck=recheck)
 
@@ -101,10 +101,11 @@ def expired_leases(
 def orphaned_claims(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
-    """Claims of consumers that are expired or gone, locked likewise.
+    """Claims of consumers that are expired or gone, locked in the same way.
 
-    Looked at twice: a statement reads a row that it locks at its newest version but the consumers
-    as they were when it began, so the first look may miss who registered and claimed meanwhile.
+    This checks twice. A statement reads the newest version of a row that it locks, but the
+    consumers as of its start. So the first look may miss a consumer that registered and claimed
+    meanwhile.
     """
     return _dead_claims(connection, sql, claims_of_the_dead, (max_attempts, limit), recheck=True)
 
@@ -120,7 +121,7 @@ def _dead_claims(
     values = {"p_max_attempts": bounds[0], "p_count": bounds[1]}
     rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
     if rows and recheck:
-        # Now these alone, under a lock: a lease may have been renewed meanwhile.
+        # Check these alone again, under a lock, because a lease may have been renewed.
         rows = rows_by_ids(connection, sql, builder, [row[0] for row in rows], values)
     return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
 
@@ -132,7 +133,7 @@ _STAGE_NAME: Final = re.compile(r"queue_over_sql_stage_[0-9a-f]{16}\Z")
 
 
 def prune_commits(connection: Connection, system: SystemTables, dialect: QueueDialect) -> int:
-    """Forget batches that cannot come again; returns how many."""
+    """Delete the records of batches that can no longer be repeated; returns how many."""
     commits = system.commits
     over = delete(commits).where(commits.c.expires_at <= dialect.now())
     return connection.execute(over).rowcount
@@ -141,9 +142,9 @@ def prune_commits(connection: Connection, system: SystemTables, dialect: QueueDi
 def orphaned_stages(
     connection: Connection, system: SystemTables, dialect: QueueDialect, *, patience: int
 ) -> list[str]:
-    """Stages that nobody publishes any more: too old, or their batch is published.
+    """Staging tables that are too old, or whose batch is published.
 
-    The publisher of a batch has ``patience`` microseconds to drop its stages.
+    The writer of a batch has ``patience`` microseconds to drop its staging tables.
     """
     stages, commits, now = system.stages, system.commits, dialect.now()
     batch = ("table_prefix", "queue", "writer_id", "batch_id")
@@ -156,10 +157,10 @@ def orphaned_stages(
 
 
 def drop_stages(connection: Connection, system: SystemTables, names: Sequence[str]) -> None:
-    """Drop stages, where they are, and forget them; outside of transactions that matter."""
+    """Drop staging tables if they exist, and their records. Some engines commit on DROP."""
     for name in names:
         if not _STAGE_NAME.match(str(name)):
-            # What others wrote into the register must not let us drop their tables.
+            # Anyone may have written a row; it must not make us drop other tables.
             continue
         table = Table(name, MetaData(schema=system.metadata.schema), Column("payload"))
         connection.execute(DropTable(table, if_exists=True))

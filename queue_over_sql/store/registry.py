@@ -1,4 +1,4 @@
-"""Acts on the record of a queue: which queues there are, and with which settings."""
+"""Acts on the records of queues: which queues exist, and their settings."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ OF_THIS_RELEASE: Final[Mapping[str, Any]] = {
         {"version": SCHEMA_VERSION, "release": RELEASE, "oldest": OLDEST_BESIDE}
     ),
 }
-"""What the record of a queue says whose tables this release made or brought up to date."""
+"""The columns of a queue's record if this release created or upgraded its tables."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """What the registry knows of a queue: its settings as JSON, and what follows.
+    """A queue's row of the registry.
 
     Attributes:
-        discarded: messages that ended without a trace; as it is stored, which may be no number.
-        owner: the consumer that a temporary queue belongs to; None for a queue that stays.
-        version: the schema version of its tables; as it is stored.
-        release: which release made that version, and the oldest version beside it; likewise.
+        discarded: messages that ended without a copy in the archive; unchecked, may be no number.
+        owner: the consumer that a temporary queue belongs to; None for other queues.
+        version: the schema version of its tables; unchecked.
+        release: JSON about the release that made this version, and the oldest compatible version;
+            unchecked.
     """
 
     name: str
@@ -57,7 +58,7 @@ class QueueRecord:
 def queue_record(
     connection: Connection, system: SystemTables, prefix: str, name: str
 ) -> QueueRecord | None:
-    """The record of one queue; None where there is none."""
+    """The record of one queue; None if there is none."""
     found = _records(connection, system, _is_queue(system, prefix, name))
     return found[0] if found else None
 
@@ -99,7 +100,7 @@ def _records(
 
 
 def record_upgrade(system: SystemTables, prefix: str, name: str) -> Update:
-    """Write down that the tables of a queue have this release's version; unless it is newer."""
+    """Record that a queue's tables have this release's version, unless theirs is newer."""
     queues = system.queues
     older = queues.c.schema_version < SCHEMA_VERSION
     return update(queues).where(_is_queue(system, prefix, name), older).values(OF_THIS_RELEASE)
@@ -115,7 +116,7 @@ def add_queue(
     settings: str,
     owner: str | None = None,
 ) -> bool:
-    """Write the record of a new queue; False where another creator was first."""
+    """Insert the record of a new queue; False if another process created it first."""
     values = {
         "table_prefix": prefix,
         "name": name,
@@ -136,13 +137,13 @@ def add_queue(
 def change_queue(
     connection: Connection, system: SystemTables, prefix: str, name: str, **values: Any
 ) -> bool:
-    """Change columns of a queue's record; False where there is none."""
+    """Change columns of a queue's record; False if there is none."""
     statement = update(system.queues).where(_is_queue(system, prefix, name)).values(values)
     return connection.execute(statement).rowcount > 0
 
 
 def count_discarded(connection: Connection, tables: QueueTables, count: int) -> None:
-    """Count messages that ended without a trace, because the queue keeps no archive."""
+    """Count messages that ended without a copy, because the queue keeps no archive."""
     system, prefix, discarded = tables.system, tables.prefix, tables.system.queues.c.discarded_count
     change_queue(connection, system, prefix, tables.queue, discarded_count=discarded + count)
 
@@ -154,21 +155,22 @@ def select_edit_count(tables: QueueTables) -> Select[Any]:
 
 
 def edit_count(connection: Connection, sql: StatementCache) -> int:
-    """How often messages of a queue were put to other places by hand."""
+    """How often edits moved messages of a queue to another place."""
     found = sql.get(select_edit_count).run(connection).scalar()
     return stored_number("edit_count", found or 0)
 
 
 def count_edit(connection: Connection, tables: QueueTables) -> None:
-    """Tell all consumers, by their next claim, that messages were put to other places."""
+    """Let the next claim of every consumer notice that messages moved to another place."""
     system, prefix, edits = tables.system, tables.prefix, tables.system.queues.c.edit_count
     change_queue(connection, system, prefix, tables.queue, edit_count=edits + 1)
 
 
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Remove the record of a queue and what is bound to it; False where there is none.
+    """Remove the record of a queue and what belongs to it; False if there is none.
 
-    The record goes first: who binds something to the queue has it locked, and is seen afterwards.
+    The record goes first, because whoever adds something to the queue locks it. So those additions
+    are committed and visible to the next statements.
     """
     statement = delete(system.queues).where(_is_queue(system, prefix, name))
     removed = connection.execute(statement).rowcount > 0
@@ -182,7 +184,7 @@ def remove_queue(connection: Connection, system: SystemTables, prefix: str, name
 def _remove_durable_consumers(
     connection: Connection, system: SystemTables, prefix: str, name: str
 ) -> None:
-    """Forget who consumes only this queue: a later one of the same name is not theirs."""
+    """Remove the queue's durable consumers, since a later queue of this name is another one."""
     c = system.consumers.c
     of_queue = and_(c.durable == 1, c.table_prefix == prefix, c.queue == name)
     found = connection.execute(select(c.consumer_id).where(of_queue)).scalars().all()
@@ -191,7 +193,7 @@ def _remove_durable_consumers(
 
 
 def hold_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Keep a queue from being dropped until the transaction ends; False where there is none."""
+    """Keep a queue from being dropped until the transaction ends; False if there is none."""
     statement = select(system.queues.c.name).where(_is_queue(system, prefix, name))
     return connection.execute(statement.with_for_update()).first() is not None
 

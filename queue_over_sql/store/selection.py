@@ -1,4 +1,4 @@
-"""Statements that look at messages without claiming them, and edit those that nobody holds."""
+"""Statements that read messages without claiming them, and edit those that no consumer holds."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 
 def place_of(tables: QueueTables, archived: bool) -> Table:
-    """Where the messages are: in the queue's table or in its archive."""
+    """The table of the messages: the queue's or its archive."""
     return tables.archive if archived else tables.live
 
 
 def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
-    """Which rows there are such messages, where not all are."""
+    """The conditions for the rows that are such messages, if not all rows are."""
     return tables.finished_only() if archived else tables.live_only()
 
 
 def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
-    """Where a live message stands."""
+    """The condition for live messages of a status."""
     columns, now = tables.live.c, tables.dialect.now()
     unclaimed = columns.consumer_id.is_(None)
     return {
@@ -64,7 +64,7 @@ def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
 
 
 def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
-    """The first id from ``p_from`` on, and the one that comes ``p_skip`` after it."""
+    """The first id from ``p_from`` on, and the one ``p_skip`` messages after it."""
     table = place_of(tables, archived)
     there = (table.c.id >= number("p_from"), *extent_of(tables, archived))
     first = select(func.min(table.c.id)).where(*there).scalar_subquery()
@@ -74,7 +74,7 @@ def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """Which messages are meant: those in the queue or in its archive that match all conditions."""
+    """A choice of messages: those in the queue or its archive that match all conditions."""
 
     archived: bool
     conditions: Sequence[ColumnElement[bool]]
@@ -84,7 +84,7 @@ class Chosen:
         return [*extent_of(tables, self.archived), *self.conditions]
 
     def also(self, condition: ColumnElement[bool]) -> Chosen:
-        """Only those of them that match another condition, too."""
+        """The choice with one more condition."""
         return Chosen(self.archived, [*self.conditions, condition])
 
 
@@ -113,7 +113,7 @@ def list_messages(
     *,
     newest_first: bool = False,
 ) -> list[MessageRow]:
-    """Read one page of messages, from the one after ``after``: along the primary key."""
+    """Read one page of messages along the primary key, starting after the id ``after``."""
     tables: QueueTables = sql.subject
     table = place_of(tables, chosen.archived)
     columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
@@ -168,10 +168,10 @@ def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) 
 def edit_messages(
     connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
 ) -> EditResult:
-    """Change live messages that nobody holds, and tell every consumer to look for them."""
+    """Change live messages that no consumer holds, and let every consumer notice."""
     tables: QueueTables = sql.subject
     live = tables.live
-    # Looked at again under the row's lock.
+    # The condition is checked again under the row's lock.
     statement = update(live).where(live.c.consumer_id.is_(None), *chosen.among(tables))
     values = {**tables.still_live(), **values}
     changed = connection.execute(statement.values(values)).rowcount
@@ -181,13 +181,13 @@ def edit_messages(
 
 
 def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
-    """Let messages be the next of their levels, in the order of their ids; held ones stay held."""
+    """Make messages the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
     chosen = chosen.also(tables.live.c.available_at.is_not(None))
-    # First the lock on the queue's record: of two such edits the later one comes to the front.
+    # Lock the queue's record first, so that the later of two such edits comes to the front.
     registry.count_edit(connection, tables)
     now, columns = server_now(connection, sql), tables.live.c
-    # Of all messages: one that is claimed may come back there.
+    # Consider claimed messages, too, because they may come back to their places.
     due_first = select(columns.priority, func.min(columns.available_at))
     there = due_first.where(columns.available_at.is_not(None)).group_by(columns.priority)
     found = connection.execute(there).all()
@@ -199,7 +199,7 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
 
 
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
-    """Remove messages, live ones only where nobody holds them."""
+    """Remove messages; live ones only if no consumer holds them."""
     tables: QueueTables = sql.subject
     statement = tables.removal(archived=chosen.archived)
     if not chosen.archived:
@@ -209,7 +209,7 @@ def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen)
 
 
 def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
-    """The id of the newest message; None where there is none."""
+    """The id of the newest message; None if there is none."""
     table = place_of(sql.subject, chosen.archived)
     statement = select(func.max(table.c.id)).where(*chosen.among(sql.subject))
     found = connection.execute(statement).scalar()
@@ -217,7 +217,7 @@ def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int 
 
 
 def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: int) -> int | None:
-    """The id of the message after ``skip`` others; None where there are no more."""
+    """The id of the message after ``skip`` others; None if there are no more."""
     key = place_of(sql.subject, chosen.archived).c.id
     wanted = select(key).where(*chosen.among(sql.subject)).order_by(key)
     found = connection.execute(wanted.offset(skip).limit(1)).scalar()
@@ -227,9 +227,9 @@ def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: 
 def probe_ids(
     connection: Connection, sql: StatementCache, *, archived: bool, start: int, skip: int
 ) -> tuple[int | None, int | None]:
-    """The id of the first message from ``start`` on, and of the one that comes ``skip`` after it.
+    """The id of the first message from ``start`` on, and of the one ``skip`` messages later.
 
-    None where there is none. It costs a walk over ``skip`` entries of the primary key.
+    None if there is none. It reads ``skip`` entries of the primary key.
     """
     values = {"p_from": start, "p_skip": skip}
     found: Sequence[Any] = sql.get(probe_id, archived).run(connection, values).one()
@@ -246,14 +246,14 @@ def requeue(
     priorities: int,
     forget_keys: bool,
 ) -> int:
-    """Give archived messages a new life under new ids; returns how many.
+    """Requeue archived messages under new ids; returns how many.
 
-    ``up_to`` is the last id, ``priorities`` how many levels the queue has now. With ``forget_keys``
-    their keys are remembered, and have to be given free.
+    ``up_to`` is the last id, ``priorities`` the present number of levels. With ``forget_keys`` the
+    dedup window still has their keys, and this frees them.
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
-        PayloadInvalid: an own column of one cannot be read; none was changed.
+        PayloadInvalid: a column of one cannot be read; none was changed.
     """
     tables: QueueTables = sql.subject
     engine_of(tables).lock_for_writing(connection, sql)
@@ -266,7 +266,7 @@ def requeue(
         return _begin_anew(connection, sql, rows, priorities)
     for row in rows:
         _check_readable(row)
-    # First the new lives: where a key is taken they are undone, and nothing else has happened.
+    # Insert first: if a key is taken this is undone, and nothing else was changed.
     publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
     change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
     if forget_keys:

@@ -1,6 +1,6 @@
-"""Acts of the holder of a claim, each under the fence.
+"""Acts of the consumer that holds a claim, each under the fence.
 
-Each returns the ids that the claim still held; nothing of the others was changed.
+Each returns the ids that the claim still held. It changes no other messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def each(
     *,
     atomic: bool = True,
 ) -> Act[set[int]]:
-    """The act of doing the same with each settlement; returns the ids that were still held."""
+    """An act that runs ``do`` for each settlement; returns the ids that were still held."""
 
     def act(connection: Connection) -> set[int]:
         settled: set[int] = set()
@@ -43,7 +43,7 @@ def each(
 
 
 def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool) -> Act[set[int]]:
-    """Finish messages of several claims: move them to the archive where ``keep``, else remove."""
+    """Finish messages of several claims: archive them if ``keep``, else remove them."""
     end = archive_messages if keep else remove
     at_once = _finishes_at_once(sql, settlements, keep=keep)
     return each(settlements, partial(end, sql=sql), atomic=not at_once)
@@ -52,7 +52,7 @@ def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
 def give_back(
     sql: StatementCache, settlements: Sequence[Settlement], delay: int | None = None
 ) -> Act[set[int]]:
-    """Give messages of several claims back uncounted, at their place or after a delay."""
+    """Give back messages of several claims, uncounted, at their place or after a delay."""
     at_once = updates_at_once(sql, settlements)
     return each(settlements, partial(release, sql=sql, delay=delay), atomic=not at_once)
 
@@ -69,14 +69,14 @@ def _finishes_at_once(
 
 
 def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
-    """Whether giving these back is one statement, which needs no transaction around it."""
+    """Whether giving these back is one statement, so that it needs no transaction around it."""
     return _at_once(settlements, returning=sql.subject.dialect.update_returning)
 
 
 def _at_once(settlements: Sequence[Settlement], *, returning: bool) -> bool:
     if len(settlements) != 1:
         return False
-    # Without RETURNING several are locked and looked at before.
+    # Without RETURNING, several messages are locked and read first.
     return len(settlements[0].ids) <= (MAX_IDS if returning else 1)
 
 
@@ -92,7 +92,7 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
 def archive_messages(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> set[int]:
-    """Move finished messages to the archive, unless they end in place."""
+    """Archive finished messages; those of an adopted table end in place."""
     if sql.subject.ends_in_place:
         return remove(connection, sql, settlement)
     settlement = remember_keys(connection, sql, settlement)
@@ -103,7 +103,7 @@ def archive_messages(
 def release(
     connection: Connection, sql: StatementCache, settlement: Settlement, delay: int | None = None
 ) -> set[int]:
-    """Give messages back uncounted, at their place or after a delay."""
+    """Give messages back, uncounted, at their place or after a delay."""
     if delay is not None:
         values = {"p_delay": delay}
         return _settle(connection, sql, settle.release_later, settlement, values)
@@ -111,7 +111,7 @@ def release(
 
 
 def restore(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
-    """Give messages of a dead claim back at their place."""
+    """Give back messages of a dead claim at their place."""
     values = {"p_error": settlement.error}
     return _settle(connection, sql, settle.restore, settlement, values)
 
@@ -126,7 +126,7 @@ def retry(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
-    """How long a message that does not fit its kind here is set aside, and with which headers."""
+    """How a message that does not fit its kind here is deferred: how long, and its headers."""
 
     delay: int
     headers: str | None
@@ -140,31 +140,31 @@ class Aside:
 def set_aside(
     connection: Connection, sql: StatementCache, settlement: Settlement, aside: Aside
 ) -> set[int]:
-    """Give one message that does not fit its kind here back for a while, uncounted."""
+    """Defer one message that does not fit its kind here, uncounted."""
     return _settle(connection, sql, settle.set_aside, settlement, aside.values())
 
 
 def extend(
     connection: Connection, sql: StatementCache, settlement: Settlement, expires_at: int
 ) -> set[int]:
-    """Renew leases up to an instant."""
+    """Renew leases until a given time."""
     return _settle(connection, sql, settle.extend, settlement, {"p_expires": expires_at})
 
 
 def hold(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
-    """Lock messages until the transaction ends, and change nothing."""
+    """Lock messages until the transaction ends, without changing them."""
     sql.subject.dialect.lock_for_writing(connection, sql)
     stamp = settlement.fence_values()
     return {row[0] for row in rows_by_ids(connection, sql, settle.held, settlement.ids, stamp)}
 
 
 def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> set[int]:
-    """Which of the messages are live."""
+    """Which of the messages are still live."""
     return {row[0] for row in rows_by_ids(connection, sql, settle.still_there, ids)}
 
 
 def keep_traceback(connection: Connection, live: Table, settlement: Settlement, text: str) -> None:
-    """Write the traceback of a failure on messages that their claim still holds."""
+    """Store the traceback of a failure in messages that the claim still holds."""
     claim = settlement.claim
     connection.execute(
         update(live)

@@ -1,4 +1,4 @@
-"""Create, change, look at and drop tables, safe beside others who do the same."""
+"""Create, change, read and drop tables, safe while others do the same."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class TablesInUse(DatabaseUnavailable):
-    """Transactions kept using tables that are to be changed; nothing was changed."""
+    """Other transactions kept using tables that were to be changed; nothing was changed."""
 
 
 def insert_unless_there(
     connection: Connection, dialect: QueueDialect, table: Table, values: Mapping[str, Any]
 ) -> bool:
-    """Insert a row; False where another has written one with its key meanwhile.
+    """Insert a row; False if its key exists.
 
-    Then the transaction may be spoilt, and has to be begun again.
+    After False the transaction may have failed, and must be started again.
     """
     try:
         connection.execute(insert(table).values(dict(values)))
@@ -44,28 +44,28 @@ def insert_unless_there(
     return True
 
 
-# How often creators that meet in spite of the creation lock look again.
+# How often to look again if two creators meet in spite of the creation lock.
 _CREATION_RACES = 20
 _RACE_SECONDS = 0.05
 T = TypeVar("T")
 
 
 def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: QueueDialect) -> None:
-    """Create tables, or their newer columns, where they are missing.
+    """Create tables, or add their newer columns, where they are missing.
 
-    Who may not create needs no right where nothing is missing.
+    If nothing is missing, no right to create tables is needed.
     """
     if not incomplete(connection, tables, dialect):
         return
     with dialect.creating(connection, tables[0].schema):
-        # Looked at again: whoever had the lock before may have done it all.
+        # Look again under the lock, because its former holder may have created everything.
         for table in incomplete(connection, tables, dialect):
             create_tables(connection, [table], dialect)
             add_missing_columns(connection, table, dialect)
 
 
 def create_tables(connection: Connection, tables: Iterable[Table], dialect: QueueDialect) -> None:
-    """Create tables and their indexes where they are missing; safe beside other creators."""
+    """Create missing tables and their indexes; safe beside other creators."""
     for table in tables:
         create = CreateTable(table, if_not_exists=True)
         _create(connection, create, dialect, partial(has_table, connection, table))
@@ -73,7 +73,7 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
 
 
 def create_indexes(connection: Connection, table: Table, dialect: QueueDialect) -> None:
-    """Create the indexes of a table where they are missing; safe beside other creators."""
+    """Create missing indexes of a table; safe beside other creators."""
     present = set() if dialect.index_if_not_exists else index_names(connection, table)
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         if index.name not in present:
@@ -87,7 +87,7 @@ def _create(
     dialect: QueueDialect,
     exists: Callable[[], bool],
 ) -> None:
-    """Create something, or see that another creator did: IF NOT EXISTS races with itself."""
+    """Create something unless another creator does; IF NOT EXISTS alone can fail in a race."""
     for race in range(_CREATION_RACES):
         try:
             connection.execute(statement)
@@ -104,10 +104,10 @@ def _create(
 
 
 def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect) -> T:
-    """Look at a table that another creator may be altering just now, until it is to be seen.
+    """Look at a table until it is visible, because another creator may be altering it.
 
     Raises:
-        NoSuchTableError: it is not there.
+        NoSuchTableError: it does not exist.
     """
     for _ in range(_CREATION_RACES if dialect.alters_in_view else 0):
         try:
@@ -122,7 +122,7 @@ def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect
 
 
 def missing(connection: Connection, table: Table, dialect: QueueDialect) -> list[Column[Any]]:
-    """The columns of a definition that the table in the database lacks."""
+    """The defined columns that the table in the database lacks."""
     name, schema = table.name, table.schema
     found = settled(connection, lambda: inspect(connection).get_columns(name, schema), dialect)
     present = {column["name"] for column in found}
@@ -135,16 +135,16 @@ def add_missing_columns(
     dialect: QueueDialect,
     wanted: Sequence[Column[Any]] | None = None,
 ) -> None:
-    """Add the columns that a table lacks: an older version made it, or it is somebody else's.
+    """Add missing columns to a table that an older version or the user created.
 
-    Safe beside others who do the same: who loses a race looks again at what is still missing.
+    Safe beside others who do the same: after a lost race it checks again what is missing.
     """
     sa_dialect = connection.dialect
     name = sa_dialect.identifier_preparer.format_table(table)
     for race in range(_CREATION_RACES):
         lacking = missing(connection, table, dialect)
         if wanted is not None:
-            # What else has gone from a table of the user's was dropped on purpose.
+            # The user dropped other missing columns of this table on purpose.
             lacking = [column for column in lacking if column in wanted]
         columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
         try:
@@ -164,9 +164,9 @@ def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
 
 
 def add_column_in_use(connection: Connection, column: Column[Any], dialect: QueueDialect) -> None:
-    """Add a column to a table that others use, by the first way that the server takes.
+    """Add a column to a table that others use, in the first way that the server supports.
 
-    In a transaction with the lock of creators, and with ``dialect.waiting_briefly``.
+    Call it in a transaction with the creation lock and ``dialect.waiting_briefly``.
     """
     *ways, last = additions(connection, column, dialect)
     for way in ways:
@@ -181,7 +181,7 @@ def add_column_in_use(connection: Connection, column: Column[Any], dialect: Queu
 
 
 def additions(connection: Connection, column: Column[Any], dialect: QueueDialect) -> list[str]:
-    """The statements of which one adds a column to its table, the best first."""
+    """Alternative statements that add a column to its table, the best first."""
     sa_dialect = connection.dialect
     name = sa_dialect.identifier_preparer.format_table(column.table)
     return dialect.add_column_in_use(name, str(CreateColumn(column).compile(dialect=sa_dialect)))
@@ -190,13 +190,13 @@ def additions(connection: Connection, column: Column[Any], dialect: QueueDialect
 def incomplete(
     connection: Connection, tables: Sequence[Table], dialect: QueueDialect
 ) -> list[Table]:
-    """Those tables of one schema that are not there, or lack a column; one statement looks."""
+    """The tables of one schema that do not exist or lack a column, found by one statement."""
     present = dialect.present_columns(connection, tables)
     return [t for t in tables if not present.get(t.name, set()) >= set(t.columns.keys())]
 
 
 def has_table(connection: Connection, table: Table) -> bool:
-    """The table is there."""
+    """Whether the table exists."""
     return inspect(connection).has_table(table.name, schema=table.schema)
 
 
@@ -213,7 +213,7 @@ def index_names(connection: Connection, table: Table) -> set[str | None]:
 
 
 def wait_until_unused(connection: Connection, tables: QueueTables, dialect: QueueDialect) -> None:
-    """Wait for transactions that use the tables of a queue, before anything of it is dropped."""
+    """Wait for transactions that use the tables of a queue, before they are dropped."""
     for table in _of_queue(tables):
         if has_table(connection, table):
             dialect.wait_until_unused(connection, table)
@@ -236,10 +236,10 @@ def own_columns(
     names: Iterable[str],
     types: Mapping[str, TypeEngine[Any]],
 ) -> list[Column[Any]]:
-    """Reflect the columns of a queue that its creator gave it; ``types`` are those that are known.
+    """Reflect the queue's own columns; ``types`` are the known types.
 
     Raises:
-        QueueSchemaMismatch: one is no longer there.
+        QueueSchemaMismatch: one no longer exists.
     """
     found = {column["name"]: column for column in inspect(connection).get_columns(table, schema)}
     gone = [name for name in names if name not in found]

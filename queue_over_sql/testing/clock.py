@@ -90,11 +90,11 @@ class Clock:
 
 
 class _Shifted:
-    """What ``now`` of a dialect is then: the server's clock, and how far the test's is ahead."""
+    """A dialect's ``now`` with a ``Clock``: the server's clock plus the clock's advance."""
 
     def __init__(self, clock: Clock, now: Callable[[], ColumnElement[int]]) -> None:
         self.clock = clock
-        # A parameter whose value is asked for at each run of a statement.
+        # A bind parameter whose value is read at each run of a statement.
         ahead = bindparam("p_clock_ahead", 0, _Ahead(clock))
         self._expression: ColumnElement[int] = now() + ahead
 
@@ -108,7 +108,7 @@ class _Ahead(TypeDecorator[int]):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        # Part of what SQLAlchemy keeps compiled statements by, as it has no underscore.
+        # SQLAlchemy includes it in its cache key of compiled statements, as it has no underscore.
         self.clock = clock
 
     def process_bind_param(self, value: int | None, dialect: object) -> int:

@@ -8,12 +8,12 @@ They are not enabled by default, because test runs without queues would load the
 
 Fixtures
     ``queue_url``
-        the URL of the test's database, a new SQLite file. Define a fixture of this name to have
-        another database: ``sqlite://`` for one in memory, or a server's. Fixtures of yours empty
-        that one between tests.
+        the URL of the test's database, a new SQLite file. Define a fixture of this name to use
+        another database: ``sqlite://`` for one in memory, or a server's URL. Your fixture must
+        empty that database between tests.
     ``queue_service``
-        a `QueueService` on it, stopped when the test ends. It is not started, so nothing runs
-        beside the test: `Clock.advance` and `QueueService.reap` do what is due.
+        a `QueueService` on it, stopped when the test ends. It is not started, so it has no
+        background jobs: `Clock.advance` and `QueueService.reap` do what is due.
     ``queue_clock``
         the `Clock` of that service.
 """

@@ -69,7 +69,7 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
 
 
 class _HandlerRun(HandlerRun):
-    """A handler whose failure is kept, to be raised after its message is settled."""
+    """A handler that keeps its error, to be raised after its message is settled."""
 
     def __init__(self, handler: Handler, parts: ServiceParts) -> None:
         queue = parts.queue(handler.queue)
@@ -77,13 +77,13 @@ class _HandlerRun(HandlerRun):
         self._failure: BaseException | None = None
 
     def claim(self, most: int | None) -> list[Message]:
-        """The messages of the next call; at most so many."""
+        """Claim the messages of the next call, at most ``most``."""
         size = self._handler.batch or 1
         count = size if most is None else min(size, most)
         return self.queue.consume(count, where=self._handler.where)
 
     def handle_all(self, messages: list[Message]) -> None:
-        """Call the handler and settle; raises what it raised."""
+        """Call the handler and settle; raises the handler's error."""
         self._failure = None
         finished = self.handle(messages)
         if finished:

@@ -7,19 +7,19 @@ A project turns it on in its top-level ``conftest.py``::
 Fixtures
     ``database``
         an empty database; the test runs once on each engine. A process of tests has one database on
-        each server, and empties it for each test. The library's own tables may be there, without
-        rows: making them anew would cost more than most tests. ``@pytest.mark.empty_database``
-        drops them, too.
+        each server, and empties it for each test. The library's own tables may exist without rows,
+        because creating them takes longer than most tests. ``@pytest.mark.empty_database`` drops
+        them, too.
     ``service``, ``make_service``, ``queue``
         services on that database, stopped when the test ends, and a queue named ``jobs``.
     ``engine``
-        an SQLAlchemy engine of the test's own on that database.
+        the test's own SQLAlchemy engine on that database.
     ``server``
-        a server of this test alone, to be stopped and killed; once for each server engine.
+        a server for this test alone, which it may stop and kill; once per server engine.
 
-``--engines=sqlite,h2`` narrows the engines. Without it all are required: SQLite, PostgreSQL, MySQL,
-MariaDB and H2. An engine without a server is an error and not a skip.
-``@pytest.mark.engines("postgresql")`` keeps a test to the engines named.
+``--engines=sqlite,h2`` chooses engines. By default all are required: SQLite, PostgreSQL, MySQL,
+MariaDB and H2. A missing server is an error and not a skip.
+``@pytest.mark.engines("postgresql")`` runs a test only on these engines.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TestDatabase:
 
 
 class TestServer:
-    """A server of one test alone, with one database, on a port and data that outlast restarts."""
+    """A server for one test alone, with one database, whose port and data survive restarts."""
 
     __test__: ClassVar[bool] = False
 
@@ -80,15 +80,15 @@ class TestServer:
         self.engine = server.engine
         self.url = server.create_database(database)
         self.start = server.start
-        """Start it again and return once it answers."""
+        """Start it again; returns when it answers."""
         self.stop = server.stop
-        """Stop it in an orderly way and return once it is gone."""
+        """Stop it gracefully; returns when it has ended."""
         self.kill = server.kill
-        """End it as ``kill -9`` does and return once it is gone."""
+        """Kill it as ``kill -9`` does; returns when it has ended."""
 
 
 class MakeService(Protocol):
-    """Makes one more service on the test's database."""
+    """Makes another service on the test's database."""
 
     def __call__(self, **settings: object) -> QueueService:
         """Return a new service; `settings` are those of `QueueService`."""
@@ -118,8 +118,8 @@ class _Servers:
         """Return the URL of this process's database on a server, emptied.
 
         Args:
-            engine: of the server.
-            keep: the library's own tables may stay, without rows; else it is a new database.
+            engine: the engine of the server.
+            keep: keep the library's own tables, without rows; otherwise create a new database.
         """
         server, name = self.get(engine), self._databases.get(engine)
         if name is not None and keep:
@@ -161,7 +161,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the engines, and let processes of tests use the same H2 jar and fetched servers."""
+    """Choose the engines, and share the H2 jar and fetched servers between test processes."""
     config.addinivalue_line("markers", "engines(*names): run on these engines only")
     config.addinivalue_line(
         "markers", "empty_database: needs a database without the library's own tables"
@@ -187,7 +187,7 @@ def _select(option: str | None) -> tuple[str, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests on each engine: those selected, or those that the test's marker names."""
+    """Run tests on each engine that was selected or that the test's marker names."""
     marker = metafunc.definition.get_closest_marker("engines")
     names = tuple(marker.args) if marker else metafunc.config.stash[_selected]
     if "engine_name" in metafunc.fixturenames:
@@ -198,7 +198,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of engines that were not selected."""
+    """Deselect the tests of engines that were not selected."""
     selected = config.stash[_selected]
     dropped = {item: None for item in items if not _engines_of(item) <= set(selected)}
     if dropped:
@@ -225,7 +225,7 @@ def servers() -> Iterator[_Servers]:
 
 @pytest.fixture(scope="session")
 def _template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Makes a SQLite file with the library's own tables, to be copied for each test."""
+    """Makes a SQLite file with the library's own tables, which is copied for each test."""
 
     @cache
     def made() -> Path:
@@ -259,13 +259,13 @@ def database(
     _or_fail(engine_name, servers.get)
     yield TestDatabase(engine_name, servers.database(engine_name, keep=not empty))
     if empty:
-        # What it left may be of another version, or of another owner.
+        # The test may have left tables of another version or owner.
         servers.database(engine_name, keep=False)
 
 
 @pytest.fixture
 def server(server_engine: str) -> Iterator[TestServer]:
-    """A server of this test alone, running, which the test may stop, kill and start again."""
+    """A running server for this test alone, which it may stop, kill and start again."""
     with _or_fail(server_engine, obtain_private) as private:
         yield TestServer(private, _fresh_name())
 
@@ -287,7 +287,7 @@ def make_service(database: TestDatabase) -> Iterator[MakeService]:
 
 @pytest.fixture
 def engine(database: TestDatabase) -> Iterator[Engine]:
-    """An engine of the test's own on that database."""
+    """The test's own engine on that database."""
     from sqlalchemy import create_engine
 
     own = create_engine(database.url)
@@ -312,7 +312,7 @@ def _fresh_name() -> str:
 
 
 def _or_fail(engine: str, obtain: Callable[[str], Server]) -> Server:
-    """Return the server, or fail the test: a missing engine must never look like a passed test."""
+    """Return the server, or fail the test, because a missing engine must not pass unnoticed."""
     try:
         return obtain(engine)
     except ServerMissing as error:

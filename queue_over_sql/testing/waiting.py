@@ -1,4 +1,4 @@
-"""Wait for what is to become true, with a bound, instead of sleeping and hoping."""
+"""Wait for a condition with a time limit, instead of sleeping."""
 
 from __future__ import annotations
 

@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     from queue_over_sql.message import CallersConnection, Publication
 
 
-# How often subscriptions may change under one publish before that is an error.
+# How often subscriptions may change during one publish before it fails.
 _RACES: Final = 50
 _NO_JSON: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class RoutedMessage:
-    """A publication with its routing key, its headers filled in."""
+    """A publication with its routing key and all its headers."""
 
     publication: Publication
     routing_key: str
 
     @functools.cached_property
     def plain(self) -> Any:
-        """The payload as it is read from JSON, where it is plain JSON for any queue."""
+        """The payload as read from JSON, if it is plain JSON for every queue."""
         try:
             return json.loads(payloads.encode_json(self.publication.payload, "payload"))
         except PayloadInvalid:
@@ -75,13 +75,13 @@ class RoutedMessage:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The copies that some subscriptions ask for, or why one of them cannot be."""
+    """The copies for some subscriptions, or the reason why one of them is impossible."""
 
     copies: Sequence[Copy] = ()
     refusal: Exception | None = None
 
     def checked(self) -> Sequence[Copy]:
-        """The copies; raises the refusal, where there is one."""
+        """The copies; raises the error if there is one."""
         if self.refusal is not None:
             raise self.refusal
         return self.copies
@@ -97,7 +97,7 @@ class FanOut:
         self._seen: list[SubscriptionRow] = []
 
     def subscriptions(self) -> list[SubscriptionRow]:
-        """The subscriptions by queue and pattern; TopicNotFound where the topic was dropped."""
+        """The subscriptions by queue and pattern; TopicNotFound if the topic was dropped."""
         self._parts.check_open()
         return self._existing(self._parts.connections.run(self._rows))
 
@@ -139,7 +139,7 @@ class FanOut:
         if published:
             self._parts.arrivals.announce()
         reached = {one.queue for one in published}
-        # Not looked up: it is published, and a queue that was dropped since must not hide that.
+        # No query here: it is published, and a queue dropped since then must not raise an error.
         for queue in self._parts.catalog.opened:
             if queue.name in reached:
                 self._parts.wakeups.tell(core_of(queue).context.sql)
@@ -150,7 +150,7 @@ class FanOut:
         headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
         return RoutedMessage(dataclasses.replace(publication, headers=headers), routing_key)
 
-    # -- in a transaction of our own
+    # -- in our own transaction
 
     def _publish(self, message: RoutedMessage, on_conflict: str) -> list[Published]:
         for _ in range(_RACES):
@@ -159,7 +159,7 @@ class FanOut:
             try:
                 rows, published = self._try(seen, prepared, on_conflict)
             except DatabaseRefused:
-                # Perhaps by a queue that has gone, or that was made anew with other columns.
+                # A queue may have been dropped, or created again with other columns.
                 rows, published = self.subscriptions(), None
                 if rows == seen:
                     raise
@@ -189,7 +189,7 @@ class FanOut:
         rows, published = run(act, atomic=True, durable=True, repeat=False)
         return self._existing(rows), published
 
-    # -- in the caller's
+    # -- in the caller's transaction
 
     def _publish_on(
         self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
@@ -202,7 +202,7 @@ class FanOut:
     def _publish_within(
         self, target: Connection, message: RoutedMessage, on_conflict: str
     ) -> list[Published]:
-        """Publish; without the queues that are gone, which the caller's snapshot may still show."""
+        """Publish except to dropped queues, which the caller's snapshot may still show."""
         gone = set[str]()
         while True:
             rows = self._existing(self._rows(target))
@@ -236,7 +236,7 @@ class FanOut:
         present = connections.run(lambda c: registry.queue_records(c, system, prefix))
         return {copy.queue for copy in copies} - {record.name for record in present}
 
-    # -- what each queue gets
+    # -- the copy of each queue
 
     def _rows(self, target: Connection) -> list[SubscriptionRow] | None:
         prefix = self._parts.settings.table_prefix
@@ -248,9 +248,9 @@ class FanOut:
         return rows
 
     def _learn(self, rows: list[SubscriptionRow]) -> None:
-        """Know other subscriptions from now on; their queues may have been made anew since."""
+        """Store new subscriptions; their queues may have been created again since."""
         new = {row.queue for row in set(rows) - set(self._seen)}
-        # On a connection that is the user's own a look would end the user's transaction.
+        # A query on the user's own connection would end the user's transaction.
         for name in sorted(new) if self._parts.connections.background else ():
             try:
                 self._parts.queue(name).refresh()
@@ -293,13 +293,13 @@ class FanOut:
         copy = Copy(name, core.context.sql, core.publisher.encode(message.publication))
         if everything or payload is not _NO_JSON:
             return copy
-        # An object of one of the queue's kinds: its JSON is known only now.
+        # An object of one of the queue's kinds, whose JSON was unknown until now.
         payload = json.loads(copy.message.content["payload"])
         return copy if any(payload_fits(f, payload) for f in filters) else None
 
 
 def _naming(queue: str, error: Exception) -> Exception:
-    # Which of many refused cannot be seen otherwise.
+    # Otherwise the error would not say which of the queues refused it.
     if repr(queue) not in str(error):
         error.args = (f"Queue {queue!r} rejected its copy: {error}", *error.args[1:])
     return error

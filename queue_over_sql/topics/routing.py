@@ -1,4 +1,4 @@
-"""Routing: which messages of a topic a subscription is about, by routing key and by payload."""
+"""Routing: which messages a subscription receives, by routing key and by payload."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from queue_over_sql.schema.conditions import (
 )
 
 LONGEST: Final = 255
-"""Of a routing key or a pattern, in bytes of UTF-8, as AMQP has it."""
+"""The longest routing key or pattern in bytes of UTF-8, as in AMQP."""
 
 _MISSING: Final = object()
 
 
 def check_routing_text(argument: str, value: Any) -> str:
-    """Let a routing key or a pattern pass.
+    """Check a routing key or a pattern.
 
     Raises:
-        TypeError, ValueError: it is no ``str``, or longer than 255 bytes of UTF-8, or no text that
-            every database can hold.
+        TypeError, ValueError: it is not a ``str``, longer than 255 bytes of UTF-8, or not text that
+            every database can store.
     """
     if not isinstance(value, str):
         msg = f"{argument} must be a str such as 'orders.eu.paid', not {type(value).__name__}"
@@ -53,11 +53,11 @@ def words(text: str) -> list[str]:
 def pattern_fits(pattern: str, routing_key: str) -> bool:
     """Whether a routing key fits a pattern as AMQP 0-9-1 defines it for topics.
 
-    Both are words joined by dots. In a pattern ``*`` stands for exactly one word, ``#`` for any
-    number of them, none included.
+    Both are words joined by dots. In a pattern ``*`` stands for exactly one word, and ``#`` for
+    zero or more words.
     """
     given = words(routing_key)
-    # reached[n]: what was read of the pattern so far fits the first n words.
+    # reached[n]: whether the pattern so far matches the first n words.
     reached = [True] + [False] * len(given)
     for part in words(pattern):
         if part == "#":
@@ -69,10 +69,10 @@ def pattern_fits(pattern: str, routing_key: str) -> bool:
 
 
 def check_filter(where: Any) -> dict[str, Any]:
-    """Let a filter on payloads pass: paths such as ``address.city`` to JSON scalars.
+    """Check a payload filter: paths such as ``address.city`` to JSON scalars.
 
     Raises:
-        TypeError, ValueError: it is none; the text says which path or value is wrong.
+        TypeError, ValueError: it is not valid; the message names the path or value.
     """
     check_fields(where, "where")
     checked = {}
@@ -83,12 +83,12 @@ def check_filter(where: Any) -> dict[str, Any]:
 
 
 def filter_text(where: Mapping[str, Any]) -> str | None:
-    """Write a checked filter for the table; one that asks for nothing becomes NULL."""
+    """Encode a checked filter for the table; an empty one becomes NULL."""
     return json.dumps(where, sort_keys=True) if where else None
 
 
 def filter_of(text: str | None) -> dict[str, Any] | None:
-    """Read what ``filter_text`` wrote; QueueError where a row holds anything else."""
+    """Decode what ``filter_text`` wrote; QueueError if the row holds something else."""
     try:
         return None if text is None else check_filter(json.loads(text))
     except UNREADABLE as error:
@@ -100,7 +100,7 @@ def filter_of(text: str | None) -> dict[str, Any] | None:
 
 
 def pattern_of(stored: Any) -> str:
-    """Read the pattern of a subscription; QueueError where it is no text."""
+    """The pattern of a subscription; QueueError if it is not text."""
     if isinstance(stored, str):
         return stored
     msg = f"The pattern of a subscription in queue_over_sql_subscriptions is {stored!r:.50}."
@@ -108,7 +108,7 @@ def pattern_of(stored: Any) -> str:
 
 
 def payload_fits(where: Mapping[str, Any], payload: Any) -> bool:
-    """Whether all fields of a filter are in a payload and equal: by type and value, 1 is 1.0."""
+    """Whether the payload has all fields of a filter, equal by type and value; 1 equals 1.0."""
     return all(
         _equal(_field(payload, payload_path(path)), wanted) for path, wanted in where.items()
     )

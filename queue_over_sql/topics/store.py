@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def subscriptions_of_topic(system: SystemTables) -> Select[Any]:
     """The subscriptions of a topic, by the primary keys of both tables.
 
-    One row of NULLs where it has none, and no row where there is no such topic.
+    One row of NULLs if it has no subscriptions; no row if there is no such topic.
     """
     topics, bound = system.topics, system.subscriptions
     of_topic = and_(
@@ -53,14 +53,14 @@ class SubscriptionRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copy:
-    """What one queue gets of a message to a topic, encoded by the queue's rules."""
+    """One queue's copy of a message to a topic, encoded by the queue's rules."""
 
     queue: str
     sql: StatementCache
     message: NewMessage
 
 
-# -- which topics there are
+# -- topics
 
 
 def topic_names(connection: Connection, system: SystemTables, prefix: str) -> list[str]:
@@ -71,7 +71,7 @@ def topic_names(connection: Connection, system: SystemTables, prefix: str) -> li
 
 
 def has_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Whether there is a topic of this name."""
+    """Whether a topic with this name exists."""
     found = select(system.topics.c.name).where(_is_topic(system, prefix, name))
     return connection.execute(found).first() is not None
 
@@ -79,7 +79,7 @@ def has_topic(connection: Connection, system: SystemTables, prefix: str, name: s
 def add_topic(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
 ) -> bool:
-    """Write down a new topic; False where it is there already. Not inside of a transaction."""
+    """Insert a new topic; False if it exists. Do not call it inside a transaction."""
     if has_topic(connection, system, prefix, name):
         return False
     values = {"table_prefix": prefix, "name": name, "created_at": dialect.now()}
@@ -87,9 +87,9 @@ def add_topic(
 
 
 def remove_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Remove a topic and its subscriptions; False where there is none.
+    """Remove a topic and its subscriptions; False if there is none.
 
-    The topic goes first: who subscribes has it locked, and is seen afterwards.
+    The topic goes first, because a subscriber locks it. So new subscriptions are visible next.
     """
     removed = connection.execute(delete(system.topics).where(_is_topic(system, prefix, name)))
     columns = system.subscriptions.c
@@ -102,24 +102,24 @@ def _is_topic(system: SystemTables, prefix: str, name: str) -> ColumnElement[boo
     return and_(system.topics.c.table_prefix == prefix, system.topics.c.name == name)
 
 
-# -- who subscribed
+# -- subscriptions
 
 
 def subscriptions(
     connection: Connection, sql: StatementCache, prefix: str, topic: str
 ) -> list[SubscriptionRow] | None:
-    """The subscriptions of a topic by queue and pattern; None where there is no such topic."""
+    """The subscriptions of a topic by queue and pattern; None if there is no such topic."""
     values = {"p_prefix": prefix, "p_topic": topic}
     found = sql.get(subscriptions_of_topic).run(connection, values).all()
     if not found:
         return None
     rows = [SubscriptionRow._make(row) for row in found if row[0] is not None]
-    # Whatever a row may hold; those of a queue stand together.
+    # A row may hold anything. Those of one queue are adjacent.
     return sorted(rows, key=lambda row: (str(row.queue), str(row.pattern)))
 
 
 def hold_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Keep a topic from being dropped until the transaction ends; False where there is none."""
+    """Keep a topic from being dropped until the transaction ends; False if there is none."""
     statement = select(system.topics.c.name).where(_is_topic(system, prefix, name))
     return connection.execute(statement.with_for_update()).first() is not None
 
@@ -135,9 +135,9 @@ def put_subscription(
     pattern: str,
     where: str | None,
 ) -> None:
-    """Subscribe a queue, or give the subscription that is there another filter, as JSON.
+    """Subscribe a queue, or replace the filter of its subscription, which is JSON.
 
-    The topic has to be held, so that there is one who subscribes.
+    Lock the topic first, so that no other process subscribes at the same time.
     """
     table = system.subscriptions
     key = {"table_prefix": prefix, "topic": topic, "queue": queue, "pattern": pattern}
@@ -157,7 +157,7 @@ def remove_subscriptions(
     queue: str,
     pattern: str | None,
 ) -> bool:
-    """End the subscriptions of a queue, or the one of a pattern; False where there is none."""
+    """Remove all subscriptions of a queue, or that of a pattern; False if there is none."""
     columns = system.subscriptions.c
     wanted = [columns.table_prefix == prefix, columns.topic == topic, columns.queue == queue]
     if pattern is not None:
@@ -165,13 +165,13 @@ def remove_subscriptions(
     return connection.execute(delete(system.subscriptions).where(*wanted)).rowcount > 0
 
 
-# -- the copies
+# -- copies
 
 
 def publish_copies(
     connection: Connection, copies: Sequence[Copy], on_conflict: str
 ) -> list[Published]:
-    """Insert one message into each of several queues; fails as a whole, as ``publish`` does."""
+    """Insert one message into each of several queues, all or none; raises as ``publish``."""
     return [
         dataclasses.replace(
             publish(connection, copy.sql, copy.message, on_conflict), queue=copy.queue
@@ -183,20 +183,20 @@ def publish_copies(
 def publish_copies_within(
     connection: Connection, copies: Sequence[Copy], on_conflict: str
 ) -> list[Published]:
-    """Do the same in a transaction of the caller's, which goes on as if nothing had been tried.
+    """Do the same in the caller's transaction, which stays usable after an error.
 
-    On SQLite it has to be writing already: its driver begins none for a savepoint.
+    On SQLite it must have written already, because the driver begins none for a savepoint.
     """
     savepoint = connection.begin_nested()
     try:
         published = publish_copies(connection, copies, on_conflict)
     except DBAPIError:
-        # After an error such as a deadlock the savepoint may be gone as well.
+        # After an error such as a deadlock, the savepoint may be gone as well.
         with contextlib.suppress(DBAPIError):
             savepoint.rollback()
         raise
     except BaseException:
-        # A refusal of ours must not hide that the undoing failed.
+        # Our own error must not hide that the undoing failed.
         savepoint.rollback()
         raise
     savepoint.commit()

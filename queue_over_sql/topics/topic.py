@@ -191,10 +191,10 @@ class Topic:
 
 
 def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
-    """Refuse a queue that could not take the messages of a topic.
+    """Refuse a queue that cannot receive the messages of a topic.
 
     Raises:
-        ValueError: the text says why.
+        ValueError: the message says why.
     """
     if not core_of(queue).context.tables.has_payloads:
         msg = (

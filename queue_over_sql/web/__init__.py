@@ -1,1 +1,1 @@
-"""The dashboard and the HTTP API, for a browser and for programs in other languages."""
+"""The dashboard and the HTTP API, for browsers and for programs in other languages."""

@@ -1,8 +1,8 @@
-"""Access: who asks, what they may do, and whether a browser asks by its user's own will.
+"""Access: who sends a request, what they may do, and protection against forged requests.
 
-A caller is known by one of four ways: a bearer token; the session cookie that a login with a token
-made; the header of a reverse proxy, where that is set and the proxy's address is listed; or by
-sitting at this machine, where ``open_role`` is set.
+There are four ways to identify a caller: a bearer token; the session cookie of a login with a
+token; the header of a reverse proxy, if it is configured and the proxy's address is listed; or a
+request from this machine, if ``open_role`` is set.
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ _log = logging.getLogger(__name__)
 
 COOKIE: Final = "queue_over_sql_session"
 CSRF_FIELD: Final = "csrf"
-"""The field of a form, and CSRF_HEADER the header, that carries ``Principal.csrf``."""
+"""The form field with ``Principal.csrf``; CSRF_HEADER is the header with it."""
 CSRF_HEADER: Final = "x-csrf-token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
-# Tokens are read again after so many seconds, so that one that was removed elsewhere dies.
+# Tokens are read again after this many seconds, so that removed ones stop working.
 _FRESH_SECONDS: Final = 1.0
 _LONGEST_TOKEN: Final = 512
 _OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-# How often it is looked again for tables that could not be made.
+# How often to check again for tables that could not be created.
 _RETRY_SECONDS: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Principal:
-    """Who asks.
+    """The caller of a request.
 
     Attributes:
-        name: of the token, or as the proxy says, or ``local``.
-        role: what they may do.
-        address: where they come from; None where that is unknown.
+        name: of the token, from the proxy, or ``local``.
+        role: what the caller may do.
+        address: where the request comes from; None if that is unknown.
         way: ``token``, ``session``, ``proxy`` or ``local``.
-        csrf: what forms and scripts of their pages send along; None for a bearer token, which
-            needs none.
+        csrf: the value that forms and scripts must send; None for a bearer token, which needs none.
     """
 
     name: str
@@ -67,11 +66,11 @@ class Principal:
 
 
 class Refused(Exception):
-    """A request is refused; pages and the API say it in their own form.
+    """A refused request; pages and the API show it in their own form.
 
     Attributes:
-        status: of the answer.
-        code: a short name that stays, such as ``login-needed``.
+        status: the HTTP status of the answer.
+        code: a short name that never changes, such as ``login-needed``.
         text: what to do about it.
         retry_after: seconds, with 429.
     """
@@ -85,17 +84,17 @@ class Refused(Exception):
 
 
 class Access:
-    """Says who asks, logs browsers in and out, and refuses what another site makes them send.
+    """Identifies callers, signs browsers in and out, and refuses forged requests.
 
-    May be used from any thread.
+    Any thread may use it.
 
     Args:
         store: the tables of tokens and of the audit.
         settings: of the server.
-        threads: where the database is asked.
+        threads: the threads for queries.
 
     Attributes:
-        read_only: nothing can be changed by anybody.
+        read_only: whether no caller can change anything.
     """
 
     def __init__(self, store: WebStore, settings: WebSettings, threads: Threads) -> None:
@@ -111,12 +110,12 @@ class Access:
         self._tried_at = float("-inf")
 
     async def prepare(self) -> None:
-        """Make the tables, and see whether the database takes writes; again does nothing.
+        """Create the tables, and check whether the database accepts writes; safe to repeat.
 
-        Where the tables could not be made, it looks again now and then: somebody may have helped.
+        If it could not create the tables, it checks now and then whether they exist.
 
         Raises:
-            DatabaseUnavailable: as its name says; the next call tries again.
+            DatabaseUnavailable: the database cannot be reached; the next call tries again.
         """
         late = time.monotonic() - self._tried_at > _RETRY_SECONDS
         if not self._prepared or (self.store.problem is not None and late):
@@ -132,14 +131,14 @@ class Access:
             self.read_only = True
         self._prepared = True
 
-    # -- who asks
+    # -- identify the caller
 
     async def principal(self, request: HTTPConnection) -> Principal | None:
-        """Who asks; None of somebody who has not said.
+        """The caller; None if the request has no identification.
 
         Raises:
-            Refused: a wrong token (401), too many of them (429), or a name of this machine that
-                is none (403).
+            Refused: a wrong token (401), too many of them (429), or an invalid host name for this
+                machine (403).
             DatabaseUnavailable: the tokens cannot be read.
         """
         await self.prepare()
@@ -149,7 +148,7 @@ class Access:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return await self._by_token(given.strip(), address)
-        # Without the tables nobody has a session; whoever needs none may look all the same.
+        # Without the tables nobody has a session; callers without a token may still read.
         cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
         if cookie is not None:
             known = await self._tokens.by_name(self.threads)
@@ -161,30 +160,30 @@ class Access:
         by_proxy = self._by_proxy(request, address)
         if by_proxy is not None or self.settings.open_role is None:
             return by_proxy
-        # From the first token on everybody needs one; without their table there is none.
+        # With the first token, everybody needs one; without the table there is none.
         has_tokens = self.store.problem is None and await self._tokens.by_name(self.threads)
         return None if has_tokens else self._by_place(address)
 
     async def need(self, request: HTTPConnection, role: Role, *, writes: bool) -> Principal:
-        """Who asks, if they may do it.
+        """The caller, if they may do it.
 
         Args:
-            request: as it came.
-            role: that is needed.
-            writes: whether it changes anything.
+            request: the request.
+            role: the needed role.
+            writes: whether the request changes anything.
 
         Raises:
-            Refused: nobody known asks (401), or they may not (403), or nothing may be changed.
+            Refused: the caller is unknown (401) or not allowed (403), or the server is read-only.
         """
         return self.check(await self.principal(request), role, writes=writes)
 
     def check(self, found: Principal | None, role: Role, *, writes: bool) -> Principal:
-        """Refuse whoever is not known or may not do it.
+        """Refuse an unknown caller, or one who may not do it.
 
         Args:
-            found: who asks.
-            role: that is needed.
-            writes: whether it changes anything.
+            found: the caller.
+            role: the needed role.
+            writes: whether the request changes anything.
 
         Raises:
             Refused: as in ``need``.
@@ -201,12 +200,12 @@ class Access:
         return found
 
     def check_csrf(self, request: HTTPConnection, principal: Principal, given: str | None) -> None:
-        """Refuse a change that the user's browser was made to send by another site.
+        """Refuse a change that another site made the user's browser send.
 
         Args:
             request: any but GET and HEAD.
-            principal: who asks.
-            given: what the form's field ``csrf`` or the header ``X-CSRF-Token`` says.
+            principal: the caller.
+            given: the form field ``csrf`` or the header ``X-CSRF-Token``.
 
         Raises:
             Refused: it does not come from a page of this server.
@@ -224,10 +223,10 @@ class Access:
             )
 
     def check_same_origin(self, request: HTTPConnection) -> None:
-        """Refuse what does not say that it comes from a page of this server, such as a login.
+        """Refuse a request, such as a login, that does not come from a page of this server.
 
         Raises:
-            Refused: the Origin is missing or another one, or the browser says so.
+            Refused: Origin is missing or wrong, or the browser says that it is cross-site.
         """
         site = request.headers.get("sec-fetch-site")
         origins = request.headers.getlist("origin")
@@ -241,12 +240,12 @@ class Access:
             )
 
     def address(self, request: HTTPConnection) -> str | None:
-        """Where a request comes from: what a listed proxy says, else the other end."""
+        """The caller's address: the one that a listed proxy gives, else the connection's."""
         peer = None if request.client is None else request.client.host
         if not self._is_proxy(peer):
             return peer
         said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
-        # From the right: the first that is no proxy of ours was written by one.
+        # From the right: our own proxies wrote the first address that is not theirs.
         for each in reversed([part.strip() for part in said if part.strip()]):
             if not self._is_proxy(each):
                 return each[:64]
@@ -255,15 +254,15 @@ class Access:
     # -- logins of browsers
 
     async def login(self, request: HTTPConnection, given: str) -> Session:
-        """Begin a session for whoever has a token.
+        """Begin a session with a token.
 
         Args:
-            request: the form's.
+            request: the request of the form.
             given: the token.
 
         Raises:
             Refused: the token is wrong (401), there were too many wrong ones (429), or the form
-                is not of this server (403).
+                does not come from this server (403).
         """
         await self.prepare()
         if self.settings.open_role is not None:
@@ -282,7 +281,7 @@ class Access:
         return Session(token, _new_session(token, until), until, address)
 
     def set_session(self, request: HTTPConnection, response: Response, session: Session) -> None:
-        """Hand the session to the browser, in the place of any other."""
+        """Set the session cookie, which replaces any other."""
         response.set_cookie(
             COOKIE,
             session.cookie,
@@ -294,12 +293,12 @@ class Access:
         )
 
     def end_session(self, request: HTTPConnection, response: Response) -> None:
-        """Have the browser forget its session."""
+        """Delete the session cookie."""
         path, secure = _cookie_path(request), self._is_secure(request)
         response.delete_cookie(COOKIE, path=path, secure=secure, httponly=True, samesite="lax")
 
     def forget_tokens(self) -> None:
-        """Read the tokens again now: one was added or removed."""
+        """Read the tokens again now, because one was added or removed."""
         self._tokens.forget()
 
     # -- inner
@@ -308,7 +307,7 @@ class Access:
         token = await self._find(given)
         if token is not None:
             return Principal(token.name, token.role, address)
-        # A right token passes: a program with an old one must not lock its neighbours out.
+        # Accept a right token, so that a program with an old token cannot lock out its neighbours.
         self._check_rate(address)
         self._wrong.count(address)
         raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
@@ -319,7 +318,7 @@ class Access:
             return None
         given = hash_of(text)
         token = known.get(given)
-        # The lookup tells no more than how a hash begins; the comparison tells nothing at all.
+        # The lookup only reveals how a hash begins; the comparison takes constant time.
         if token is None or not _equal(token.token_hash, given) or token.expired(utc_now()):
             return None
         return token
@@ -335,7 +334,7 @@ class Access:
         if settings.proxy_header is None or not self._is_proxy(peer):
             return None
         names = request.headers.getlist(settings.proxy_header)
-        # Of two headers one may be the client's own.
+        # The client itself may have sent one of two headers.
         if len(names) != 1 or not (name := names[0].strip()):
             return None
         role = settings.proxy_role
@@ -357,7 +356,7 @@ class Access:
         return Principal("local", role, address, "local", _signed(self._secret, "local"))
 
     def _check_local(self, request: HTTPConnection) -> None:
-        # A page of another site may have its name resolved to this machine: DNS rebinding.
+        # DNS rebinding: another site's name may resolve to this machine.
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(hosts[0])):
             text = (
@@ -365,7 +364,7 @@ class Access:
                 "http://localhost."
             )
             raise Refused(403, "other-host", text)
-        # A proxy at this machine would let in whoever reaches it.
+        # A proxy on this machine would let everybody in.
         if any(name in request.headers for name in _OF_PROXIES):
             text = "Without tokens this server does not accept proxies: require tokens."
             raise Refused(403, "through-a-proxy", text)
@@ -374,14 +373,14 @@ class Access:
         if origin in self.settings.origins:
             return True
         scheme, _, place = origin.partition("://")
-        # A proxy that ends TLS passes on plain HTTP; never the other way round.
+        # A proxy that ends TLS forwards plain HTTP, never the other way round.
         if scheme not in {"http", "https"} or (request.url.scheme == "https" != scheme):
             return False
         hosts = request.headers.getlist("host")
         return len(hosts) == 1 and _with_port(place, scheme) == _with_port(hosts[0], scheme)
 
     def _is_secure(self, request: HTTPConnection) -> bool:
-        # The page may have come by TLS that a proxy ended.
+        # A proxy may have ended the page's TLS.
         origins = [*self.settings.origins, *request.headers.getlist("origin")]
         return request.url.scheme == "https" or any(o.startswith("https://") for o in origins)
 
@@ -394,13 +393,13 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """The session of a browser that logged in.
+    """The session of a signed-in browser.
 
     Attributes:
-        token: that it was made from, and dies with.
-        cookie: what the browser keeps.
+        token: the token that it was made from; it ends with it.
+        cookie: the value in the browser.
         until: when it ends.
-        address: where the login came from.
+        address: the address of the login.
     """
 
     token: Token
@@ -410,17 +409,17 @@ class Session:
 
     @property
     def principal(self) -> Principal:
-        """Who logged in, for the audit."""
+        """The signed-in user, for the audit."""
         return Principal(self.token.name, self.token.role, self.address, "session")
 
 
 class Attempts:
-    """Counts wrong tokens by address, of a bounded number of addresses.
+    """Counts wrong tokens by address, for a limited number of addresses.
 
     Args:
-        most: so many are allowed in a window.
+        most: how many are allowed in a window.
         seconds: length of a window, which begins with the first.
-        addresses: so many are remembered; those that were seen last.
+        addresses: how many addresses are remembered, the latest ones.
     """
 
     def __init__(self, most: int = 10, seconds: float = 60.0, addresses: int = 10_000) -> None:
@@ -431,7 +430,7 @@ class Attempts:
         self._lock = threading.Lock()
 
     def count(self, address: str | None) -> None:
-        """One more wrong token."""
+        """Count one wrong token."""
         key, now = _neighbourhood(address), time.monotonic()
         with self._lock:
             began, count = self._counts.pop(key, (now, 0))
@@ -442,7 +441,7 @@ class Attempts:
                 self._counts.popitem(last=False)
 
     def blocked_for(self, address: str | None) -> int | None:
-        """For how many seconds no more are looked at; None where they are."""
+        """For how many seconds tokens are refused; None if they are not."""
         with self._lock:
             began, count = self._counts.get(_neighbourhood(address), (0.0, 0))
         left = began + self._seconds - time.monotonic()
@@ -450,7 +449,7 @@ class Attempts:
 
 
 class _FreshTokens:
-    """The tokens by their hash, read again when they are a second old."""
+    """The tokens by their hash; read again after a second."""
 
     def __init__(self, store: WebStore) -> None:
         self._store = store
@@ -483,10 +482,10 @@ class _FreshTokens:
 
 
 def insist_on_tables(store: WebStore) -> WebStore:
-    """Let the tables of tokens and of the audit pass.
+    """Check that the tables of tokens and of the audit exist.
 
     Raises:
-        Refused: they are missing; the text says who can make them.
+        Refused: they are missing; the text says who can create them.
     """
     if store.problem is not None:
         raise Refused(503, "no-token-table", store.problem)
@@ -494,16 +493,16 @@ def insist_on_tables(store: WebStore) -> WebStore:
 
 
 def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None:
-    """Refuse to serve an address that others reach without asking who they are.
+    """Refuse to serve an address that others can reach without authentication.
 
     Args:
-        host: that the server is bound to.
+        host: the address of the server.
         settings: of the server.
-        has_tokens: whether there is a token in the database.
+        has_tokens: whether the database has a token.
 
     Raises:
-        ValueError: others could reach it, and nobody would be asked for a token, or nobody could
-            log in; the text says what to do.
+        ValueError: others could reach it without a token, or nobody could log in; the message says
+            what to do.
     """
     if is_loopback(host):
         return
@@ -523,7 +522,7 @@ def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host name or address means this machine and nobody else's."""
+    """Whether a host name or address means only this machine."""
     if host is None:
         return False
     name = host.lower().rstrip(".")
@@ -543,7 +542,7 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def _neighbourhood(address: str | None) -> str:
-    # Whoever has an address of IPv6 has a whole network of them.
+    # An owner of an IPv6 address has a whole network of them.
     found = None if address is None else _parsed(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, 64), strict=False))
@@ -587,7 +586,7 @@ def _text64(data: bytes) -> str:
 
 
 def _new_session(token: Token, until: datetime) -> str:
-    # A random part, so that each login has a session, and forms, of its own.
+    # A random part, so that each login has its own session and forms.
     ends = str(int(until.timestamp()))
     body = ".".join([_text64(token.name.encode()), ends, secrets.token_urlsafe(16)])
     return f"{body}.{_signed(token.token_hash.encode(), 'session', body)}"

@@ -1,7 +1,7 @@
-"""Actions: the buttons of the pages, each with its act, its question, and what takes it back.
+"""Actions: the buttons of the pages, with their acts, their questions, and how to undo them.
 
-What cannot be undone is asked about first, with the number of messages it is about. What can be
-undone offers that.
+The page asks before an action that cannot be undone, and shows the number of messages. Other
+actions can be undone on the next page.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
 Do: TypeAlias = Callable[..., Done]
-"""Does an act, by its name in ``ACTS`` and its arguments, for whoever asks, to a form's queue."""
+"""Does an act, by its name in ``ACTS`` and its arguments, for the caller, on the form's queue."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a form says.
+    """The content of a form.
 
     Attributes:
         fields: its fields, each with one value.
-        ids: the messages that were chosen. Where there are none, all that match are only meant if
-            the field ``all`` says so.
+        ids: the chosen messages. Without any, the action is for all matching messages, but only if
+            the field ``all`` is set.
     """
 
     fields: Mapping[str, str]
@@ -45,20 +45,20 @@ class Asked:
         return self.fields.get(name, "")
 
     def queue(self, service: QueueService) -> Queue:
-        """The queue it is about."""
+        """The queue of the form."""
         return service.queue(self["queue"])
 
     @property
     def confirmed(self) -> int | None:
-        """How many messages were confirmed; None where that was not asked."""
+        """How many messages the user confirmed; None if there was no question."""
         given = self["confirmed"]
         return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else None  # noqa: PLR2004 - digits of a BIGINT
 
     def chosen(self) -> Chosen:
-        """The messages that it means.
+        """The messages of the action.
 
         Raises:
-            ValueError: it names neither messages nor all of them.
+            ValueError: neither messages nor all of them were chosen.
         """
         if self.ids:
             return Chosen(self.ids)
@@ -72,11 +72,11 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What is told of an action that was done.
+    """The result of an action, to show to the user.
 
     Attributes:
         text: a sentence for the page.
-        undo: the name and the fields of the action that takes it back.
+        undo: name and fields of the action that undoes it.
     """
 
     text: str
@@ -85,17 +85,17 @@ class Told:
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """Something that a page offers.
+    """An action of a page.
 
     Attributes:
-        title: what its button says.
-        act: the name of what it does, in ``ACTS``.
-        run: has it done.
-        question: what to ask first, with ``{n}`` for how many; None where it can be undone.
-        count: how many messages it is about; None where that is no question.
-        word: the field of ``Asked`` that has to be typed for it.
-        asks_for_all: whether the question is only asked where no messages were chosen.
-        danger: whether nothing brings back what it takes away.
+        title: the text of its button.
+        act: the name of its act in ``ACTS``.
+        run: does the act.
+        question: the question before it, with ``{n}`` for the number; None if it can be undone.
+        count: counts the messages; None if the number does not matter.
+        word: the field of ``Asked`` whose value the user must type.
+        asks_for_all: whether to ask only if no messages were chosen.
+        danger: whether it removes something permanently.
     """
 
     title: str
@@ -109,25 +109,25 @@ class Action:
 
     @property
     def role(self) -> Role:
-        """Who may do it."""
+        """The role that it needs."""
         return ACTS[self.act].role
 
     def asks(self, asked: Asked) -> bool:
-        """Whether there is a question before this."""
+        """Whether to ask before it."""
         return self.question is not None and not (self.asks_for_all and asked.ids)
 
     def is_confirmed(self, asked: Asked) -> bool:
-        """Whether the question was answered: by the number, and by the word that it wants."""
+        """Whether the user confirmed it, with the number and the word that it needs."""
         if self.word is not None and asked["typed"] != asked[self.word]:
             return False
         return bool(asked["confirmed"]) if self.count is None else asked.confirmed is not None
 
 
 def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The filters of ``messages`` that a form or an address names.
+    """The filters of ``messages`` in the fields of a form or an address.
 
     Raises:
-        ValueError: one has no sensible value.
+        ValueError: one is invalid.
     """
     found: dict[str, Any] = {}
     for name in ("status", "key", "kind"):
@@ -147,7 +147,7 @@ def _edited(done: Done, verb: str, end: str = "") -> str:
         left = _messages(done.skipped).capitalize()
         text += f" {left} stayed unchanged, because a consumer holds them."
     elif not done.count:
-        msg = "Nothing was changed. There is no such message any more, or nothing to change in it."
+        msg = "Nothing was changed: the message is gone, or there was nothing to change."
         raise ValueError(msg)
     return text
 
@@ -220,7 +220,7 @@ def _form_value(value: Any) -> str:
 def _hold(service: QueueService, asked: Asked, do: Do) -> Told:
     ready = _chosen_that_are(service, asked, Status.READY)
     done = do("hold", chosen=asked.chosen())
-    # What waits for a retry would be due at once where that is undone.
+    # Undoing this for a message that waits for a retry would make it due at once.
     undo = _undo("unhold", asked, ready) if len(ready) == done.count else None
     return Told(_edited(done, "Held"), undo)
 
@@ -351,4 +351,4 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "pause-schedule": Action("Pause", "pause-schedule", _pause_schedule),
     "resume-schedule": Action("Resume", "resume-schedule", _resume_schedule),
 }  # fmt: skip
-"""All that a page can do, by the names in their addresses."""
+"""All actions of pages, by the names in their addresses."""

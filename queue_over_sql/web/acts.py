@@ -1,8 +1,8 @@
-"""Acts: all that can be changed over HTTP, who may, the guard before it, and its row in the audit.
+"""Acts: all changes over HTTP, with their roles, their limits, and their rows in the audit.
 
-The dashboard and the HTTP API do everything by ``Acts.do``. An act on messages is one transaction
-with its guard and its row: where more match than were confirmed nothing is changed, and nothing is
-changed that is not in the audit.
+The dashboard and the HTTP API make all changes by ``Acts.do``. An act on messages is one
+transaction with its check and its audit row. If more messages match than were confirmed, nothing is
+changed. No change is missing in the audit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.web.tables import WebStore
 
-    # Changes the messages of a selection in a transaction; it may say how many so far.
+    # Changes the messages of a selection in a transaction; it may report its progress.
     Verb = Callable[[Any, Connection, Callable[[int], None]], EditResult]
 
 _log = logging.getLogger(__name__)
@@ -55,12 +55,12 @@ class TooManyFound(QueueError):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The messages of a queue that somebody means.
+    """A choice of messages of a queue.
 
     Attributes:
-        ids: their ids; where there are none, all that match are meant.
-        filters: the arguments of ``Queue.messages`` that they match.
-        like: the id of a dead letter, to mean all that failed alike; see ``error_groups``.
+        ids: their ids; without ids, all matching messages.
+        filters: the arguments of ``Queue.messages``.
+        like: the id of a dead letter, to choose all with the same error; see ``error_groups``.
         at_most: how many may be changed.
     """
 
@@ -70,10 +70,10 @@ class Chosen:
     at_most: int | None = None
 
     def live(self, queue: Queue) -> list[LiveSelection]:
-        """The live messages that are meant.
+        """The chosen live messages.
 
         Raises:
-            ValueError: ``like`` means dead letters.
+            ValueError: ``like`` is for dead letters.
         """
         if self.like is not None:
             msg = "Only dead letters are chosen by their error."
@@ -83,7 +83,7 @@ class Chosen:
         return [queue.messages(**self.filters)]
 
     def archived(self, queue: Queue) -> list[ArchiveSelection]:
-        """The archived ones."""
+        """The chosen archived messages."""
         ids, archive = self.ids, queue.archive
         if self.like is not None:
             groups = error_groups(queue)
@@ -109,13 +109,13 @@ class Chosen:
 
 @dataclasses.dataclass
 class Done:
-    """What came of an act.
+    """The result of an act.
 
     Attributes:
-        count: how many messages were changed; None where that is no question.
-        skipped: matching ones that were left alone, because a consumer holds them.
-        detail: more about it, for the audit.
-        value: what else it made.
+        count: how many messages were changed; None if it has no number.
+        skipped: matching messages that stayed unchanged, because a consumer holds them.
+        detail: details for the audit.
+        value: a further result.
     """
 
     count: int | None = None
@@ -125,16 +125,16 @@ class Done:
 
 
 class Doing:
-    """An act that is being done.
+    """An act in progress.
 
     Attributes:
         service: the queues.
-        store: of tokens and of the audit.
-        who: does it.
+        store: the tables of tokens and of the audit.
+        who: the caller.
         act: its name.
-        name: of the queue that it is about, if any.
+        name: its queue, if any.
         count: how many messages have been changed so far.
-        is_audited: whether its row was written with what it changed.
+        is_audited: whether its audit row was written together with the change.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Doing:
 
     @property
     def queue(self) -> Queue:
-        """The queue that it is about."""
+        """The queue of the act."""
         return self.service.queue(self.name or "")
 
     def change(
@@ -161,16 +161,16 @@ class Doing:
         *,
         skips: bool = True,
     ) -> Done:
-        """Change messages and write that down, or do neither.
+        """Change messages and write the audit row, or do neither.
 
         Args:
             selections: the messages.
-            verb: changes those of one selection.
-            chosen: which they are, and how many they may be.
-            skips: whether those that consumers hold count among the confirmed ones.
+            verb: changes the messages of one selection.
+            chosen: the choice, with its limit.
+            skips: whether messages that consumers hold count towards the limit.
 
         Raises:
-            TooManyFound: they are more.
+            TooManyFound: more messages match.
         """
         most, context = chosen.at_most, core_of(self.queue).context
 
@@ -191,7 +191,7 @@ class Doing:
         try:
             done = context.run(together, atomic=True, durable=True, repeat=False)
         except TooManyFound as error:
-            # One that works in steps stopped at the first that was too many.
+            # A verb with progress stops at the first message over the limit.
             found = max(error.found, sum(each.count() for each in selections))
             raise TooManyFound(found, most or 0) from None
         self.is_audited = True
@@ -202,7 +202,7 @@ class Doing:
     def note(
         self, count: int | None, detail: str | None, connection: Connection | None = None
     ) -> None:
-        """Write to the audit what was done, in a transaction where there is one."""
+        """Write the audit row, in the transaction if there is one."""
         if connection is not None and self.store.problem is not None:
             _log.warning(
                 "Not written to the audit: %s. %s", self._told(count, detail), self.store.problem
@@ -220,7 +220,7 @@ class Doing:
         )
 
     def note_later(self, count: int | None, detail: str | None) -> None:
-        """Write to the audit what cannot be undone any more; where that fails the log has it."""
+        """Write the audit row of a change that is already made; if this fails, log it."""
         try:
             self.note(count, detail)
         except QueueError as error:
@@ -333,11 +333,11 @@ def _remove_token(doing: Doing, *, token: str) -> Done:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """Something that can be done.
+    """A kind of change.
 
     Attributes:
-        role: who may do it.
-        run: does it, with arguments of its own.
+        role: the role that it needs.
+        run: makes the change, with its arguments.
     """
 
     role: Role
@@ -364,15 +364,15 @@ ACTS: Final[Mapping[str, Act]] = {
     "add-token": Act(Role.ADMIN, _add_token),
     "remove-token": Act(Role.ADMIN, _remove_token),
 }
-"""All acts, by the names that the audit has of them."""
+"""All acts, by their names in the audit."""
 
 
 class Acts:
-    """Does acts for people and programs, and writes them down. May be used from any thread.
+    """Makes changes for people and programs, and writes the audit. Any thread may use it.
 
     Args:
-        service: whose queues they are about.
-        store: of tokens and of the audit.
+        service: the service with the queues.
+        store: the tables of tokens and of the audit.
     """
 
     def __init__(self, service: QueueService, store: WebStore) -> None:
@@ -380,24 +380,24 @@ class Acts:
         self._store = store
 
     def do(self, act: str, who: Principal, queue: str | None = None, **arguments: Any) -> Done:
-        """Do an act, which its caller may.
+        """Do an act; its caller must be allowed to.
 
         Args:
             act: a name of ``ACTS``.
-            who: does it.
-            queue: that it is about, if any.
-            arguments: its own.
+            who: the caller.
+            queue: its queue, if any.
+            arguments: the arguments of the act.
 
         Raises:
             TooManyFound: it would change more messages than were confirmed.
-            QueueError, ValueError: as the library's verb does.
+            QueueError, ValueError: as the verb of the library.
         """
         doing = Doing(self._service, self._store, who, act, queue)
         try:
             done = ACTS[act].run(doing, **arguments)
         except Exception:
             if doing.count:
-                # What failed half-way says how far it came.
+                # After a failure halfway, the audit says how far it came.
                 doing.note_later(doing.count, "It failed before it was finished.")
             raise
         if not doing.is_audited:
@@ -405,5 +405,5 @@ class Acts:
         return done
 
     def note(self, act: str, who: Principal) -> None:
-        """Write to the audit what was done without ``do``, such as a sign-in."""
+        """Write something to the audit that is not an act, such as a sign-in."""
         Doing(self._service, self._store, who, act, None).note_later(None, None)

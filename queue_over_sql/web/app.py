@@ -44,14 +44,14 @@ _NOT_FOUND: Final = 404
 
 
 def create_app(service: QueueService, settings: WebSettings | None = None) -> Starlette:
-    """Make the application, which any ASGI server runs and any ASGI program can mount.
+    """Make the application, which any ASGI server can run and any ASGI program can mount.
 
-    It works on the service, which the caller starts and stops. A server that is to end calls
-    ``state.end_waits()`` on its event loop, so that no long poll and no event stream keeps it.
+    It uses the service, which the caller starts and stops. Call ``state.end_waits()`` on the event
+    loop before the server shuts down, so that no long poll or event stream delays it.
 
     Args:
-        service: whose queues it shows.
-        settings: how it behaves; by default each caller needs a token.
+        service: the service with the queues.
+        settings: the settings of the server; by default each caller needs a token.
     """
     settings = settings or WebSettings()
     store, threads = WebStore(parts_of(service), settings), Threads(settings.threads)
@@ -88,7 +88,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
         exception_handlers={HTTPException: not_found},
     )
-    # A redirection would repeat whatever the Host header says.
+    # A redirect would repeat the Host header, which may say anything.
     made.router.redirect_slashes = False
 
     def end_waits() -> None:
@@ -100,7 +100,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
 
 
 class _Forms:
-    """What browsers post."""
+    """Handles the forms that browsers post."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -143,7 +143,7 @@ class _Forms:
         return response
 
     async def do(self, request: Request) -> Response:
-        """Do what a form asks for, after a question where one is needed."""
+        """Do the action of a form, after a question if it needs one."""
         name = request.path_params["action"]
         action = ACTIONS.get(name)
         if action is None:
@@ -188,7 +188,7 @@ async def _form(request: Request, most: int) -> FormData:
         with anyio.fail_after(BODY_SECONDS):
             return await request.form(max_files=0, max_fields=most)
     except TimeoutError as error:
-        raise HTTPException(408, "The form did not come in time.") from error
+        raise HTTPException(408, "The form did not arrive in time.") from error
 
 
 def _csrf(view: View) -> str | None:
@@ -230,7 +230,7 @@ def _question(
 
 
 class _Live:
-    """Tells browsers that something changed; all of them share one look at the queues."""
+    """Tells browsers of changes; all of them share one reading of the queues."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -260,11 +260,11 @@ class _Live:
             yield "retry: 3000\n\n"
             while not self.end.is_set():
                 try:
-                    # A session may have ended.
+                    # The session may have ended.
                     await access.need(request, Role.VIEWER, writes=False)
                     seen = await access.threads.run(snapshots.overview)
                 except Refused:
-                    # The page finds out why.
+                    # The page shows the reason when it is loaded again.
                     yield "event: changed\ndata: \n\n"
                     return
                 except QueueError:
@@ -279,12 +279,12 @@ class _Live:
 
 
 class _Probes:
-    """Whether this server is live and ready, for whoever asks."""
+    """The health pages, which need no login."""
 
     def __init__(self, service: QueueService) -> None:
-        # Also of use where it cannot start: a database that takes no writes can be looked at.
+        # A server that cannot start is still useful: read-only databases can be shown.
         self._health = Health(service, must_start=False)
-        # Those of requests may all wait for the database.
+        # Separate threads, because all threads of requests may wait for the database.
         self._threads = Threads(_MOST_PROBES)
 
     async def live(self, request: Request) -> Response:

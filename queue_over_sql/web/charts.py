@@ -22,19 +22,19 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "day": (86_400, 900),
     "week": (604_800, 10_800),
 }
-"""How long a chart goes back, and the length of its bins: both in seconds."""
+"""The time that a chart covers and the length of its bins, both in seconds."""
 
 _SETTLED: Final = ("done", "retried", "failed", "rejected", "released")
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: str) -> Markup:
-    """One value for each minute of the last hour, small enough for a row of a table.
+    """A line with one value per minute of the last hour, small enough for a table row.
 
     Args:
-        minutes: of one queue, those in which something happened.
-        value: what is drawn of a minute.
-        name: what it is, for those who hear the page.
+        minutes: the active minutes of one queue.
+        value: the value of a minute.
+        name: the value's name, for screen readers.
     """
     first = _this_minute() - timedelta(minutes=_HOUR - 1)
     values = [0] * _HOUR
@@ -61,10 +61,10 @@ def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: s
 
 
 def charts(minutes: Sequence[Minute], span: str) -> Markup:
-    """The plots of one queue: published and settled, wait and handling time.
+    """The plots of one queue: published and settled messages, wait and handling time.
 
     Args:
-        minutes: of this queue; see ``read_history``.
+        minutes: the active minutes of this queue; see ``read_history``.
         span: a name of ``SPANS``.
     """
     seconds, width = SPANS[span]
@@ -103,7 +103,7 @@ def _durations(title: str, times: Times, bins: Sequence[Sequence[int] | None]) -
 
 
 def _finite(value: float | None) -> float | None:
-    # The last class of the histogram has no upper bound.
+    # The last bin of the histogram has no upper limit.
     return None if value is None or math.isinf(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Guard: what holds for each request and answer: headers that protect browsers, bounded bodies."""
+"""Guard: headers that protect browsers and a limit for bodies, for every request and answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADERS: Final = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not no-referrer, under which browsers send no Origin with a form.
+    # Not no-referrer, because then browsers send no Origin with a form.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -30,12 +30,11 @@ NDJSON: Final = "application/x-ndjson"
 class Guard:
     """Middleware around the whole application.
 
-    It adds the headers, ``Cache-Control: no-store`` where an answer says nothing else, and refuses
-    bodies over a limit with 413. Bodies of NDJSON are not limited as a whole: who reads them bounds
-    each line.
+    It adds the headers, and ``Cache-Control: no-store`` unless an answer has its own. It refuses
+    bodies over a limit with 413. NDJSON bodies have no total limit; their reader limits each line.
 
     Args:
-        app: what answers.
+        app: the application.
         max_body_bytes: the largest body.
     """
 
@@ -64,7 +63,7 @@ class Guard:
 
 
 def bounded(receive: Receive, most: int) -> Receive:
-    """A body of at most so many bytes; reading on raises ``HTTPException`` with 413."""
+    """A body with a limit; reading beyond it raises ``HTTPException`` with 413."""
     read = 0
 
     async def limited() -> Message:

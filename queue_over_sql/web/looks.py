@@ -1,4 +1,4 @@
-"""Messages as the pages show them: without payloads in lists, and never too much of one."""
+"""Messages as the pages show them: without payloads in lists, and with a limited size."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from queue_over_sql.web.masking import Mask
 
 PAYLOAD_LIMIT: Final = 200_000
-"""Characters or bytes of a payload up to which it is read and shown."""
+"""The largest part of a payload, in characters or bytes, that is read and shown."""
 
 GROUP_LIMIT: Final = 10_000
-"""How many of the newest dead letters are sorted by their error."""
+"""How many of the newest dead letters are grouped by error."""
 
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
@@ -33,12 +33,12 @@ _HEX_BYTES: Final = 512
 
 @dataclasses.dataclass(frozen=True)
 class MessageLook:
-    """What the pages show of a live or an archived message; instants are in UTC.
+    """A live or archived message for the pages; times are in UTC.
 
     Attributes:
-        status: ``ready``, ``delayed``, ``claimed``, ``held``, or how it ended.
+        status: ``ready``, ``delayed``, ``claimed``, ``held``, or the outcome.
         error: the beginning of the last error.
-        holder, round, lease_until: of the present or the last claim.
+        holder, round, lease_until: of the present or last claim.
     """
 
     id: int
@@ -72,7 +72,7 @@ class MessageLook:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page of messages; ``more`` is the id to go on after, None at the end."""
+    """A page of messages; ``more`` is the last id of the page, or None at the end."""
 
     messages: Sequence[MessageLook]
     more: int | None
@@ -80,11 +80,11 @@ class Page:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorGroup:
-    """Dead letters that failed alike.
+    """Dead letters with the same error.
 
     Attributes:
         error: the beginning of one of their errors.
-        ids: the newest first.
+        ids: their ids, the newest first.
     """
 
     kind: str | None
@@ -112,7 +112,7 @@ def page_of(
 
 
 def message_of(queue: Queue, message_id: int) -> MessageLook | None:
-    """A message, live or archived; None where there is none."""
+    """A live or archived message; None if there is none."""
     for selection, table in (
         (queue.messages(where=queue.table.c.id == message_id), queue.table),
         (
@@ -129,8 +129,8 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
 def error_groups(queue: Queue) -> list[ErrorGroup]:
     """The newest dead letters of a queue, by kind and error; the largest group first.
 
-    Errors are alike if they begin alike but for their digits. Of each outcome the newest
-    ``GROUP_LIMIT`` are looked at.
+    Errors are equal if their beginnings are equal apart from digits. The newest ``GROUP_LIMIT``
+    messages of each outcome are read.
     """
     table = queue.archive.table
     error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
@@ -152,7 +152,7 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
 
 
 def _has_payloads(queue: Queue) -> bool:
-    # A column of that name in a table of the user's is none of ours.
+    # A user's table may have its own column of that name.
     return core_of(queue).context.tables.has_payloads
 
 
@@ -165,7 +165,7 @@ def error_text(queue: Queue, message: MessageLook) -> str | None:
 
 
 def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, bool]:
-    """The payload of a message as text, and whether all of it is there."""
+    """The payload of a message as text, and whether it is complete."""
     table = queue.archive.table if message.archived else queue.table
     if not _has_payloads(queue):
         return _row_text(queue, table, message, mask), True
@@ -187,7 +187,7 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
 
 
 def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
-    """The headers of a message as text; None where it has none."""
+    """The headers of a message as text; None if it has none."""
     table = queue.archive.table if message.archived else queue.table
     context = core_of(queue).context
     column = context.dialect.read_payload(table.c.headers)
@@ -196,7 +196,7 @@ def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
 
 
 def written(text: str, mask: Mask) -> str:
-    """JSON for a page: indented, with fields hidden, and numbers as they are."""
+    """JSON for a page: indented, with masked fields, and numbers unchanged."""
     try:
         text = json.dumps(mask.apply(json.loads(text)), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):

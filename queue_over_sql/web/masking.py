@@ -1,4 +1,4 @@
-"""Masking: fields of payloads that nobody is shown."""
+"""Masking: payload fields that are hidden from all viewers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MASK: Final = "•••"
 
 
 class Mask:
-    """Hides fields in whatever is shown; consumers get messages as they are.
+    """Hides fields in everything that is shown; consumers get messages unchanged.
 
     Args:
-        fields: names, which count at any depth, or paths such as ``user.iban``.
+        fields: names of fields at any depth, or paths such as ``user.iban``.
     """
 
     def __init__(self, fields: Sequence[str]) -> None:
@@ -23,11 +23,11 @@ class Mask:
         return bool(self._names or self._paths)
 
     def apply(self, value: Any) -> Any:
-        """A copy with ``MASK`` in the place of what is hidden."""
+        """A copy with ``MASK`` instead of hidden values."""
         return self._masked(value, ()) if self else value
 
     def hides(self, path: str) -> bool:
-        """Whether a path leads to, into or around something hidden: to search by it would tell."""
+        """Whether a path leads to, into or around a hidden field, which a search would reveal."""
         steps = tuple(step.lower() for step in path.split(".") if not step.isdecimal())
         inside = bool(steps) and any(self._meet(steps, hidden) for hidden in self._paths)
         return inside or not self._names.isdisjoint(steps)

@@ -1,4 +1,4 @@
-"""Problems: errors of the library as answers by RFC 9457, without SQL, traces or addresses."""
+"""Problems: errors of the library as RFC 9457 answers, without SQL, tracebacks or addresses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     TokenTaken: 409,
     TooManyFound: 409,
 }
-"""The status of each error; that of the nearest class counts."""
+"""The status of each error; the nearest base class counts."""
 
 _TEXT: Final[Mapping[type[Exception], str]] = {
     errors.SchemaTooNew: "A newer release created the tables of this queue: upgrade this server.",
@@ -62,7 +62,7 @@ _TEXT: Final[Mapping[type[Exception], str]] = {
     errors.DatabaseRefused: "The database refused a statement; the server's log has its reason.",
     errors.ServiceClosed: "The server is shutting down.",
 }
-"""What is said instead of the error's own text, which has addresses, logins or SQL in it."""
+"""The texts for errors whose own text contains addresses, logins or SQL."""
 _RETRY_SECONDS: Final = 5
 TITLES: Final[Mapping[int, str]] = {
     400: "Not readable",
@@ -78,15 +78,15 @@ TITLES: Final[Mapping[int, str]] = {
     500: "Internal error",
     503: "Unavailable",
 }
-"""What each status is called."""
+"""The title of each status."""
 
 
 class Problem(Exception):
-    """An answer that says what went wrong.
+    """An error answer.
 
     Attributes:
-        status: of the answer.
-        code: what the type ends with; it stays the same for ever.
+        status: the HTTP status.
+        code: the end of the type; it never changes.
         text: what happened, and what to do.
         more: further members.
     """
@@ -112,7 +112,7 @@ class Problem(Exception):
 
 @contextlib.contextmanager
 def reading(service: QueueService, seconds: float) -> Iterator[None]:
-    """Let each search and count in this block take so long.
+    """Limit the time of each search and count in this block.
 
     Raises:
         Problem: one took longer.
@@ -128,20 +128,20 @@ def reading(service: QueueService, seconds: float) -> Iterator[None]:
         if connections.dialect.classify(cause) is not ErrorKind.CANCELLED:
             raise
         text = (
-            f"This took longer than {seconds:g} s, so it was given up. Narrow it: to a key, which "
-            "has an index, or to a status. Fields of the payload and kinds are looked for in each "
-            "message. The command queue-over-sql search has no such limit."
+            f"This took longer than {seconds:g} s and was stopped. Narrow it to a key, which has "
+            "an index, or to a status. Searching for payload fields or kinds reads every message. "
+            "The command queue-over-sql search has no time limit."
         )
         raise Problem(503, "search-too-slow", text) from error
 
 
 def code_of(error: type[Exception]) -> str:
-    """The name of an error's class in words joined by hyphens, such as ``queue-not-found``."""
+    """An error's class name as words joined by hyphens, such as ``queue-not-found``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__).lower()
 
 
 def problem_of(error: Exception) -> Problem:
-    """What an error is called outside; what is not known is logged, and told to nobody."""
+    """The public form of an error; an unknown error is logged but not revealed."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):
@@ -167,7 +167,7 @@ def _of_library(error: Exception) -> Problem:
                 text = _rights(error)
             return Problem(status, code_of(kind), text, **_more(error))
     if isinstance(error, ValueError | TypeError):
-        # The library's word for an argument that it refuses: here that came with the request.
+        # The library's error for an invalid argument, which came with the request here.
         return Problem(422, "not-valid", _first_line(error))
     _log.error("A request failed.", exc_info=error)
     return Problem(500, "internal-error", "The request failed; the server's log has the reason.")
@@ -198,7 +198,7 @@ def _more(error: Exception) -> dict[str, Any]:
 
 
 def headers_of(problem: Problem, error: Exception) -> dict[str, str]:
-    """The headers that go with a problem."""
+    """The headers of an error answer."""
     headers = dict(getattr(error, "headers", None) or {})
     if problem.status == 401:  # noqa: PLR2004 - as HTTP has it
         headers["WWW-Authenticate"] = 'Bearer realm="queue_over_sql"'

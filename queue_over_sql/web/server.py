@@ -17,7 +17,7 @@ _END_SECONDS: Final = 3
 
 
 class _Server(uvicorn.Server):
-    """Ends those who wait for messages or events before it waits for what is being answered."""
+    """Ends long polls and event streams first, then waits for running requests."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_waits = getattr(getattr(self.config.app, "state", None), "end_waits", None)
@@ -28,10 +28,10 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve an application; what is being answered at the end gets three seconds.
+    """Serve an application during the block; running requests get three seconds at the end.
 
     Args:
-        app: the application. Its lifespan is not run: whoever has the service starts and stops it.
+        app: the application. Its lifespan does not run; the caller starts and stops the service.
         host: address or name to listen on.
         port: 0 picks a free one.
 
@@ -54,7 +54,7 @@ def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[st
             timeout_graceful_shutdown=_END_SECONDS,
         )
         server = _Server(config)
-        # In the main thread it would take the signals, and end the process by them.
+        # In the main thread it would handle the signals and end the process.
         thread = threading.Thread(target=server.run, args=([listening],), name="web server")
         thread.start()
         try:

@@ -1,4 +1,4 @@
-"""Settings of the dashboard and the HTTP API, and the roles of those who use them."""
+"""Settings of the dashboard and the HTTP API, and the roles of their users."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Role(enum.StrEnum):
-    """What somebody may do; each role may do what the one before it may."""
+    """What a user may do; each role includes the one before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
     def covers(self, wanted: Role) -> bool:
-        """Whether this role may do what ``wanted`` may."""
+        """Whether this role includes ``wanted``."""
         order = list(Role)
         return order.index(self) >= order.index(wanted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WebSettings:
-    """How the dashboard and the HTTP API behave.
+    """The settings of the dashboard and the HTTP API.
 
     Attributes:
-        title: what the pages call this place, such as ``staging``.
+        title: the name of this installation on the pages, such as ``staging``.
         page_size: how many messages a page lists.
-        read_only: nothing can be changed by anybody. It is also so where the database takes no
-            writes.
-        open_role: the role of whoever comes without a token, from this machine alone, as long as
-            the database has no token; None where each needs one. Only for a server that is bound to
+        read_only: whether nobody can change anything. This is also the case if the database accepts
+            no writes.
+        open_role: the role of callers without a token, only from this machine and only as long as
+            the database has no token; None: every caller needs a token. Use it only for a server on
             a loopback address.
-        proxy_header: the header in which a reverse proxy says who asks; None to believe none.
-        proxy_role: the role of those whom the proxy names.
-        proxy_role_header: the header in which the proxy says the role; it wins over ``proxy_role``.
-        proxy_from: the addresses or networks of the proxy; nobody else's headers count.
-        origins: origins under which browsers reach this server, such as
-            ``https://queues.example.org``, where the proxy changes the Host header.
-        secret: signs the forms of users without a token of their own. Several processes behind one
-            address need the same; by default each makes one.
+        proxy_header: the header with the user's name from a reverse proxy; None: none is trusted.
+        proxy_role: the role of users whom the proxy names.
+        proxy_role_header: the header with the user's role; it replaces ``proxy_role``.
+        proxy_from: addresses or networks of the proxy; headers from others are ignored.
+        origins: the origins under which browsers reach this server, such as
+            ``https://queues.example.org``, if the proxy changes the Host header.
+        secret: the key for the forms of users without their own token. Several processes behind one
+            address need the same; by default each makes its own.
         session_hours: how long a login lasts.
         max_body_bytes: the largest body of a request.
-        masked: fields of payloads and headers that nobody is shown: names, which count at any
+        masked: fields of payloads and headers that are hidden from viewers: names of fields at any
             depth, or paths such as ``user.iban``.
-        threads: how many requests work on the database at once; besides, as many publish, claim and
-            settle messages, so that no search keeps them waiting.
+        threads: how many requests may use the database at once. As many threads are reserved to
+            publish, claim and settle messages, so that searches do not delay them.
         longest_wait: the longest long poll, in seconds.
         longest_read: how long a search, a count or a page of messages may take, in seconds.
-        keep_audit_days: how long the audit keeps what was done.
+        keep_audit_days: how long the audit keeps its rows.
         keep_audit_rows: how many rows it keeps at most.
 
     Raises:
-        ValueError: an attribute has no sensible value.
+        ValueError: an attribute has an invalid value.
     """
 
     title: str = "queue_over_sql"

@@ -1,4 +1,4 @@
-"""The pages' common parts: who looks, how a template is filled, what an error looks like."""
+"""The common parts of pages: the viewer, the templates, and errors."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ NAVIGATION: Final = {
     "health": "Health",
     "audit": "Audit",
 }
-"""The pages that each page links to: names of routes, and what they are called."""
+"""The navigation of each page: names of routes, and their titles."""
 
 ROLES: Final = {"audit": Role.OPERATOR}
-"""The roles that pages need where a viewer may not see them."""
+"""The roles of pages that a viewer may not see."""
 
 FORM_FIELDS: Final = 2_000
-"""How many fields a form may have: a page of messages has fewer boxes."""
+"""How many fields a form may have; a page of messages has fewer boxes."""
 
 _BIGINT: Final = 2**63
 _FLASH: Final = "queue_over_sql_flash"
@@ -62,12 +62,12 @@ _ID: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class Site:
-    """What all pages share.
+    """The shared state of all pages.
 
     Args:
-        service: whose queues are shown.
+        service: the service with the queues.
         settings: of the application.
-        access: says who looks.
+        access: identifies viewers.
         snapshots: of all queues.
     """
 
@@ -82,7 +82,7 @@ class Site:
         self._templates = _environment()
 
     def route(self, path: str, name: str, page: Page, role: Role = Role.VIEWER) -> Route:
-        """A route to a page that this role may see."""
+        """A route to a page for this role."""
 
         async def endpoint(request: Request) -> Response:
             return await self.answer(request, page, role)
@@ -90,7 +90,7 @@ class Site:
         return Route(path, endpoint, methods=["GET"], name=name)
 
     async def answer(self, request: Request, page: Page, role: Role) -> Response:
-        """Show a page to whoever may see it; others are asked to sign in."""
+        """Show a page to a viewer who may see it; others are asked to sign in."""
         view = View(self, request, None)
         try:
             view.principal = await self.access.principal(request)
@@ -102,14 +102,14 @@ class Site:
             return view.failed(error)
 
     def fill(self, page: Page, view: View) -> Response:
-        """Fill a page, or say why that cannot be done."""
+        """Render a page, or an error page."""
         try:
             return page(view)
         except (Problem, QueueError, ValueError, TypeError) as error:
             return view.failed(error)
 
     def look(self, page: Page, view: View) -> Response:
-        """Fill a page that only reads, in the time that a read may take."""
+        """Render a page that only reads, within the time limit for reads."""
 
         def read(view: View) -> Response:
             with view.reading():
@@ -118,10 +118,10 @@ class Site:
         return self.fill(read, view)
 
     def refused(self, view: View, refusal: Refused) -> Response:
-        """Ask whoever is not known to sign in, and tell all others why not."""
+        """Ask unknown viewers to sign in; show the reason to all others."""
         if refusal.status == 401 and view.principal is None:  # noqa: PLR2004
             if view.query("live"):
-                # A part of a page cannot ask: the whole page is opened again, and does.
+                # A part of a page cannot show the sign-in form, so the whole page is loaded again.
                 return Response(status_code=204, headers={"hx-refresh": "true"})
             back = view.address if view.request.method == "GET" else ""
             return RedirectResponse(view.url("sign-in", back=back), 303)
@@ -134,7 +134,7 @@ class Site:
 
 @dataclasses.dataclass
 class View:
-    """One look at one page; ``principal`` is None before it is known who looks."""
+    """One request for one page; ``principal`` is None before the viewer is identified."""
 
     site: Site
     request: Request
@@ -143,43 +143,43 @@ class View:
 
     @property
     def service(self) -> QueueService:
-        """The service whose queues are shown."""
+        """The service with the queues."""
         return self.site.service
 
     @property
     def known(self) -> Principal:
-        """Who looks, where that is known.
+        """The viewer, if identified.
 
         Raises:
-            Refused: nobody known does.
+            Refused: the viewer is not identified.
         """
         return self.site.access.check(self.principal, Role.VIEWER, writes=False)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let searches and counts take as long as the settings say; else it is a ``Problem``."""
+        """Limit the time of searches and counts; a longer one raises ``Problem``."""
         return reading(self.service, self.site.settings.longest_read)
 
     @functools.cached_property
     def overview(self) -> Overview:
-        """What was seen of all queues."""
+        """The last snapshot of all queues."""
         return self.site.snapshots.overview()
 
     @property
     def address(self) -> str:
-        """The path and query of this page, also where only its live part is asked for."""
+        """The path and query of this page, even if only its live part is requested."""
         url = self.request.url
         query = (url.remove_query_params("live") if self.query("live") else url).query
         return url.path + (f"?{query}" if query else "")
 
     def query(self, name: str) -> str:
-        """A parameter of the address; empty where it is not given."""
+        """A parameter of the address; empty if it is not given."""
         return self.request.query_params.get(name, "").strip()
 
     def after(self) -> int | None:
         """The id after which a page begins.
 
         Raises:
-            ValueError: it is no number.
+            ValueError: it is not a number.
         """
         text = self.query("after")
         if not text:
@@ -190,7 +190,7 @@ class View:
         return number
 
     def asked(self) -> Asked:
-        """What the form says."""
+        """The content of the form."""
         texts = [(name, value) for name, value in self.form.multi_items() if isinstance(value, str)]
         fields = {name: value for name, value in texts if value and name not in {"id", "ids"}}
         ids = [value for name, value in texts if name == "id"]
@@ -201,7 +201,7 @@ class View:
         return Asked(fields, chosen)
 
     def back(self) -> str:
-        """Where the form came from, on this server."""
+        """The page of the form, on this server."""
         given = self.form.get("back")
         root = self.request.scope.get("root_path", "")
         if not isinstance(given, str) or not given.startswith(f"{root}/"):
@@ -210,7 +210,7 @@ class View:
         return self.url("overview") if elsewhere else given
 
     def page(self, template: str, here: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """Fill a template; ``here`` is the entry of the navigation that it belongs to."""
+        """Render a template; ``here`` is its entry in the navigation."""
         principal, read_only = self.principal, self.site.access.read_only
         may = {
             name: principal is not None and not read_only and principal.role.covers(action.role)
@@ -243,16 +243,16 @@ class View:
         return response
 
     def refused(self, status: int, why: str) -> HTMLResponse:
-        """A page that says why not."""
+        """A page with the reason of a refusal."""
         return self.page("refused.html", "", status, why=why, heading=TITLES.get(status, "Refused"))
 
     def failed(self, error: Exception) -> HTMLResponse:
-        """A page that says what failed."""
+        """A page with an error."""
         problem = problem_of(error)
         return self.refused(problem.status, problem.text)
 
     def url(self, route: str, /, **parameters: Any) -> str:
-        """The path of a route; parameters that it has no place for become its query."""
+        """The path of a route; other parameters become its query."""
         places = {
             name: value
             for name, value in parameters.items()
@@ -268,17 +268,17 @@ class View:
         return f"{path}?{urlencode(query)}" if query else path
 
     def static(self, file: str) -> str:
-        """The path of a file that does not change."""
+        """The path of a static file."""
         return f"{self.request.scope.get('root_path', '')}/static/{quote(file)}"
 
-    # -- what was done, told on the next page
+    # -- results of actions, shown on the next page
 
     @property
     def _root(self) -> str:
         return f"{self.request.scope.get('root_path', '')}/"
 
     def told(self, told: Told, response: Response) -> None:
-        """Have the next page say what was done."""
+        """Let the next page show the result of an action."""
         content = {"text": told.text[:500], "undo": told.undo}
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
@@ -299,13 +299,13 @@ class View:
         return found
 
     def _sign(self, text: str) -> str:
-        # By what only this browser and this server know.
+        # With a secret that only this browser and this server know.
         key = (self.principal.csrf or "") if self.principal else ""
         return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def message_id(text: str) -> int | None:
-    """The id of a message; None where a text is none. Rows of adopted tables may be below zero."""
+    """The id of a message; None if the text is not one. Rows of adopted tables may be negative."""
     return int(text) if _ID.fullmatch(text) and abs(int(text)) < _BIGINT else None
 
 

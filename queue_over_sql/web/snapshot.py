@@ -1,4 +1,4 @@
-"""What the overview shows: one look at all queues, which all viewers share."""
+"""The overview: one reading of all queues, which all viewers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.problems import problem_of
 
 COUNT_LIMIT: Final = 10_000
-"""Counts go up to here."""
+"""The limit of counts."""
 
 _HISTORY_SECONDS: Final = 15.0
 _LONGEST_PAUSE: Final = 30.0
@@ -27,12 +27,12 @@ class Overview:
     """All queues at one moment.
 
     Attributes:
-        at: when it was looked at, in UTC.
+        at: when it was read, in UTC.
         queues: by name.
         consumers: how many are alive.
-        dead_consumers: how many have expired, and wait for the reaper.
-        history: what happened in the last hour, by queue and minute; see ``read_history``.
-        problem: why the last look failed; then all else is from the look before.
+        dead_consumers: how many have expired and wait for the reaper.
+        history: the activity of the last hour, by queue and minute; see ``read_history``.
+        problem: why the last reading failed; then everything else is from the one before.
     """
 
     at: datetime
@@ -43,20 +43,20 @@ class Overview:
     problem: str | None = None
 
     def queue(self, name: str) -> QueueCounts | None:
-        """One queue; None where it was not seen."""
+        """One queue; None if it is not in the overview."""
         return next((each for each in self.queues if each.name == name), None)
 
 
 class Snapshots:
-    """Looks at the queues when somebody asks, at most every ``interval`` seconds.
+    """Reads the queues when somebody asks, at most every ``interval`` seconds.
 
-    Where a look takes long the pause grows, up to 30 seconds, so that looking takes 2 % of the
-    time. All who ask share a look; where nobody asks, nothing is read.
+    If a reading is slow, the pause grows, up to 30 seconds, so that it takes 2 % of the time. All
+    viewers share a reading; without viewers nothing is read.
 
     Args:
-        service: of the database.
-        interval: seconds between two looks.
-        timeout: seconds that one statement may take.
+        service: the service with the queues.
+        interval: seconds between two readings.
+        timeout: the time limit of a statement in seconds.
     """
 
     def __init__(self, service: QueueService, interval: float = 2.0, timeout: float = 5.0) -> None:
@@ -68,11 +68,11 @@ class Snapshots:
         self._history_at = float("-inf")
 
     def overview(self) -> Overview:
-        """What was seen last, or what is seen now where that is too old."""
+        """The last reading, or a new one if it is too old."""
         return self._shared.seen()
 
     def forget(self) -> None:
-        """Look again at the next question: something was changed here."""
+        """Read again at the next request, because something was changed here."""
         self._shared.forget()
 
     def _look(self, before: Overview | None) -> Overview:

@@ -1,4 +1,4 @@
-"""The two tables of the web package: who may come in by a token, and what was done by whom."""
+"""The two tables of the web package: tokens, and the audit."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TOKEN_MARK: Final = "qos_"  # noqa: S105 - what is before a token is no token
-"""What each token begins with, so that scanners of source code find one that was committed."""
+"""The prefix of tokens, by which scanners of source code find committed ones."""
 
 _MISSING: Final = "The tables queue_over_sql_web_tokens and queue_over_sql_web_audit are missing"
 _UNTIL_THEN: Final = "Until then nobody can log in with a token, and nothing is audited."
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 _LONGEST_DETAIL: Final = 2_000
 _WHO_LENGTH: Final = 200
-# Of an id of the audit, so many bits tell rows of one microsecond apart.
+# The lowest bits of an audit id tell rows of the same microsecond apart.
 _RANDOM_BITS: Final = 10
 _PRUNE_EVERY: Final = 100
 
@@ -87,7 +87,7 @@ def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
         "queue_over_sql_web_audit",
         metadata,
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
-        # Microseconds since the epoch and some random bits: newest last.
+        # Microseconds since the epoch and some random bits, so that the newest come last.
         Column("id", BigInteger, nullable=False, autoincrement=False),
         Column("at", BigInteger, nullable=False),
         Column("who", name(_WHO_LENGTH), nullable=False),
@@ -106,14 +106,14 @@ def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token as it is stored: never the token itself.
+    """A stored token, without the token itself.
 
     Attributes:
-        name: whose it is.
+        name: its owner.
         role: what it may do.
         token_hash: SHA-256 of it, in hexadecimal digits.
         created_at: when it was made.
-        expires_at: from when on it is refused; None for never.
+        expires_at: when it expires; None: never.
     """
 
     name: str
@@ -123,22 +123,22 @@ class Token:
     expires_at: datetime | None
 
     def expired(self, now: datetime) -> bool:
-        """Whether it is refused at an instant."""
+        """Whether it has expired at a given time."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditRow:
-    """Something that was done.
+    """A row of the audit.
 
     Attributes:
-        id: grows with time; where a page ends, the next one begins.
-        at: when.
+        id: increases with time; also the position of a page.
+        at: when it was done.
         who, role, address: by whom and from where.
         what: the act, such as ``messages.delete``.
-        queue: the queue that it was about, if any.
+        queue: its queue, if any.
         count: how many messages it changed, if it is known.
-        detail: more about it, as text.
+        detail: details, as text.
     """
 
     id: int
@@ -153,19 +153,19 @@ class AuditRow:
 
 
 class TokenTaken(ValueError):
-    """There is a token of that name already."""
+    """A token of that name already exists."""
 
 
 def hash_of(token: str) -> str:
-    """What is stored of a token."""
+    """The stored hash of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class WebStore:
-    """The acts on the two tables. May be used from any thread.
+    """The acts on the two tables. Any thread may use it.
 
     Attributes:
-        problem: what is missing where the tables are not there and could not be made, for people.
+        problem: for people: what is missing if the tables do not exist and could not be created.
     """
 
     def __init__(self, parts: ServiceParts, settings: WebSettings) -> None:
@@ -178,9 +178,9 @@ class WebStore:
         self.problem: str | None = None
 
     def prepare(self) -> bool:
-        """Create the tables where they are missing; whether they are there.
+        """Create the tables if they are missing; returns whether they exist.
 
-        Needs no right where nothing is missing. ``problem`` says what failed.
+        If nothing is missing it needs no right to create. ``problem`` says what failed.
         """
         try:
             tables, dialect = self.tables, self._parts.connections.dialect
@@ -203,16 +203,16 @@ class WebStore:
 
     @property
     def tables(self) -> WebTables:
-        """Their definitions for this database; connects at its first use."""
+        """Their definitions for this database; the first use connects."""
         if self._tables is None:
             connections = self._parts.connections
             self._tables = web_tables(connections.dialect, self._parts.settings.schema)
         return self._tables
 
     def takes_writes(self) -> bool:
-        """Whether the database takes writes: False of a standby, or a file without the right to.
+        """Whether the database accepts writes; a standby or a read-only file does not.
 
-        A login that lacks a right is another matter: each act says so by itself.
+        It does not check the rights of the login; each act reports those.
         """
         queues = self._parts.system().queues
         nothing = update(queues).where(queues.c.name == "").values(name=queues.c.name)
@@ -227,19 +227,19 @@ class WebStore:
     # -- tokens
 
     def add_token(self, name: str, role: Role, lasts: timedelta | None = None) -> tuple[str, Token]:
-        """Make a token of 256 random bits.
+        """Create a token of 256 random bits.
 
         Args:
-            name: of the person or program that gets it: letters, digits and ``_.@+-``.
+            name: its owner, a person or program: letters, digits and ``_.@+-``.
             role: what it may do.
-            lasts: after this it is refused; None for never.
+            lasts: how long it is valid; None: forever.
 
         Returns:
-            The token, which is stored nowhere, and what is stored of it.
+            The token, which is not stored, and its stored form.
 
         Raises:
             TokenTaken: there is one of that name.
-            ValueError: the name is none.
+            ValueError: the name is not valid.
         """
         if not _NAME.fullmatch(name):
             msg = (
@@ -276,7 +276,7 @@ class WebStore:
         return secret, added
 
     def tokens(self) -> list[Token]:
-        """All tokens, by name; those that cannot be read are logged and left out."""
+        """All tokens by name; those that cannot be read are logged and left out."""
         c = self.tables.tokens.c
         wanted = (c.name, c.role, c.token_hash, c.created_at, c.expires_at)
         listed = select(*wanted).where(c.table_prefix == self._prefix).order_by(c.name)
@@ -291,7 +291,7 @@ class WebStore:
         return found
 
     def remove_token(self, name: str) -> bool:
-        """Remove a token, and with it all sessions that were made from it; False without one."""
+        """Remove a token, and end all sessions that were made from it; False if there is none."""
         table = self.tables.tokens
         gone = delete(table).where(table.c.table_prefix == self._prefix, table.c.name == name)
         return self._run(lambda connection: connection.execute(gone).rowcount > 0)
@@ -310,17 +310,17 @@ class WebStore:
         detail: str | None = None,
         connection: Connection | None = None,
     ) -> None:
-        """Write down what was done.
+        """Write a row of the audit.
 
         Args:
-            who: did it.
-            role: of whoever did it.
+            who: the user who did it.
+            role: the user's role.
             what: the act.
-            queue: the queue that it was about, if any.
+            queue: its queue, if any.
             count: how many messages it changed, if it is known.
-            address: where it came from.
-            detail: more about it.
-            connection: in whose transaction; by default in one of its own, and then
+            address: the user's address.
+            detail: details.
+            connection: the transaction to use; by default one of its own, and then
                 ``prune_sometimes`` follows.
         """
         table, dialect = self.tables.audit, self._parts.connections.dialect
@@ -338,7 +338,7 @@ class WebStore:
 
         def write(connection: Connection) -> bool:
             now = dialect.read_clock(connection)
-            # Clocks may be coarse: what this process writes stays in its order.
+            # Clocks may be coarse, but the rows of this process stay in order.
             made = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
             self._last_id = made = max(made, self._last_id + 1)
             row = {"id": made, "at": now}
@@ -350,19 +350,19 @@ class WebStore:
                 continue
             self.prune_sometimes()
         elif not write(connection):
-            # Another server wrote in this very microsecond, and the transaction may be spoilt.
+            # Another server wrote in the same microsecond, and the transaction may have failed.
             msg = "The audit could not be written, so nothing was changed. Try again."
             raise QueueError(msg)
 
     def audit(
         self, limit: int = 100, before: int | None = None, queue: str | None = None
     ) -> list[AuditRow]:
-        """One page of what was done, the newest first.
+        """One page of the audit, the newest first.
 
         Args:
             limit: length of the page.
-            before: the ``id`` of the last row of the page before.
-            queue: only what was about this queue.
+            before: the ``id`` of the last row of the previous page.
+            queue: only rows about this queue.
         """
         c = self.tables.audit.c
         wanted = (c.id, c.at, c.who, c.role, c.what, c.queue, c.message_count, c.address, c.detail)
@@ -376,7 +376,7 @@ class WebStore:
         return [AuditRow(row[0], instant(row[1]), *row[2:]) for row in rows]
 
     def prune_sometimes(self) -> None:
-        """After each hundred rows of this process: ``prune_audit``. Never fails."""
+        """Prune the audit after each hundred rows of this process. Never raises."""
         if self._written % _PRUNE_EVERY == 1:
             try:
                 self.prune_audit()
@@ -409,5 +409,5 @@ class WebStore:
 
 
 def utc_now() -> datetime:
-    """This process's clock, by which tokens and sessions expire."""
+    """This process's clock, which decides when tokens and sessions expire."""
     return datetime.now(UTC)

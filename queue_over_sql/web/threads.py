@@ -1,4 +1,4 @@
-"""Threads: where the synchronous core works, so that the event loop never waits for a database."""
+"""Threads for the synchronous core, so that the event loop never waits for a database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Threads for whatever may take long, and as many for what has to be quick.
+    """Threads for slow requests, and as many for fast ones.
 
-    Whoever finds none free waits on the event loop.
+    A request without a free thread waits on the event loop.
 
     Args:
-        most: how many there are of each.
+        most: the number of threads of each kind.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,9 +25,9 @@ class Threads:
         self._quick = anyio.CapacityLimiter(most)
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Call a function in a thread; once begun it is always waited for."""
+        """Call a function in a thread, and wait for it even if the caller is cancelled."""
         return await anyio.to_thread.run_sync(act, limiter=self._limiter)
 
     async def run_quick(self, act: Callable[[], T]) -> T:
-        """Likewise, where no search is before it: publish, claim, settle, and see who asks."""
+        """As ``run``, but never behind searches: to publish, claim, settle and authenticate."""
         return await anyio.to_thread.run_sync(act, limiter=self._quick)

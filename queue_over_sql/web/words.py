@@ -1,4 +1,4 @@
-"""Words: how counts, instants and settings stand on a page, never as Python writes them."""
+"""Words: counts, times and settings as a page shows them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
 
 
 def shown(value: Any) -> Any:
-    """Whatever a template writes: a name, an error, a key. What cannot be seen is written out."""
+    """Any text of a template: a name, an error, a key. Invisible characters are escaped."""
     if value is None:
         return ""
     return visible(value) if type(value) is str else value
 
 
 def raw(text: object) -> Markup:
-    """A text as it is, for the value of a form's field, which is sent back as it stands there."""
+    """A text unchanged, for a form field, which is sent back as it is."""
     return escape(str(text))
 
 
 def count(number: int) -> str:
-    """A count that goes up to a limit: ``1,234``, ``10,000+``."""
+    """A count with a limit: ``1,234``, ``10,000+``."""
     return f"{number:,}+" if isinstance(number, AtLeast) else f"{number:,}"
 
 
 def about(seconds: float) -> str:
-    """A duration to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
+    """A duration rounded to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
     for unit, length in (("d", 172_800), ("h", 7_200), ("min", 120)):
         if seconds >= length:
             return f"{seconds / _UNITS[unit]:.0f} {unit}"
@@ -47,12 +47,12 @@ def about(seconds: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """How long something has waited; a dash where nothing waits."""
+    """How long something has waited; a dash if nothing waits."""
     return UNKNOWN if seconds is None else about(seconds)
 
 
 def when(at: datetime | None) -> Markup:
-    """An instant, with how long that is from now."""
+    """A time, as its distance from now."""
     if at is None:
         return Markup("&ndash;")
     seconds = (datetime.now(UTC) - at).total_seconds()
@@ -64,7 +64,7 @@ def when(at: datetime | None) -> Markup:
 
 
 def moment(at: datetime | None) -> Markup:
-    """As ``when``, with the instant itself."""
+    """As ``when``, with the time itself."""
     if at is None:
         return when(at)
     return when(at) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
@@ -87,7 +87,7 @@ def setting(value: Any) -> str:
 
 
 def fields(wanted: Mapping[str, Any]) -> str:
-    """Fields of a payload and the values that they must have: ``paid = true``."""
+    """Payload fields and their required values: ``paid = true``."""
     told = (f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in wanted.items())
     return ", ".join(told)
 
@@ -128,4 +128,4 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "setting": setting,
     "when": when,
 }
-"""What templates call them."""
+"""Their names in templates."""

@@ -1,8 +1,8 @@
-"""Calls of handlers: their time limits, and how they are interrupted.
+"""Calls of handlers: their time limits, and their interruption.
 
-A task is cancelled at its time limit, and has some seconds to end. A thread cannot be interrupted,
-so its call is abandoned: the message goes to another consumer, another thread takes its place, and
-the fence refuses whatever the call still does to the message.
+A task is cancelled at its time limit, and has a few seconds to end. A thread cannot be interrupted,
+so its call is abandoned: the message goes to another consumer, another thread replaces this one,
+and the fence refuses everything that the call still does to the message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""A task that was cancelled for its time limit has so long to end."""
+"""How long a task that was cancelled at its time limit has to end."""
 _LONGEST_SLEEP = 60.0
 
 
@@ -64,7 +64,7 @@ class _Call:
 class Calls:
     """Supervises the calls of a worker's handlers, and interrupts those that time out.
 
-    Costs a thread or task of its own once a handler has a ``timeout`` or a ``slow_after``.
+    It uses a thread or task of its own if a handler has a ``timeout`` or a ``slow_after``.
     """
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
@@ -73,11 +73,11 @@ class Calls:
         self._calls: dict[int, _Call] = {}
         self._running: Running | None = None
         self._ended = False
-        # When the thread looks again by itself.
+        # When the thread wakes up by itself.
         self._wakes_at = math.inf
 
     def watches(self, handler: Handler) -> bool:
-        """Whether anything can end the calls of a handler, or is to be said of them."""
+        """Whether calls of this handler can be interrupted or reported."""
         limited = handler.timeout is not None or handler.slow_after is not None
         return limited or self._runtime.interruption() is not None
 
@@ -85,17 +85,17 @@ class Calls:
     def calling(
         self, handler: Handler, messages: Sequence[Message], abandon: Callable[[str], None]
     ) -> Iterator[None]:
-        """Watch over one call of a handler, which the block makes.
+        """Supervise one call of a handler, which the block makes.
 
         Args:
-            handler: that is called.
-            messages: that it gets.
-            abandon: called from elsewhere, with the reason, where the call does not end in time;
-                sees to the messages.
+            handler: the handler.
+            messages: the messages of the call.
+            abandon: called in another thread with the reason if the call does not end in time; it
+                must settle the messages.
 
         Raises:
-            TimedOut, ClaimLost, HandlerStopped: it was interrupted for that.
-            CallAbandoned: it was abandoned, and has ended now.
+            TimedOut, ClaimLost, HandlerStopped: the call was interrupted for this reason.
+            CallAbandoned: the call was abandoned, and has now ended.
         """
         interruption = self._runtime.interruption()
         limit, slow = handler.timeout or math.inf, handler.slow_after or math.inf
@@ -115,7 +115,7 @@ class Calls:
             raise stopped
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop the supervision."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -183,7 +183,7 @@ class Calls:
             if call.stop is _Stop.ABANDONED:
                 call.abandon(call.reason)
         if slow:
-            # Beside this loop: what the user's function waits for must not hold up others' limits.
+            # In another thread, so that a user's function cannot delay the time limits of others.
             seconds = now - call.began_at
             self._runtime.start(
                 "queue-over-sql-slow", report_slow, call.handler, call.messages, seconds
@@ -206,7 +206,7 @@ class Calls:
 
 
 def report_slow(handler: Handler, messages: Sequence[Message], seconds: float) -> None:
-    """Say that a handler has run for longer than its ``slow_after``; once for each call."""
+    """Log that a handler has run for longer than its ``slow_after``; once per call."""
     names = ", ".join(map(repr, messages))
     _log.warning(
         "The handler of queue %s has been running for %.1f s: %s", handler.queue, seconds, names

@@ -1,4 +1,4 @@
-"""Handlers: what a worker does with the messages of a queue, and what becomes of each."""
+"""Handlers: how a worker handles messages, and how each message is settled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 HandlerFunction = Callable[..., Any]
 Middleware = Callable[[Any, Callable[[], Any]], Any]
 SHARED_SECONDS = 0.05
-"""After so long a transaction that messages share begins no other message."""
+"""After this time, a shared transaction begins no further message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Handler:
 
 
 class HandlerStopped(asyncio.CancelledError):
-    """The handler was cancelled because its worker was told to stop: no failure of its own."""
+    """The handler was cancelled because its worker was told to stop; it did not fail."""
 
 
 class CallAbandoned(HandlerStopped):
-    """The call took too long and was given up; its messages are seen to already."""
+    """The call took too long and was abandoned; its messages are already settled."""
 
 
 class TimedOut(Exception):
@@ -66,22 +66,22 @@ class TimedOut(Exception):
 
 
 class Watch(Protocol):
-    """What ends calls before their time; see ``worker/calls.py``."""
+    """Interrupts calls; see ``worker/calls.py``."""
 
     def calling(
         self, handler: Handler, messages: Sequence[Message], abandon: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Watch over one call, which the block makes."""
+        """Supervise one call, which the block makes."""
 
 
 class _NotCalled(Exception):
-    """The database could not be reached before the handler was called: no failure of its own."""
+    """The database could not be reached before the call, so the handler did not fail."""
 
 
 class HandlerRun:
-    """Runs one handler over claimed messages, so that each of them is settled or said lost.
+    """Runs one handler on claimed messages, and settles each of them or logs its lost claim.
 
-    One thread runs it, and closes it when it has no more messages at hand.
+    One thread runs it, and closes it while it has no messages.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class HandlerRun:
         self._stuck = stuck
         self._taken: Sequence[Message] = ()
         self.abandoned = False
-        """Whether its last call was given up; its thread may still be in it."""
+        """Whether its last call was abandoned; its thread may still be running it."""
         self.queue = queue
         self._connections = connections
         self._insist = insist
         self._draining = draining
         self._connection = connections.keeping() if handler.transactional else None
         self.used_at = time.monotonic()
-        """When it ended its last call."""
+        """When its last call ended."""
         self.unbegun: list[Message] = []
-        """Messages of the last call that share no transaction with the others after all."""
+        """Messages of the last call that need their own transactions."""
 
     def close(self) -> None:
         """Give back the connection of a transactional handler."""
@@ -117,7 +117,7 @@ class HandlerRun:
             self._connection.close()
 
     def handle(self, messages: Sequence[Message]) -> list[Message]:
-        """Call the handler; returns the messages that still have to be acked."""
+        """Call the handler; returns the messages that must still be acked."""
         self.unbegun = []
         self._taken = messages
         held = [m for m in messages if self.queue.holds(m) and not m.cancelled]
@@ -201,7 +201,7 @@ class HandlerRun:
             self._give_back(messages)
             return []
         except CallAbandoned:
-            # Whoever gave it up sees to its messages.
+            # The abandoning thread settles its messages.
             raise
         except HandlerStopped:
             self._give_back(messages)
@@ -230,7 +230,7 @@ class HandlerRun:
             _refuse_awaitable(function(argument, *lent))
 
     def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
-        """See to the messages of a call that does not end; called from another thread or task."""
+        """Settle the messages of a call that does not end; called from another thread or task."""
         self.abandoned = True
         others = [m for m in self._taken if m not in messages and not m.settled]
         observer = core_of(self.queue).context.observer
@@ -239,7 +239,7 @@ class HandlerRun:
             observer.handled(self.queue.name, facts_of(messages), seconds, TimedOut(reason))
 
         def settle() -> None:
-            # First its transaction: it may have the rows of its messages locked.
+            # Abort its transaction first, because it may have locked the rows of its messages.
             for connection in lent:
                 self._connections.break_off(connection)
             self._nack(messages, reason)
@@ -267,7 +267,7 @@ class HandlerRun:
                 try:
                     finished = act(connection)
                 except CallAbandoned:
-                    # Broken off, so that nobody may use it again.
+                    # It was broken off, so nobody may use it again.
                     connection.invalidate()
                     raise
                 returned = True
@@ -277,7 +277,7 @@ class HandlerRun:
         except CallAbandoned:
             raise
         except BaseException as error:
-            # Rolled back: whatever was settled inside is not settled after all.
+            # A rollback also undid all settling inside.
             for message in messages:
                 message.settled = False
             if not called and isinstance(error, DatabaseUnavailable):
@@ -297,8 +297,8 @@ class HandlerRun:
 
     def _nack(self, messages: Sequence[Message], error: str | BaseException) -> None:
         def nack() -> None:
-            # Also of those that the handler settled: that may have been rolled back, and where it
-            # was not the fence refuses.
+            # Include messages that the handler settled, since that may have been rolled back. If it
+            # was not, the fence refuses.
             try:
                 self.queue.nack(list(messages), error=error)
             except ClaimLost as lost:
@@ -311,7 +311,7 @@ class HandlerRun:
             self._settle_at_last(lambda: self.queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
-        """Settle after an outage too; a message that cannot be settled spoils none beside it."""
+        """Settle, even after an outage; one failing message must not prevent the others."""
         try:
             self._insist(settle)
         except ClaimLost as lost:
@@ -326,7 +326,7 @@ class HandlerRun:
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:
-    """Whether calling the function would only make something to be awaited or iterated."""
+    """Whether calling the function only returns something to await or iterate."""
     called: Any = function
     while isinstance(called, functools.partial):
         called = called.func
@@ -336,10 +336,10 @@ def is_asynchronous(function: HandlerFunction) -> bool:
 
 
 def check_middleware(given: Sequence[Middleware], *, asynchronous: bool) -> tuple[Middleware, ...]:
-    """Let functions that go around handlers pass.
+    """Check the middleware functions.
 
     Raises:
-        TypeError: one is no function, or not of the kind that the worker's handlers are.
+        TypeError: one is not a function, or not of the same kind as the handlers.
     """
     several = (given,) if callable(given) else tuple(given)
     for each in several:
@@ -355,7 +355,7 @@ def within_middleware(
 ) -> HandlerFunction:
     """A handler with middleware around it, the first one outermost."""
     if middleware:
-        # A middleware need not return what the handler returns.
+        # A middleware need not return the result of the handler.
         function = functools.partial(_call_checked, function)
     for around in reversed(middleware):
         function = functools.partial(_call_within, around, function)
@@ -373,7 +373,7 @@ def _call_within(around: Middleware, function: HandlerFunction, message: Any, *r
 def awaited_within(
     middleware: Sequence[Middleware], function: Callable[..., Awaitable[Any]]
 ) -> Callable[..., Awaitable[Any]]:
-    """As ``within_middleware``, of coroutine functions."""
+    """As ``within_middleware``, for coroutine functions."""
     for around in reversed(middleware):
         function = functools.partial(_await_within, around, function)
     return function
@@ -398,14 +398,14 @@ def _telling(queue: str, messages: Sequence[Message], observer: Observers | None
         raise
     finally:
         seconds = time.monotonic() - began
-        # Of a call that was given up they have heard; one that was stopped is no failure.
+        # An abandoned call was already reported, and a stopped one did not fail.
         if observer is not None and not isinstance(error, HandlerStopped):
             observer.handled(queue, facts, seconds, error)
         if error is None:
             names = ", ".join(map(repr, messages))
             fields = log_fields(queue, messages)
             _log.debug("Handled %s in %.3f s.", names, seconds, extra=fields)
-        # With its frames it would keep cursors of the connection open.
+        # Without its frames, which would keep cursors of the connection open.
         error = None
 
 
@@ -414,13 +414,13 @@ class _NotShared(Exception):
 
 
 class _SharedTransaction:
-    """What a handler of several messages does in one transaction, in a savepoint for each."""
+    """Handles several messages in one transaction, with a savepoint for each."""
 
     def __init__(
         self, handler: Handler, draining: Callable[[], bool], invoke: Callable[..., None]
     ) -> None:
         self.begun: list[Message] = []
-        # By the text alone: an exception would keep cursors of the connection open.
+        # Pass only the text, because an exception would keep cursors of the connection open.
         self.failures: dict[Message, tuple[str, str | None]] = {}
         self._refused = False
         self._handler = handler
@@ -428,11 +428,11 @@ class _SharedTransaction:
         self._invoke = invoke
 
     def handle(self, messages: Sequence[Message], connection: Connection) -> list[Message]:
-        """Begin messages until the time is over; returns those that did not fail.
+        """Handle messages until the time is over; returns those that did not fail.
 
         Raises:
-            _NotShared: something happened that only the message itself can be blamed for when it
-                is alone.
+            _NotShared: something failed that cannot be blamed on one message unless it is handled
+                alone.
         """
         options = connection.get_execution_options()
         ends_at = time.monotonic() + SHARED_SECONDS
@@ -440,7 +440,7 @@ class _SharedTransaction:
             for message in messages:
                 self.begun.append(message)
                 self._call(message, connection)
-                # What it set on the connection is not for the others.
+                # Its settings of the connection must not affect the others.
                 changed = connection.get_execution_options() is not options
                 if changed or time.monotonic() >= ends_at or self._draining():
                     break
@@ -473,7 +473,7 @@ class _SharedTransaction:
 
     @contextlib.contextmanager
     def _refusing_to_commit(self, connection: Connection) -> Iterator[None]:
-        # It would commit what others did before their messages are acked.
+        # A commit would include others' writes before their messages are acked.
         def refuse(_: Connection) -> None:
             self._refused = True
             msg = "a handler with commit_every must not commit"
@@ -487,7 +487,7 @@ class _SharedTransaction:
 
 
 def _is_its_own(error: BaseException) -> bool:
-    # A deadlock or a lost claim may be the others' doing.
+    # Other messages may have caused a deadlock or a lost claim.
     if isinstance(error, SQLAlchemyError):
         return isinstance(error, IntegrityError | DataError)
     return not isinstance(error, QueueError | _NotShared)
@@ -505,7 +505,7 @@ def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) 
 
 
 def _refuse_awaitable(result: object) -> None:
-    if inspect.isawaitable(result):
+    if result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         msg = "the handler returned an awaitable, but a synchronous worker does not await it"

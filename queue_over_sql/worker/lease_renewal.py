@@ -1,4 +1,4 @@
-"""Keeping leases: renews those of messages that a handler works on for long."""
+"""Lease renewal for messages that a handler works on for long."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Renewed at a third of the lease, so that two renewals may fail.
+# At a third of the lease, so that two renewals may fail.
 _SHARE = 3
 _LONGEST_SLEEP = 60.0
-# So soon a handler learns that its message was cancelled, however long the lease.
+# A handler learns within this time that its message was cancelled, even if the lease is long.
 _LONGEST_INTERVAL = 10.0
-# A message may have been acked this moment, and not be marked as settled yet.
+# A message may just have been acked, without being marked as settled yet.
 _SETTLING_SECONDS = 0.2
-# So many messages a log record names.
+# The largest number of messages in a log record.
 _NAMED = 10
 
 
@@ -47,7 +47,7 @@ class _Holding:
 
 
 class LeaseKeeper:
-    """Renews, beside the handlers, the leases of all messages that a worker has in hand."""
+    """Renews, in the background, the leases of all messages that a worker has in hand."""
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
         self.turn = Turn("lease renewal")
@@ -56,27 +56,27 @@ class LeaseKeeper:
         self._changed = runtime.condition()
         self._running: Running | None = None
         self._stopping = False
-        # When the thread looks again by itself.
+        # When the thread wakes up by itself.
         self._wakes_at = math.inf
 
     def holding(
         self, queue: Callable[[], Queue], groups: Callable[[], Groups]
     ) -> Callable[[Sequence[Message]], None]:
-        """Renew the leases of whatever is in hand.
+        """Renew the leases of all messages in hand.
 
         Args:
-            queue: returns the queue that it is of.
-            groups: returns the messages in hand, those apart that must not wait for others. Each
-                group has a number.
+            queue: returns their queue.
+            groups: returns the messages in hand, in numbered groups. Messages that must not wait
+                for others are in groups of their own.
 
         Returns:
-            To be called with each claim.
+            A function to call with the messages of each claim.
         """
         return functools.partial(self._note, self._hold(queue, groups))
 
     @contextlib.contextmanager
     def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
-        """Renew the leases of ``messages`` for as long as the block runs."""
+        """Renew the leases of ``messages`` while the block runs."""
         holding = self._hold(lambda: queue, lambda: {0: messages})
         self._note(holding, messages)
         try:
@@ -86,7 +86,7 @@ class LeaseKeeper:
                 self._holdings.remove(holding)
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop the renewal."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -141,12 +141,12 @@ class LeaseKeeper:
                 continue
             nothing = False
             self._note(holding, messages)
-            # Each by itself: a row that somebody has locked must not hold up the others.
+            # Renew each group separately, because a locked row must not delay the others.
             if number not in holding.renewing:
                 holding.renewing.add(number)
                 self._runtime.start("queue-over-sql-lease", self._renew, holding, number, messages)
         if nothing:
-            # A message may be on its way from one group to another this moment.
+            # A message may just be moving from one group to another.
             with self._changed:
                 holding.due_at = min(holding.due_at, time.monotonic() + holding.interval)
 
@@ -154,7 +154,7 @@ class LeaseKeeper:
         try:
             holding.queue().extend(messages)
         except ClaimLost as lost:
-            # Either it was settled this moment, or it is lost.
+            # It was either settled at this moment, or lost.
             self._runtime.sleep(_SETTLING_SECONDS)
             _note_lost(lost.messages)
         except QueueError as error:

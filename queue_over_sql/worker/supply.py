@@ -1,7 +1,7 @@
-"""Supply: claims messages for a handler ahead of its threads, and acks them behind.
+"""Supply: claims messages for a handler before its threads need them, and acks finished ones.
 
-Each handler has one, in a thread of its own beside those that handle. The more often the handler
-ends, the more messages it claims and acks at once; a slow handler gets them one by one.
+Each handler has one, in its own thread beside the handler threads. The faster the handler, the more
+messages it claims and acks at once. A slow handler gets them one by one.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 HORIZON_SECONDS = 0.05
-"""A message that waited in hand for so long without being begun is given back."""
-# So much work is claimed ahead, as handlers have taken lately; the rest of the horizon is reserve.
+"""A claimed message is given back if no thread begins it within this time."""
+# How much work to claim ahead, by the recent speed of handlers; the rest of the horizon is a
+# reserve.
 _AHEAD_SECONDS = HORIZON_SECONDS / 2
 MOST_AHEAD = 1000
-"""No more messages than this are claimed ahead, nor more than 8 MiB of payload."""
+"""The largest number of messages to claim ahead, with at most 8 MiB of payload."""
 _MOST_BYTES = 8 * 2**20
 ACK_SECONDS = 0.005
-"""A finished message waits at most so long for others to be acked with it."""
-# How much the last call weighs in the mean time of a call.
+"""How long a finished message may wait for others to be acked with it."""
+# The weight of the last call in the mean time of a call.
 _WEIGHT = 0.1
 _SHORTEST = 1e-6
 FIRST_RECONNECT, LAST_RECONNECT = 0.1, 5.0
 
 
 class Threads(Protocol):
-    """The threads of a worker, as its supplies see them."""
+    """The threads of a worker, as its supplies use them."""
 
     @property
     def concurrency(self) -> int:
@@ -62,7 +63,7 @@ class Threads(Protocol):
 
     @property
     def share(self) -> float:
-        """How many of them each supply with messages may count on."""
+        """How many of them each supply with messages can expect."""
 
     @property
     def draining(self) -> bool:
@@ -70,23 +71,23 @@ class Threads(Protocol):
 
     @property
     def ended_calls(self) -> int:
-        """How many calls have ended, where the worker runs until its queues are empty."""
+        """The number of ended calls, if the worker runs until its queues are empty."""
 
     @property
     def idle(self) -> bool:
-        """Whether the worker runs until its queues are empty, and has nothing in hand."""
+        """Whether the worker runs until its queues are empty, and has no messages in hand."""
 
     def end_if_empty(self) -> None:
-        """Drain where all queues are empty; have those looked at that may not be."""
+        """Drain if all queues are empty; let supplies poll queues that may not be."""
 
     def insist(self, act: Callable[[], None]) -> None:
-        """Do it, however often the database goes away."""
+        """Repeat it as long as the database is unavailable."""
 
     def ask(self, supply: Supply) -> None:
         """Set how many messages a supply shall claim, so that no two claim for one thread."""
 
     def filled(self, supply: Supply) -> None:
-        """A supply has claimed; others may claim for the threads that are left."""
+        """Note that a supply has claimed, so that others may claim for the remaining threads."""
 
     def drain(self) -> None:
         """Begin no more messages."""
@@ -96,14 +97,13 @@ class Supply:
     """The messages of one handler that its worker has in hand.
 
     Args:
-        threads: that handle the messages.
-        handler: whose messages.
+        threads: the threads that handle the messages.
+        handler: the handler of the messages.
         parts: of the service.
-        keeper: renews the leases of what is in hand.
-        prefetch: messages for each thread, with the one that it works on; None to go by how long
-            the handler takes.
+        keeper: renews the leases of messages in hand.
+        prefetch: messages for each thread, including the one in work; None: by the handler's speed.
         each: ack each message before its thread begins another.
-        bounds: shortest and longest pause in seconds between two looks at an empty queue.
+        bounds: shortest and longest pause in seconds between two polls of an empty queue.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Supply:
         self.handler = handler
         self.turn = Turn(f"supply of queue {handler.queue}")
         self.queue: Queue = parts.queue(handler.queue)
-        """What the messages in hand were claimed from."""
+        """The queue of the messages in hand."""
         self.asked_at = 0.0
-        """When it claimed last."""
+        """When it last claimed."""
         self.waiting = False
-        """Whether it does nothing until it is stirred, or until a time has come."""
+        """Whether it sleeps until ``stir()`` or a certain time."""
         self.asked = 0
-        """How many messages it claims now."""
-        # How many of them free threads wait for.
+        """How many messages it is claiming now."""
+        # How many of these are for free threads.
         self._needed = 0
         self._size = handler.batch or 1
         self._threads = threads
@@ -137,19 +137,20 @@ class Supply:
             self._claimed = keeper.holding(lambda: self.queue, self._in_hand)
         self._prefetch = prefetch
         self._each = each
-        # Claimed and not begun, with the moment of the claim; then those of the running calls.
+        # Messages that are claimed and not begun, with the time of the claim; messages of running
+        # calls.
         self._ready: deque[tuple[Message, float]] = deque()
         self._calls: dict[int, list[Message]] = {}
-        # Handled: to be acked, and those that it acks now.
+        # Finished messages: those to ack, and those that it is acking now.
         self._finished: list[Message] = []
         self._acking: list[Message] = []
         self._finished_at = math.inf
-        # How long a call takes, in seconds.
+        # The mean duration of a call, in seconds.
         self._mean = math.inf
         self._most_ahead = 0
-        # The count of arrivals before a look that found nothing, and when to look again.
+        # The count of arrivals before a poll that found nothing, and the time of the next poll.
         self._seen: int | None = None
-        # How many calls had ended before that look.
+        # How many calls had ended before that poll.
         self._seen_after = 0
         self._pauses, self._look_at = look_pauses(*bounds), 0.0
         self._idle = self._stirred = self._ended = self._over = False
@@ -163,24 +164,24 @@ class Supply:
 
     @property
     def reserved(self) -> int:
-        """For how many threads there is work at hand, or asked for a moment ago."""
+        """How many threads have a message ready, or one that was requested a moment ago."""
         late = time.monotonic() > self.asked_at + HORIZON_SECONDS
         coming = self._needed if self.asked and not late else 0
         return math.ceil((len(self._ready) + coming) / self._size)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it has messages at hand before a thread is free for them."""
+        """Whether it has messages ready before a thread is free for them."""
         return bool(self._ready) and self._ahead() > 0
 
     @property
     def has_any(self) -> bool:
-        """Whether it has messages in hand, or claims some."""
+        """Whether it has messages in hand, or is claiming some."""
         return bool(self._ready or self._calls or self._finished or self._acking or self.asked)
 
     @property
     def found_nothing(self) -> bool:
-        """Whether its queue was empty when it looked last, and no call has ended since."""
+        """Whether its last poll found nothing, and no call has ended since."""
         return self._seen is not None and not self._is_outdated
 
     @property
@@ -189,16 +190,16 @@ class Supply:
 
     @property
     def found(self) -> bool:
-        """Whether its queue had messages when it looked last."""
+        """Whether its last poll found messages."""
         return self._seen is None
 
     # -- for the threads
 
     def take(self) -> list[Message]:
-        """What one call of the handler gets; empty where there is nothing."""
+        """The messages for one call of the handler; empty if there are none."""
         size = self._size
         if self.handler.commit_every > 1:
-            # The other threads get their share of what is at hand.
+            # Leave a share of the ready messages to the other threads.
             share = len(self._ready) // self._threads.concurrency
             size = max(1, min(self.handler.commit_every, share))
         taken = [message for message, _ in _drained(self._ready, size)]
@@ -211,12 +212,12 @@ class Supply:
     def ended(
         self, taken: list[Message], finished: Sequence[Message], unbegun: Sequence[Message] = ()
     ) -> None:
-        """Note what became of a call.
+        """Note the result of a call.
 
         Args:
-            taken: what the handler got.
-            finished: those of them that have to be acked.
-            unbegun: those that it was not called for; they have waited for long enough.
+            taken: the messages of the call.
+            finished: those that must be acked.
+            unbegun: those that were not handled; they may not wait any longer.
         """
         if id(taken) not in self._calls:
             return  # abandoned
@@ -226,17 +227,17 @@ class Supply:
             self._finished += finished
             if first:
                 self._finished_at = time.monotonic()
-        # A call that was given up is not there any more.
+        # An abandoned call is no longer there.
         self._calls.pop(id(taken), None)
         if first or unbegun or (self._each and finished):
             self.stir()
 
     def abandon(self, taken: Sequence[Message]) -> None:
-        """Leave a call to itself: the leases of its messages are not renewed any more."""
+        """Abandon a call: the leases of its messages are no longer renewed."""
         self._calls.pop(id(taken), None)
 
     def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:
-        """Wait until these are acked, or lost, at most for so long."""
+        """Wait until these are acked or lost, for at most ``seconds``."""
         ends_at = time.monotonic() + seconds
         with self._changed:
             while not self._over and self._acks_any(finished):
@@ -250,13 +251,13 @@ class Supply:
         return not unacked.isdisjoint(map(id, messages))
 
     def note_time(self, taken: Sequence[Message], took: float) -> None:
-        """Count the seconds that a thread took for these messages in the mean."""
+        """Add a call's duration for these messages to the mean."""
         if self.handler.commit_every > 1:
             took /= len(taken)
         self._mean = took if self._mean == math.inf else self._mean + (took - self._mean) * _WEIGHT
 
     def stir(self) -> None:
-        """Look at what there is to do."""
+        """Wake it up."""
         self._stirred = True
         with self._changed:
             self._changed.notify_all()
@@ -264,32 +265,32 @@ class Supply:
             self._parts.arrivals.stir()
 
     def end(self) -> None:
-        """Ack what is finished, and end ``run()``."""
+        """Ack finished messages, and end ``run()``."""
         self._ended = True
         self.stir()
 
     def release_ready(self) -> None:
-        """Give back what is not begun."""
+        """Release messages that are not begun."""
         self._release([message for message, _ in _drained(self._ready)])
 
     def ack_finished(self) -> None:
-        """Ack what is finished."""
+        """Ack finished messages."""
         _settle(self.queue, self.queue.ack, self._take_finished())
 
     def release_calls(self) -> None:
-        """Give back what handlers work on."""
+        """Release the messages of running calls."""
         for call in list(self._calls.values()):
             _settle(self.queue, self.queue.release, call)
 
     def _in_hand(self) -> Mapping[int, Sequence[Message]]:
-        # A call whose rows somebody has locked must not hold up the others.
+        # A call with locked rows must not delay the others.
         waiting = [*(message for message, _ in list(self._ready)), *self._finished, *self._acking]
         return {0: waiting, **self._calls}
 
-    # -- by itself
+    # -- its own thread
 
     def run(self) -> None:
-        """Claim, ack, and give back, until the end."""
+        """Claim, ack and release until the end."""
         self.turn.begin()
         try:
             while not self._ended or self._finished or self._ready:
@@ -319,7 +320,7 @@ class Supply:
             _log.warning("Queue %s: %s", self.handler.queue, error)
             self._rest()
         except Exception:  # noqa: BLE001 - whatever it is
-            # Without this thread the worker would look well and do nothing.
+            # If this thread died, the worker would look healthy and do nothing.
             _log.exception(
                 "Queue %s: an unexpected error; the worker continues.", self.handler.queue
             )
@@ -327,7 +328,7 @@ class Supply:
         else:
             return
         if last:
-            # Left to the leases' end.
+            # Their leases will expire.
             _drained(self._ready)
             self._take_finished()
 
@@ -355,7 +356,7 @@ class Supply:
         """How many messages to claim.
 
         Args:
-            free: threads that wait for a message and that no other supply has one for.
+            free: threads that wait for a message and that no other supply serves.
         """
         if not self.looks():
             return 0
@@ -363,7 +364,7 @@ class Supply:
         return needed + self._ahead() if needed > 0 or self._is_low() else 0
 
     def ask_for(self, free: int) -> None:
-        """Claim next what is wanted for so many free threads."""
+        """Set the next claim to what this many free threads need."""
         self._needed = max(0, free * self._size - len(self._ready))
         self.asked = self.wanted(free)
         if self.asked:
@@ -404,7 +405,8 @@ class Supply:
                 self._note_look(found, seen)
                 self._seen_after = ended_calls
             if self._prefetch is None and any(_is_last_try(message) for message in found):
-                # None of those that no thread waits for may lose its last try to a kill.
+                # A message in its last attempt must not be claimed ahead, because a kill would end
+                # it.
                 self._most_ahead = 0
                 found, spare = found[: self._needed], found[self._needed :]
             self._place(found)
@@ -418,7 +420,7 @@ class Supply:
         try:
             self.queue = self._parts.queue(self.handler.queue)
         except QueueError:
-            # What is finished is acked nevertheless, or lost with its queue.
+            # Finished messages are still acked, unless they were dropped with the queue.
             self._exchanged(0)
             raise
 
@@ -448,7 +450,7 @@ class Supply:
             yield acking
         except BaseException as error:
             outage = isinstance(error, DatabaseUnavailable | QueueSchemaMismatch)
-            # A task that was stopped is no Exception: who stopped it acks them.
+            # A task that was stopped raises no Exception, and the stopper acks its messages.
             if not isinstance(error, Exception) or (outage and not self._each):
                 later = [message for message in acking if not message.settled]
             raise
@@ -479,10 +481,10 @@ class Supply:
         claimed = [(message, now) for message in found]
         first, last = self._ends()
         if first is not None and not self.queue.holds(first):
-            # Of a life of this consumer that is over.
+            # These belong to an expired identity of this consumer.
             _drained(self._ready)
         elif last is not None and found[0].priority < last.priority:
-            # What is more urgent goes before what was claimed earlier.
+            # More urgent messages go before those that were claimed earlier.
             claimed = sorted(_drained(self._ready) + claimed, key=lambda each: each[0].priority)
         self._ready.extend(claimed)
         self._claimed(found)
@@ -504,7 +506,7 @@ class Supply:
             self._threads.insist(lambda: _settle(queue, queue.release, messages))
         except BaseException as error:
             if not isinstance(error, Exception):
-                # A task was stopped: who stopped it gives them back.
+                # After a task was stopped, the stopper releases its messages.
                 self._ready.extend((message, 0.0) for message in messages)
             raise
 
@@ -519,7 +521,7 @@ class Supply:
         if not idle:
             with self._changed:
                 if not self._stirred:
-                    # What another has reserved and does not get lapses after so long.
+                    # A reservation of another supply expires after this time.
                     self._changed.wait(min(HORIZON_SECONDS, max(0.0, left)))
             return
         self._idle = True
@@ -534,7 +536,7 @@ class Supply:
             self._idle = False
 
     def _rest(self) -> None:
-        # Others may claim for the free threads meanwhile.
+        # Meanwhile other supplies may claim for the free threads.
         self.asked_at = time.monotonic()
         ends_at = self.turn.due_at = self.asked_at + self._backoff.pause()
         with self._changed:
@@ -549,21 +551,23 @@ def _is_last_try(message: Message) -> bool:
 
 
 def _drained(items: deque[T], most: float = math.inf) -> list[T]:
-    # One by one, since others may take some at the same time.
+    # One by one, since other threads may take some at the same time.
     taken: list[T] = []
-    with contextlib.suppress(IndexError):
+    try:
         while len(taken) < most:
             taken.append(items.popleft())
+    except IndexError:
+        return taken
     return taken
 
 
 def _settle(
     queue: Queue, act: Callable[[Sequence[Message]], object], messages: Sequence[Message]
 ) -> None:
-    """Ack or release; a message that cannot be settled spoils none beside it.
+    """Ack or release; one failing message must not prevent the others.
 
     Raises:
-        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as their names say.
+        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as the verbs.
     """
     unsettled = [message for message in messages if not message.settled]
     held = [message for message in unsettled if queue.holds(message)]

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 # How long a transactional handler's connection is kept while no message comes.
 _KEPT_SECONDS = 0.1
-# So many threads may hang at once, or as many as the worker has, if these are more.
+# How many threads may hang at once; ``concurrency`` if that is more.
 _MOST_STUCK = 10
 
 
@@ -41,8 +41,8 @@ _MOST_STUCK = 10
 class _Place:
     """One thread.
 
-    It is ``left`` once its call was abandoned; ``back`` has the messages of the abandoned call that
-    has ended after all.
+    It is ``left`` after its call was abandoned; ``back`` has the messages of the abandoned call
+    after it has ended.
     """
 
     index: int
@@ -53,11 +53,11 @@ class _Place:
 
 
 class HandlerThreads:
-    """What the threads of one worker share.
+    """The shared state of one worker's threads.
 
     Args:
         parts: of the service.
-        draining: is set once no more messages are begun.
+        draining: set when no more messages are begun.
         concurrency: how many threads there are.
         each: whether a thread waits for the ack of its message before it begins another.
     """
@@ -78,11 +78,11 @@ class HandlerThreads:
         self.until_empty = False
         """Whether the worker ends once its queues are empty."""
         self.emptied = False
-        """Whether it ends for that."""
+        """Whether it ends for this reason."""
         self.ended_calls = 0
-        """How many calls have ended, where the worker runs until its queues are empty."""
+        """How many calls have ended, if the worker runs until its queues are empty."""
         self.failure: QueueError | None = None
-        """Why the worker ends: none of its threads is left."""
+        """The reason why the worker ends, if it has no thread left."""
         self._places: list[_Place] = []
         self._settling: list[Running] = []
         self._filled = parts.connections.runtime.condition()
@@ -101,17 +101,17 @@ class HandlerThreads:
         place.running = self._parts.connections.runtime.start(name, self._handle, place)
 
     def at_work(self) -> list[Running]:
-        """Those whose call was not abandoned."""
+        """The threads whose call was not abandoned."""
         with self._filled:
             return [each.running for each in self._places if each.running and not each.left]
 
     def stuck(self) -> list[Running]:
-        """Those that are still in a call that was abandoned."""
+        """The threads that are still in an abandoned call."""
         with self._filled:
             return [each.running for each in self._places if each.running and each.left]
 
     def settling(self) -> list[Running]:
-        """What still sees to the messages of abandoned calls."""
+        """The work that settles messages of abandoned calls."""
         with self._filled:
             return list(self._settling)
 
@@ -146,7 +146,7 @@ class HandlerThreads:
     def _leave(
         self, place: _Place, supply: Supply, taken: Sequence[Message], settle: Callable[[], None]
     ) -> None:
-        """Go on without a thread whose call was abandoned; called from another one."""
+        """Continue without a thread whose call was abandoned; called from another thread."""
         start = self._parts.connections.runtime.start
 
         def settle_and_note() -> None:
@@ -164,7 +164,7 @@ class HandlerThreads:
             few = left <= max(_MOST_STUCK, self.concurrency)
             place.replaced = few and not self.draining
         if place.replaced:
-            # Before it is left: the worker ends when none of its threads is at work.
+            # Start it first, because the worker ends when no thread is at work.
             self._start(place.index)
         with self._filled:
             place.left = place.back is not taken
@@ -208,7 +208,7 @@ class HandlerThreads:
         except QueueError as error:
             _log.warning("Queue %s: %s", supply.handler.queue, error)
         except Exception:  # noqa: BLE001 - whatever it is
-            # A thread that died unseen would leave a worker that looks well and does nothing.
+            # If a thread died unseen, the worker would look healthy and do nothing.
             _log.exception("Queue %s: the worker continues after an error.", supply.handler.queue)
         finally:
             self.called_at.pop(id(taken), None)
@@ -251,7 +251,7 @@ class HandlerThreads:
     def _comes_ready(self, order: Iterable[Supply], seconds: float | None) -> bool:
         with self._filled:
             while not (self.draining or any(supply.ready for supply in order)):
-                # Each time: another thread may have taken what this one was woken for.
+                # Check each time, since another thread may have taken the message.
                 for supply in order:
                     supply.stir()
                 if not self._filled.wait(seconds):
@@ -275,7 +275,7 @@ class HandlerThreads:
 
     @property
     def idle(self) -> bool:
-        """Whether the worker runs until its queues are empty, and has nothing in hand."""
+        """Whether the worker runs until its queues are empty, and has no messages in hand."""
         return (
             self.until_empty
             and not any(supply.has_any for supply in self.supplies)
@@ -283,7 +283,7 @@ class HandlerThreads:
         )
 
     def end_if_empty(self) -> None:
-        """Drain where all queues are empty; have those looked at that may not be."""
+        """Drain if all queues are empty; let supplies poll queues that may not be."""
         if self.draining or not self.idle:
             return
         unknown = [supply for supply in self.supplies if not supply.found_nothing]
@@ -295,12 +295,12 @@ class HandlerThreads:
 
     @property
     def share(self) -> float:
-        """How many of them each supply with messages may count on."""
+        """How many of them each supply with messages can expect."""
         return self.concurrency / max(1, sum(each.found for each in self.supplies))
 
     @property
     def in_outage(self) -> bool:
-        """Whether they wait for a database that is away."""
+        """Whether they wait because the database is unavailable."""
         return self._outage.lasts
 
     @property
@@ -314,7 +314,7 @@ class HandlerThreads:
         self.wake()
 
     def wake(self) -> None:
-        """Have all of them, and their supplies, look whether the worker drains."""
+        """Let all of them, and their supplies, check whether the worker drains."""
         with self._filled:
             self._filled.notify_all()
         for supply in self.supplies:
@@ -323,7 +323,7 @@ class HandlerThreads:
     def ask(self, supply: Supply) -> None:
         """Set how many messages a supply shall claim, so that no two claim for one thread.
 
-        Of two that would, the one goes first that claimed longest ago.
+        If two supplies would, the one that last claimed earlier goes first.
         """
         with self._filled:
             others = [each for each in self.supplies if each is not supply]
@@ -333,14 +333,14 @@ class HandlerThreads:
             if before:
                 free = 0
             elif not (free or supply.ready) and any(each.is_ahead for each in others):
-                # Quick handlers of other queues never let a thread be free.
+                # Fast handlers of other queues may never leave a thread free.
                 free = 1
             supply.ask_for(free)
         for each in before:
             each.stir()
 
     def filled(self, supply: Supply) -> None:
-        """A supply has claimed; others may claim for the threads that are left."""
+        """Note that a supply has claimed, so that others may claim for the remaining threads."""
         with self._filled:
             self._filled.notify(supply.reserved)
             left = self.free > supply.reserved
@@ -349,7 +349,7 @@ class HandlerThreads:
                 each.stir()
 
     def insist(self, act: Callable[[], None]) -> None:
-        """Do it, however often the database goes away; gives up only when told to stop."""
+        """Repeat it as long as the database is unavailable, or until told to stop."""
         backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         while True:
             try:

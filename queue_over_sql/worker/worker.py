@@ -1,6 +1,6 @@
 """Worker: runs handlers in several threads, reconnects, and drains on signals.
 
-Its supplies claim messages ahead of the threads and ack them behind; see ``worker/supply.py``.
+Supplies claim messages before the threads need them, and ack them; see ``worker/supply.py``.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long it takes to give back what it abandons.
+# How long it may take to release the messages of abandoned calls.
 _ABANDON_SECONDS = 10.0
-# How long it waits for a stopped task to end.
+# How long to wait for a stopped task to end.
 _END_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -216,7 +216,7 @@ class Worker:
             self._make_ready()
 
     def _begin(self) -> None:
-        """Get ready, beside this thread, which has to hear of signals even in a silent network."""
+        """Start in the background, so that this thread notices signals in a network outage."""
         if not self._parts.connections.background:
             self._prepare()
             return
@@ -289,12 +289,12 @@ class Worker:
             if self._aborting.is_set() or time.monotonic() > ends_at:
                 return
             if self._draining.is_set():
-                # A signal only sets it.
+                # The signal handler only sets it.
                 self._threads.wake()
             alive[0].join(0.05)
 
     def _leave(self, threads: Sequence[Running]) -> None:
-        # Tasks can be stopped, threads cannot. Their transactions keep locks until they have ended.
+        # Tasks can be stopped, but threads cannot. Their transactions hold locks until they end.
         stopped = [thread for thread in threads if self._runtime.stop(thread)]
         ends_at = time.monotonic() + _END_SECONDS
         for each in stopped:
@@ -322,12 +322,12 @@ class Worker:
             stop_at_once(self)
             return
         _log.info("%s: draining; send the signal again to stop immediately.", name)
-        # Not wake(): its lock may be held by the very thread that this signal interrupted.
+        # Not wake(): the thread that the signal interrupted may hold its lock.
         self._draining.set()
 
     def _abandon(self) -> None:
-        """Give back what handlers are still working on; the fence keeps them from settling it."""
-        # What is not begun comes first: no transaction of a handler has its rows.
+        """Release messages in work; the fence stops their handlers from settling them."""
+        # First those that are not begun, because no handler's transaction has locked them.
         for act in (Supply.release_ready, Supply.ack_finished, Supply.release_calls):
             for supply in self._threads.supplies:
                 try:
@@ -342,9 +342,9 @@ class Worker:
 
 
 def stop_at_once(worker: Worker) -> None:
-    """As ``abort``, with less than a second for the database; a second signal does this.
+    """As ``abort``, with less than a second for the database; for a second signal.
 
-    A signal handler may call it. For the other modules of this package.
+    A signal handler may call it. It is for the other modules of this package.
     """
     worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
     worker._draining.set()  # noqa: SLF001
@@ -364,20 +364,20 @@ def _seconds(argument: str, given: Duration | str | None) -> float | None:
 
 
 def narrow(worker: Worker, queues: Sequence[str] = (), concurrency: int | None = None) -> None:
-    """Leave a worker that does not run only some of its handlers, or another number of threads.
+    """Reduce a stopped worker to some of its handlers, or change its number of threads.
 
     Args:
-        worker: that is changed.
-        queues: whose handlers stay; all of them where none is named.
-        concurrency: as of ``QueueService.worker``; None leaves it.
+        worker: the worker to change.
+        queues: the queues whose handlers stay; all if it is empty.
+        concurrency: as for ``QueueService.worker``; None: unchanged.
 
     Raises:
-        ValueError: there is no handler of such a queue, or the number is not above zero.
+        ValueError: no handler has such a queue, or the number is not above zero.
     """
     known = dict.fromkeys(handler.queue for handler in worker._handlers)  # noqa: SLF001 - its own module
     for queue in queues:
         if queue not in known:
-            msg = f"no handler of queue {queue!r}; the worker has those of: {', '.join(known)}"
+            msg = f"no handler of queue {queue!r}; this worker handles: {', '.join(known)}"
             raise ValueError(msg)
     if queues:
         left = [handler for handler in worker._handlers if handler.queue in queues]  # noqa: SLF001
@@ -393,7 +393,7 @@ def handlers_of(worker: Worker) -> tuple[ServiceParts, list[Handler]]:
 
 
 def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:
-    """What tells whether a worker is well: with the turn of its lease renewal."""
+    """The parts that show whether a worker is healthy, including its lease renewal."""
     return worker._parts, worker._threads, worker._keeper.turn  # noqa: SLF001 - its own module
 
 

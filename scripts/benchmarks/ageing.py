@@ -1,7 +1,7 @@
-"""What the benchmarks of ageing share: queues with an account, processes, and figures of samples.
+"""Shared by the benchmarks of ageing: queues with an account, processes, and statistics.
 
-Each message is ``{"n": number, "fill": "x…"}`` of ``BYTES`` bytes. A queue numbers what it
-publishes, and at the end of a run each number must have come exactly once.
+Each message is ``{"n": number, "fill": "x…"}`` with ``BYTES`` bytes. A queue numbers its messages,
+and at the end of a run each number must have come exactly once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Figures = dict[str, float]
 
 
 def figures(seconds: Sequence[float]) -> Figures:
-    """What samples were like, in milliseconds: median, mean, 99th percentile, most."""
+    """Statistics of samples in milliseconds: median, mean, 99th percentile, maximum."""
     ordered = sorted(seconds)
     last = len(ordered) - 1
     found = {
@@ -49,29 +49,29 @@ def figures(seconds: Sequence[float]) -> Figures:
 
 
 def message(number: int) -> dict[str, Any]:
-    """The payload of a number."""
+    """The payload for a number."""
     return {"n": number, "fill": FILL}
 
 
 @dataclass
 class Account:
-    """What was published and what came.
+    """The published and the received messages.
 
     Attributes:
         published: how many; their numbers begin at 0.
-        numbers: what came, in that order.
+        numbers: the received numbers, in order.
     """
 
     published: int = 0
     numbers: list[int] = field(default_factory=list)
 
     def new(self, count: int) -> Iterable[dict[str, Any]]:
-        """The payloads of so many more."""
+        """The payloads of ``count`` further messages."""
         first, self.published = self.published, self.published + count
         return (message(number) for number in range(first, self.published))
 
     def check(self, where: str, left: int) -> dict[str, int]:
-        """The account at the end, with so many left in the queue, which are the youngest.
+        """Check the account at the end, with ``left`` messages in the queue, the newest ones.
 
         Raises:
             SystemExit: a message was lost or came twice.
@@ -88,14 +88,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Taken:
-    """How long each claim and each ack took, in seconds, and which numbers came."""
+    """The duration of each claim and each ack, in seconds, and the received numbers."""
 
     numbers: list[int] = field(default_factory=list)
     claims: list[float] = field(default_factory=list)
     acks: list[float] = field(default_factory=list)
 
     def add(self, other: Taken) -> None:
-        """Put what another consumer did to this."""
+        """Add the results of another consumer."""
         self.numbers.extend(other.numbers)
         self.claims.extend(other.claims)
         self.acks.extend(other.acks)
@@ -106,12 +106,12 @@ class Taken:
         return [claim + ack for claim, ack in zip(self.claims, self.acks, strict=True)]
 
     def summary(self) -> dict[str, Figures]:
-        """Figures of claims, and of claims with their acks."""
+        """Statistics of claims, and of claims with their acks."""
         return {"claim": figures(self.claims), "claim_ack": figures(self.both)}
 
 
 def claim_and_ack(queue: Queue, batch: int, times: int) -> Taken:
-    """Claim and ack so often, or until a claim finds nothing, which is not counted."""
+    """Claim and ack a number of times, or until a claim finds nothing, which does not count."""
     taken = Taken()
     for _ in range(times):
         began = time.perf_counter()
@@ -127,7 +127,7 @@ def claim_and_ack(queue: Queue, batch: int, times: int) -> Taken:
 
 
 def publish_singly(queue: Queue, payloads: Iterable[Any], priority: int = 0) -> list[float]:
-    """Publish one by one; how long each took in seconds."""
+    """Publish one by one; returns the duration of each in seconds."""
     seconds = []
     for payload in payloads:
         began = time.perf_counter()
@@ -142,7 +142,7 @@ def number_of(delivered: Message) -> int:
 
 
 class Unmarked(LowWatermark):
-    """No low-water mark: each claim looks from the beginning."""
+    """No low watermark: each claim searches from the beginning."""
 
     def bound(self) -> int:
         """Always a full look."""
@@ -150,17 +150,17 @@ class Unmarked(LowWatermark):
 
 
 def leave_out_marks() -> None:
-    """Let each queue that this process opens from now on do without the mark."""
+    """Let all queues that this process opens from now on work without the watermark."""
     vars(claiming)["LowWatermark"] = Unmarked
 
 
 class Helper:
-    """A process with a service and a queue of its own, which runs functions on that queue.
+    """A process with its own service and queue, which runs functions on that queue.
 
     Args:
         url: of the database; the queue ``jobs`` exists.
-        marked: whether it has the low-water mark.
-        notify: whether it tells others of messages, and hears of theirs.
+        marked: whether it uses the low watermark.
+        notify: whether it notifies others of messages, and gets their notifications.
     """
 
     def __init__(self, url: str, *, marked: bool = True, notify: bool = True) -> None:
@@ -175,11 +175,11 @@ class Helper:
     def start(
         self, function: Callable[Concatenate[Queue, P], Any], *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Begin to run a function of a module on the queue."""
+        """Start to run a function of a module on the queue."""
         self._pipe.send((function, args, kwargs))
 
     def result(self) -> Any:
-        """Wait for what it returned.
+        """Wait for its result.
 
         Raises:
             SystemExit: it failed, or the process died.
@@ -193,7 +193,7 @@ class Helper:
         return result
 
     def stop(self) -> None:
-        """End the process, tidily if it can."""
+        """End the process, gracefully if possible."""
         try:
             self._pipe.send(None)
         except OSError:
@@ -223,7 +223,7 @@ def together(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> list[Any]:
-    """Run a function in all helpers at once; what each returned."""
+    """Run a function in all helpers at once; returns their results."""
     for helper in helpers:
         helper.start(function, *args, **kwargs)
     return [helper.result() for helper in helpers]
@@ -232,7 +232,7 @@ def together(
 def helpers_of(
     stack: ExitStack, url: str, count: int, *, marked: bool = True, notify: bool = True
 ) -> list[Helper]:
-    """So many helpers on one database, ended with the stack."""
+    """A number of helpers on one database, ended together with the stack."""
     helpers = [Helper(url, marked=marked, notify=notify) for _ in range(count)]
     for helper in helpers:
         stack.callback(helper.stop)
@@ -240,7 +240,7 @@ def helpers_of(
 
 
 def settle(service: QueueService) -> None:
-    """Let the server do now what it would do soon about new rows."""
+    """Let the server do now the maintenance that new rows would soon cause."""
     run_alone(service, SETTLE.get(parts_of(service).connections.engine.dialect.name, ()))
 
 
@@ -254,7 +254,7 @@ def version_of(service: QueueService) -> str:
 
 
 def parser_of(description: str | None, *, engines: Sequence[str] = DEFAULT_ENGINES) -> Parser:
-    """A parser with what all of them have."""
+    """A parser with the options of all these benchmarks."""
     parser = Parser(description=description, formatter_class=_Raw)
     parser.add_argument("--engines", default=",".join(engines), help=f"of {', '.join(ENGINES)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try whether it runs")
@@ -263,10 +263,10 @@ def parser_of(description: str | None, *, engines: Sequence[str] = DEFAULT_ENGIN
 
 
 class Parser(argparse.ArgumentParser):
-    """Checks engines and says how to run the same again."""
+    """Checks engines, and gives the command to run the same again."""
 
     def options(self, quick: dict[str, Any]) -> argparse.Namespace:
-        """The options; with ``--quick`` these where they were left at their defaults."""
+        """The options; with ``--quick``, other defaults."""
         options = self.parse_args()
         for name, value in quick.items() if options.quick else ():
             if getattr(options, name) == self.get_default(name):
@@ -288,13 +288,13 @@ class Parser(argparse.ArgumentParser):
         sizes: dict[str, Any],
         measure: Callable[[str, Progress], dict[str, Any]],
     ) -> None:
-        """Measure one engine after the other, and write the result after each.
+        """Measure one engine after another, and write the result after each.
 
         Args:
             name: of the benchmark.
-            options: as given.
-            sizes: what the result file says beside what was measured.
-            measure: gets an engine and the progress bar; what it returns goes to the result file.
+            options: the given options.
+            sizes: further facts for the result file.
+            measure: gets an engine and the progress bar; returns the values for the result file.
         """
         result: dict[str, Any] = {**sizes, "engines": {}}
         with progress_bar() as progress:
@@ -305,9 +305,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The description as it is written, and the defaults."""
+    """Keeps the description's layout, and shows defaults."""
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of an option."""
+    """Parse the numbers of an option."""
     return [int(number) for number in text.split(",")]

@@ -1,8 +1,8 @@
-"""The same work with more and more messages waiting: nothing may depend on how many there are.
+"""The same work with more and more waiting messages: nothing may depend on their number.
 
-One database has a queue per size. Round after round each of them, in turns, has the same done:
-``SINGLES`` messages claimed and acked one by one, ``BATCHES`` batches of 100, and ``SINGLES``
-published one by one; then what is missing is put back, so that each keeps its size.
+One database has a queue per size. In each round every queue gets the same work in turn: ``SINGLES``
+messages are claimed and acked one by one, ``BATCHES`` batches of 100, and ``SINGLES`` are published
+one by one. Then missing messages are replaced, so that each queue keeps its size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scripts.benchmarks.harness import (
 NAME = "ageing_backlog"
 BATCH, BATCHES, SINGLES = 100, 3, 20
 WARM_UP = 2
-# Engines that also get the one size more.
+# Engines that also get the largest size.
 LARGEST = ("postgresql",)
 MEASURES: Final = {
     "single": "claim and ack of 1",
@@ -51,9 +51,9 @@ class Subject:
 
     Attributes:
         queue: the queue.
-        priority: of what is published.
-        burden: how many other messages are in the queue, which never come.
-        account: of what went through it.
+        priority: of the published messages.
+        burden: how many further messages are in the queue, which are never delivered.
+        account: of its messages.
         seconds: of each sample, by measure.
     """
 
@@ -69,7 +69,7 @@ class Subject:
         self.queue.load(Publication(each, priority=self.priority) for each in messages)
 
     def round(self) -> None:
-        """All of it once."""
+        """Run one round."""
         for measure, batch, times in (("single", 1, SINGLES), ("batch", BATCH, BATCHES)):
             taken = claim_and_ack(self.queue, batch, times)
             self.account.numbers.extend(taken.numbers)
@@ -81,7 +81,7 @@ class Subject:
         self.load(BATCH * BATCHES)
 
     def check(self) -> dict[str, int]:
-        """The account at the end.
+        """Check the account at the end.
 
         Raises:
             SystemExit: a message was lost or came twice.
@@ -90,12 +90,12 @@ class Subject:
 
 
 def in_turns(subjects: Sequence[Subject], rounds: int) -> Iterator[int]:
-    """Rounds of all subjects; those that warm up are not counted. Yields after each."""
+    """Rounds of all subjects; warm-up rounds do not count. Yields after each."""
     for number in range(rounds + WARM_UP):
         if number == WARM_UP:
             for subject in subjects:
                 subject.seconds.clear()
-        # Who comes first changes, so that none always meets what another left behind.
+        # The first one changes, so that none always follows the same one.
         for subject in subjects[:: 1 if number % 2 else -1]:
             subject.round()
         yield number + 1

@@ -1,16 +1,16 @@
-"""What a queue carries beside its ready messages: claimed, delayed, archived ones.
+"""Other messages of a queue beside its ready ones: claimed, delayed, archived ones.
 
-For each burden one database has two queues with the same settings: one carries it, the other does
-not. Round after round both have the same done in turns, as in ``ageing_backlog``; a ratio is the
-burdened queue's median by that of the other.
+For each burden, one database has two queues with the same settings, of which only one has the
+burden. In each round both get the same work in turn, as in ``ageing_backlog``. A ratio is the
+median with the burden divided by the median without it.
 
 claimed
-    the oldest ``--burden`` messages are claimed and stay so.
+    the oldest ``--burden`` messages are claimed and stay claimed.
 delayed
-    so many are not due yet.
+    that many messages are not due yet.
 levels
-    a queue of four priorities: so many of the most urgent level are not due yet, and the ready
-    ones are of the least urgent level.
+    a queue of four priorities: that many of the most urgent ones are not due yet, and the ready
+    ones have the least urgent priority.
 archived
     ``archive="all"``, and ``--archived`` finished messages in the archive.
 """
@@ -45,7 +45,7 @@ Fill = Callable[[ExitStack, QueueService, Queue, int], int]
 
 
 def claim_head(stack: ExitStack, service: QueueService, queue: Queue, count: int) -> int:
-    """Claim the oldest, for another consumer, which lives until the end."""
+    """Claim the oldest messages for another consumer, which lives until the end."""
     queue.load(Account().new(count))
     engine = parts_of(service).connections.engine
     holder = QueueService(engine.url)
@@ -57,23 +57,23 @@ def claim_head(stack: ExitStack, service: QueueService, queue: Queue, count: int
 
 
 def delay(_: ExitStack, __: QueueService, queue: Queue, count: int) -> int:
-    """Publish messages of the most urgent level that are due much later."""
+    """Publish messages of the most urgent priority that are due much later."""
     return queue.load(Publication(each, delay=DAY) for each in Account().new(count))
 
 
 def archive(_: ExitStack, service: QueueService, queue: Queue, count: int) -> int:
-    """Give it a history."""
+    """Fill the archive."""
     fill_archive(WithHistory(service, queue), count, lambda _: None)
     return 0
 
 
 @dataclass(frozen=True)
 class Burden:
-    """One of them.
+    """One burden.
 
     Attributes:
         title: on the page.
-        fill: puts it into a queue; returns how many of its messages stay live.
+        fill: adds it to a queue; returns how many of its messages stay live.
         settings: of both queues.
         priority: of the ready messages.
     """
@@ -136,7 +136,7 @@ def subjects_of(
 
 
 def compared(free: Subject, burdened: Subject) -> dict[str, Any]:
-    """Figures of both, by measure, and the ratio of their medians."""
+    """Statistics of both, by measure, and the ratio of their medians."""
     return {
         name: {
             "free": (without := figures(free.seconds[name])),
@@ -182,7 +182,7 @@ with the burden, and their ratio: 1.00 is no difference, more is slower. Commits
 
 
 def shown(measured: Mapping[str, Any]) -> str:
-    """One cell of the table."""
+    """A cell of the table."""
     free, burdened = measured["free"]["median"], measured["burdened"]["median"]
     return f"{free:.2f} → {burdened:.2f} ({measured['ratio']:.2f})"
 

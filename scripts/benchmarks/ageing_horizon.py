@@ -1,19 +1,19 @@
-"""Claims while one reader stays open: what passes meanwhile cannot be cleaned up behind it.
+"""Claims while one reader's transaction stays open, which prevents all cleanup.
 
-A connection reads once in a transaction and then sits idle, as a forgotten session or a long
-report does. On PostgreSQL it holds the horizon of the vacuum, on MariaDB it keeps the purge from
-old versions, on SQLite the write-ahead log from being written back, on H2 old versions in the
-file. Meanwhile ``--messages`` pass: after each ``--step`` of them, loaded and consumed by 100, some
-single messages are published and claimed one by one.
+A connection reads once in a transaction and then stays idle, like a forgotten session or a long
+report. On PostgreSQL this holds back the vacuum, on MariaDB the purge of old versions, on SQLite
+the checkpoint of the write-ahead log; on H2 old versions stay in the file. Meanwhile ``--messages``
+messages are loaded and consumed by 100. After each ``--step`` of them, some single messages are
+published and claimed one by one.
 
-States, in turns, each on a server of its own, with 1 and with 4 consumer processes:
+States, in turns, each on its own server, with 1 and with 4 consumer processes:
 
 held
     the reader is open.
 held, no mark
-    the same, but claims do without the low-water mark: each looks from the beginning.
+    the same without the low watermark: each claim searches from the beginning.
 free
-    nobody reads.
+    no reader.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from scripts.benchmarks.harness import (
 
 NAME = "ageing_horizon"
 STATES = {"held": (True, True), "held, no mark": (True, False), "free": (False, True)}
-"""Whether the reader is open, and whether claims have the mark."""
+"""Whether the reader is open, and whether claims use the low watermark."""
 BATCH = 100
 SINGLES = 200
-# So many points at the beginning and at the end make the figures of the table.
+# How many points at each end make the values of the table.
 ENDS = 3
 MESSAGES = {"postgresql": 1_000_000}
 OTHERS = 200_000
@@ -81,19 +81,19 @@ OBSERVED = {
 
 @dataclass
 class Case:
-    """One state with so many consumers.
+    """One state with a number of consumers.
 
     Attributes:
         name: of the state.
         url: of its database.
-        service: that publishes.
+        service: the publisher.
         queue: its queue.
         consumers: the processes that consume.
-        reader: ends the open transaction, where there is one.
-        marked: whether its consumers have the low-water mark.
-        account: of what went through.
-        spent: seconds that its consumers took.
-        points: what was measured, from few to many messages passed.
+        reader: ends the open transaction, if there is one.
+        marked: whether its consumers use the low watermark.
+        account: of its messages.
+        spent: seconds of consuming.
+        points: the measurements, by the number of messages so far.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Case:
         self.queue.load(self.account.new(count))
 
     def consume(self, batch: int, times: int) -> Taken:
-        """All consumers claim and ack side by side."""
+        """All consumers claim and ack at the same time."""
         taken, began = Taken(), time.perf_counter()
         for part in together(self.consumers, claim_and_ack, batch, times):
             taken.add(part)
@@ -121,7 +121,7 @@ class Case:
         return taken
 
     def step(self, count: int) -> None:
-        """Let so many messages pass, and take samples."""
+        """Pass a number of messages through, and take samples."""
         self.load(count)
         batches = self.consume(BATCH, count)
         self.load(SINGLES)
@@ -137,7 +137,7 @@ class Case:
         )
 
     def first_claim(self) -> float:
-        """How long the first claim of a consumer takes that was just started, in seconds."""
+        """The duration of the first claim of a new consumer, in seconds."""
         self.load(1)
         with QueueService(self.url) as service:
             queue = service.queue("jobs")
@@ -147,7 +147,7 @@ class Case:
         return taken.claims[0]
 
     def observed(self) -> dict[str, int]:
-        """What the server, or the file, says about what was left behind."""
+        """What the server, or the file, shows about old versions."""
         engine = parts_of(self.service).connections.engine
         if engine.dialect.name == "sqlite":
             log = Path(f"{make_url(self.url).database}-wal")
@@ -160,7 +160,7 @@ class Case:
             }
 
     def result(self, end: str) -> dict[str, Any]:
-        """All of it, checked, after the reader went away and some more messages passed."""
+        """The checked result, after the reader ended and some more messages passed."""
         self.account.check(self.name, self.queue.stats().live)
         self.reader.close()
         after = []
@@ -174,7 +174,7 @@ class Case:
 
 
 def begin_reading(url: str, engine: str) -> ExitStack:
-    """Open a transaction, read in it, and sit idle until the stack is closed."""
+    """Open a transaction, read in it, and stay idle until the stack is closed."""
     stack = ExitStack()
     reading = create_engine(url, isolation_level="AUTOCOMMIT")
     stack.callback(reading.dispose)
@@ -188,14 +188,14 @@ def begin_reading(url: str, engine: str) -> ExitStack:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run on an engine.
+    """The options for an engine.
 
     Attributes:
         messages: how many pass in each case.
-        step: how many between samples.
+        step: how many pass between samples.
         states: names of ``STATES``.
-        consumers: numbers of processes that consume.
-        limit: seconds of consuming after which a case without the mark ends.
+        consumers: numbers of consumer processes.
+        limit: seconds of consuming after which a case without the watermark ends.
     """
 
     messages: int
@@ -243,7 +243,7 @@ def _bar(progress: Progress, engine: str, case: Case, messages: int) -> TaskID:
 def open_cases(
     stack: ExitStack, engine: str, states: Sequence[str], consumers: Sequence[int]
 ) -> Iterable[Case]:
-    """A server for each state, as InnoDB's purge is one for all databases of a server."""
+    """A server for each state, because InnoDB's purge is shared by all databases of a server."""
     for state in states:
         held, marked = STATES[state]
         new_database = stack.enter_context(databases_of(engine))
@@ -320,13 +320,13 @@ def row(labels: Sequence[str], measured: dict[str, Any]) -> str:
 
 
 def at_ends(values: Sequence[float]) -> tuple[float, float]:
-    """The medians of the first and of the last few, as single ones meet busy moments."""
+    """The medians of the first and of the last few points, because single ones are noisy."""
     few = max(1, min(ENDS, len(values) // 2))
     return median(values[:few]), median(values[-few:])
 
 
 def left_behind(result: dict[str, Any]) -> Iterable[str]:
-    """What servers and files kept because of the reader, and after it went away."""
+    """What servers and files kept because of the reader, and after it ended."""
     known = {"passed", "batch", "single", "first_claim_ms"}
     for engine, found in result["engines"].items():
         for state, by_count in found["states"].items():

@@ -1,13 +1,13 @@
-"""How long a published message waits until a consumer has it, at steady rates: the tail counts.
+"""The time from publish to claim at steady rates, especially the slowest ones.
 
-Four publisher processes publish one message after the other, each at its quarter of the rate and
-its own times; 1 or 4 consumer processes claim and ack with the low-water mark, by up to 10, and
-wait as the library does when there is nothing. The latency is from the return of
-``publish``, when the message is committed, to the return of the claim that has it, on the clock
-that all processes of a machine share. At the end each message must have come exactly once.
+Four publisher processes publish one message after another, each at a quarter of the rate and at its
+own times. 1 or 4 consumer processes claim and ack with the low watermark, by up to 10, and wait as
+the library does if there is nothing. The latency is from the return of ``publish``, when the
+message is committed, to the return of its claim, by the monotonic clock of the machine. At the end
+each message must have come exactly once.
 
-Where an engine cannot publish at the rate, the run shows the rate that was reached. Consumers
-without the low-water mark do the same in turns: what the mark adds to the tail is the difference.
+If an engine cannot publish at the rate, the run shows the reached rate. Consumers without the low
+watermark run in turns: the difference shows what the watermark adds to the slowest claims.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAME = "ageing_latency"
 PUBLISHERS: Final = 4
 BATCH: Final = 10
 WARM_UP: Final = 20
-# A consumer ends when nothing has come for so long after the publishers ended.
+# A consumer ends when nothing has arrived for this long after the publishers ended.
 PATIENCE: Final = 1.0
 
 STATES: Final = {"mark": True, "no mark": False}
@@ -53,14 +53,14 @@ Times = dict[int, float]
 
 
 def publish_at(queue: Queue, began: float, first: int, count: int, pause: float) -> Times:
-    """Publish one by one, each at its time; when each publish returned.
+    """Publish one by one, each at its time; returns when each publish returned.
 
     Args:
-        queue: where.
+        queue: the queue.
         began: when the first is due, on the monotonic clock.
         first: the first number.
         count: how many.
-        pause: seconds between the times of two messages; who is late does not wait.
+        pause: seconds between the times of two messages; late messages are published at once.
     """
     sent = {}
     for position in range(count):
@@ -71,11 +71,11 @@ def publish_at(queue: Queue, began: float, first: int, count: int, pause: float)
 
 
 def receive(queue: Queue, until: float) -> list[tuple[int, float]]:
-    """Claim and ack until nothing comes any more; which numbers came, and when.
+    """Claim and ack until nothing arrives any more; returns numbers and times.
 
     Args:
-        queue: where.
-        until: it goes on at least so long, on the monotonic clock.
+        queue: the queue.
+        until: the earliest end, on the monotonic clock.
     """
     received = []
     while messages := queue.consume(BATCH, wait=PATIENCE + max(0.0, until - time.monotonic())):
@@ -114,13 +114,13 @@ def run(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run on each engine.
+    """The options for each engine.
 
     Attributes:
         rates: messages per second.
         consumers: numbers of consumer processes.
         seconds: how long each run publishes.
-        rounds: runs of each.
+        rounds: the number of runs of each case.
     """
 
     rates: Sequence[int]
@@ -135,7 +135,7 @@ class Plan:
 
 
 def measure(engine: str, plan: Plan, progress: Progress) -> dict[str, Any]:
-    """All rates with all numbers of consumers, in turns.
+    """Run all rates with all numbers of consumers, in turns.
 
     Raises:
         ServerMissing: the engine has no server here.
@@ -166,7 +166,7 @@ def measure(engine: str, plan: Plan, progress: Progress) -> dict[str, Any]:
 
 
 def warm_up(queue: Queue, publishers: Sequence[Helper], consumers: Sequence[Helper]) -> None:
-    """The first statements of a connection are prepared, and a consumer registers."""
+    """Prepare the first statements of a connection, and register a consumer."""
     for publisher in publishers:
         publisher.start(publish_at, time.monotonic(), 0, WARM_UP, 0.0)
         publisher.result()
@@ -214,7 +214,7 @@ full, and the latencies are those of a full machine. Commits reach the disk.""",
 
 
 def each_case(found: Mapping[str, Any]) -> Iterator[tuple[int, str, str, list[dict[str, float]]]]:
-    """The rate, the number of consumers, the state and the runs of each case."""
+    """Rate, number of consumers, state and runs of each case."""
     for rate, by_count in found["runs"].items():
         for count, states in by_count.items():
             for state, runs in states.items():

@@ -1,10 +1,10 @@
-"""Peers on PostgreSQL while one reader stays open, beside ours: what one message costs them.
+"""Other libraries on PostgreSQL while one reader stays open, compared with ours.
 
-As ``ageing_horizon``, through the programs of ``contenders``: each library has a database of its
-own on one server, in each of which a connection has read once in a transaction and sits idle.
-Messages pass in steps, in turns: published in bulk, consumed and acked by 100 (by its worker,
-where a library has no such call), and then some one by one. A library stops when its consumers
-took more than ``--limit`` seconds.
+As ``ageing_horizon``, with the programs of ``contenders``. Each library has its own database on one
+server; in each database a connection has read once in a transaction and stays idle. Messages pass
+in steps, in turns: published in bulk, consumed and acked by 100 (by its worker if a library cannot
+claim), and then some one by one. A library stops when its consumers took more than ``--limit``
+seconds.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ AT_ONCE: Final = 1000
 
 @dataclass
 class Case:
-    """One library with so many consumers.
+    """One library with a number of consumers.
 
     Attributes:
         contestant: the library.
         consumers: how many processes consume.
-        account: of what went through.
-        spent: seconds that its consumers took.
-        points: milliseconds per message, by how many passed before.
-        ended: why it takes no more part.
+        account: of its messages.
+        spent: seconds of consuming.
+        points: milliseconds per message, by the number of messages before.
+        ended: why it stopped.
     """
 
     contestant: Contestant
@@ -59,7 +59,7 @@ class Case:
     ended: str = ""
 
     def publish(self, count: int) -> None:
-        """Publish so many, the quickest way that it has."""
+        """Publish a number of messages in the library's fastest way."""
         first, self.account.published = self.account.published, self.account.published + count
         wanted = {"first": first, "count": count, "bytes": BYTES}
         if self.contestant.can("load"):
@@ -69,10 +69,10 @@ class Case:
         self.contestant.first.ask("publish", **wanted, batch=many)
 
     def consume(self, batch: int, count: int) -> float:
-        """Consume so many in all; how many milliseconds each message took.
+        """Consume a number of messages; returns milliseconds per message.
 
         Raises:
-            ContenderFailed: it gave up, or not all of them came.
+            ContenderFailed: it failed, or not all messages came.
         """
         if self.contestant.can("consume"):
             command: dict[str, Any] = {"do": "consume", "batch": batch}
@@ -91,7 +91,7 @@ class Case:
         return round(1000 * seconds / count, 4)
 
     def step(self, count: int, limit: float) -> None:
-        """Let so many messages pass."""
+        """Pass a number of messages through."""
         try:
             self.publish(count)
             batches = self.consume(BATCH, count)
@@ -106,7 +106,7 @@ class Case:
             self.ended = f"stopped after {limit:g} s of consuming"
 
     def result(self) -> dict[str, Any]:
-        """What was measured; the account says of a library what came twice or was lost."""
+        """The measurements; for a library also lost messages and duplicates."""
         came = set(self.account.numbers)
         return {
             "about": self.contestant.about,
@@ -120,13 +120,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """The options.
 
     Attributes:
         consumers: numbers of consumer processes.
         messages: how many pass in each case.
-        step: how many between samples.
-        limit: seconds of consuming after which a peer stops.
+        step: how many pass between samples.
+        limit: seconds of consuming after which a library stops.
     """
 
     consumers: Sequence[int]
@@ -136,10 +136,10 @@ class Plan:
 
 
 def measure(kinds: Sequence[Kind], plan: Plan, progress: Progress) -> dict[str, dict[str, Any]]:
-    """Let messages pass through all libraries, in turns; their results by number of consumers.
+    """Pass messages through all libraries, in turns; returns results by number of consumers.
 
     Raises:
-        ServerMissing: there is no PostgreSQL here.
+        ServerMissing: PostgreSQL is not available here.
     """
     with ExitStack() as stack:
         new_database = stack.enter_context(databases_of(ENGINE))
@@ -149,7 +149,7 @@ def measure(kinds: Sequence[Kind], plan: Plan, progress: Progress) -> dict[str, 
                 url = new_database(f"{kind.name}_{count}")
                 try:
                     contestant = Contestant(kind, url)
-                    # Before there are messages, as some warm up with a claim.
+                    # Before there are messages, because some libraries warm up with a claim.
                     contestant.processes(count)
                 except ContenderFailed as error:
                     progress.print(f"left out: {error}")
@@ -159,7 +159,7 @@ def measure(kinds: Sequence[Kind], plan: Plan, progress: Progress) -> dict[str, 
                 cases.append(Case(contestant, count))
         running = progress.add_task("passing", total=plan.messages * len(cases))
         for case in cases:
-            # The first messages of a process prepare what the next ones use.
+            # The first messages of a process prepare statements for the next ones.
             case.step(max(SINGLES, BATCH * case.consumers), plan.limit)
             case.points.clear()
             case.spent = 0.0
@@ -177,7 +177,7 @@ def measure(kinds: Sequence[Kind], plan: Plan, progress: Progress) -> dict[str, 
 
 
 def reading(url: str) -> ExitStack:
-    """Hold a transaction open that has read, until the stack is closed."""
+    """Keep a transaction open that has read, until the stack is closed."""
     stack = ExitStack()
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     stack.callback(engine.dispose)
@@ -219,7 +219,7 @@ disk where `durability` does not say otherwise.""",
 
 
 def note(name: str, measured: Mapping[str, Any]) -> str:
-    """What else is to be said of a library."""
+    """Further notes on a library."""
     said = [measured["about"]["durability"]] if name != OURS else []
     said += [measured["ended"]] if measured["ended"] else []
     said += [f"{measured[what]:,} {what}" for what in ("lost", "twice") if measured[what]]
@@ -227,7 +227,7 @@ def note(name: str, measured: Mapping[str, Any]) -> str:
 
 
 def each_case(result: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The library, the number of consumers and what was measured, of those that passed a step."""
+    """Library, number of consumers and measurements, of those that passed a step."""
     for name, by_count in result["libraries"].items():
         for count, measured in by_count.items():
             if measured["points"]:

@@ -14,7 +14,7 @@ Measured = Mapping[str, Any]
 
 
 def horizons(result: Measured) -> Iterator[Plot]:
-    """The median claim by how many messages passed while a reader was open."""
+    """The median claim, by the number of messages that passed while a reader was open."""
     for engine, found in result["engines"].items():
         for size, what in (("single", "one message"), ("batch", "100 messages")):
             series = {
@@ -35,7 +35,7 @@ def horizons(result: Measured) -> Iterator[Plot]:
 
 
 def backlogs(result: Measured) -> Iterator[Plot]:
-    """What single messages, batches and publishes take by how many messages wait."""
+    """The duration of single messages, batches and publishes, by the number of waiting messages."""
     for engine, found in result["engines"].items():
         series: dict[str, dict[float, float]] = {}
         for size, measured in found["sizes"].items():
@@ -51,7 +51,7 @@ def backlogs(result: Measured) -> Iterator[Plot]:
 
 
 def latencies(result: Measured) -> Iterator[Plot]:
-    """Half of the messages, and the slowest in a hundred, by the rate that was reached."""
+    """The median and the 99th percentile of the latency, by the reached rate."""
     for engine, found in result["engines"].items():
         series: dict[str, dict[float, float]] = {}
         for _, count, state, runs in ageing_latency.each_case(found):
@@ -71,7 +71,7 @@ def latencies(result: Measured) -> Iterator[Plot]:
 
 
 def peers(result: Measured) -> Iterator[Plot]:
-    """What a message costs ours and peers while one reader stays open."""
+    """The cost of a message for ours and other libraries while one reader stays open."""
     for size, what in (("single", "one by one"), ("batch", "by 100")):
         for wanted in ("1", "4"):
             series = {

@@ -1,10 +1,10 @@
-"""After a mass claim: how long the next claims feel what the engine has not cleaned up yet.
+"""After a mass claim: how long the next claims are slower, until the engine has cleaned up.
 
-InnoDB removes old versions of rows in the background, PostgreSQL by its autovacuum. A consumer
-claims ``--messages`` at full speed in large batches, and acks them or keeps them; then it claims
-one message after the other at a steady pace for ``--seconds``. With and without the low-water
-mark, in turns, each state on a server of its own and each run in a new database; a run begins
-when the engine has cleaned up after the one before.
+InnoDB removes old versions of rows in the background, PostgreSQL by autovacuum. A consumer claims
+``--messages`` messages at full speed in large batches, and acks or keeps them. Then it claims
+single messages at a steady pace for ``--seconds``. This runs with and without the low watermark, in
+turns, each state on its own server and each run in a new database. A run begins when the engine has
+cleaned up after the previous one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATES: Final = {"mark": True, "no mark": False}
 CASES: Final = {"claimed and acked": True, "claimed": False}
 MASS_BATCH: Final = 1000
 PAUSE: Final = 0.05
-# Samples of so many seconds make one point of the curve.
+# How many seconds of samples make one point of the curve.
 BIN: Final = 0.5
 LEASE: Final = 3600.0
 CLEAN: Final = 500
@@ -47,7 +47,7 @@ Samples = list[tuple[float, float]]
 
 
 def claim_all(queue: Queue, count: int, ack: bool) -> tuple[float, list[int]]:
-    """Claim so many at full speed; how many seconds that took, and what came."""
+    """Claim a number of messages at full speed; returns seconds and numbers."""
     began, came = time.monotonic(), list[int]()
     while len(came) < count:
         messages = queue.consume(min(MASS_BATCH, count - len(came)), lease=LEASE)
@@ -58,7 +58,7 @@ def claim_all(queue: Queue, count: int, ack: bool) -> tuple[float, list[int]]:
 
 
 def sample(queue: Queue, seconds: float) -> tuple[Samples, list[int]]:
-    """Claim and ack one by one at a steady pace; when each began, and what the claim took."""
+    """Claim and ack one by one at a steady pace; returns start and duration of each claim."""
     began, samples, came = time.monotonic(), Samples(), list[int]()
     while (at := time.monotonic() - began) < seconds:
         messages = queue.consume()
@@ -71,10 +71,10 @@ def sample(queue: Queue, seconds: float) -> tuple[Samples, list[int]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """The options.
 
     Attributes:
-        messages: how many the mass claim takes.
+        messages: the size of the mass claim.
         seconds: how long claims are sampled after it.
         rounds: how often each case runs.
     """
@@ -85,7 +85,7 @@ class Plan:
 
 
 def run(url: str, plan: Plan, *, ack: bool, marked: bool) -> tuple[float, Samples]:
-    """One mass claim and what follows; the seconds of the first, and the samples.
+    """One mass claim and the samples after it; returns its seconds, and the samples.
 
     Raises:
         SystemExit: a message was lost or came twice.
@@ -108,7 +108,7 @@ def run(url: str, plan: Plan, *, ack: bool, marked: bool) -> tuple[float, Sample
 
 
 def await_cleaned(engine: str, url: str) -> None:
-    """Wait until the engine has cleaned up, a minute at most."""
+    """Wait until the engine has cleaned up, at most a minute."""
     if "history list" not in OBSERVED.get(engine, {}):
         return
     with QueueService(url) as service, parts_of(service).connections.engine.connect() as connection:
@@ -121,7 +121,7 @@ def await_cleaned(engine: str, url: str) -> None:
 
 
 def measure(engine: str, plan: Plan, progress: Progress) -> dict[str, Any]:
-    """All cases in both states, in turns.
+    """Run all cases in both states, in turns.
 
     Raises:
         ServerMissing: the engine has no server here.
@@ -150,7 +150,7 @@ def measure(engine: str, plan: Plan, progress: Progress) -> dict[str, Any]:
 
 
 def curve(runs: list[Mapping[str, Any]]) -> dict[float, float]:
-    """The median claim in milliseconds by the middle of each part of a second, over all runs."""
+    """The median claim in milliseconds for each part of a second, over all runs."""
     parts: defaultdict[int, list[float]] = defaultdict(list)
     for each in runs:
         for at, took in each["claims"]:

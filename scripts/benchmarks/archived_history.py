@@ -1,7 +1,7 @@
-"""Finished messages' history never slows the live table: the same work with and without it.
+"""The archive never slows the live table: the same work with and without a long history.
 
-Two databases of one server have a queue that archives all it finishes. One begins with an empty
-archive, the other with ``--archived`` messages. Round after round both do the same in turns:
+Two databases of one server have a queue that archives everything. One archive is empty at first,
+the other has ``--archived`` messages. In each round both do the same in turns:
 
 publish
     1,000 messages in one ``publish_many``.
@@ -10,12 +10,12 @@ batches
 singles
     300 messages one by one, each acked together with the claim of the next (``exchange``).
 reap
-    one pass of the reaper over an ``archive_ttl`` that nothing has reached, so that it looks for
-    what to prune and finds nothing.
+    one pass of the reaper with an ``archive_ttl`` that no message has reached, so that it finds
+    nothing to prune.
 reap_limit
     the same with an ``archive_limit`` that is not reached either, after all rounds.
 
-At the end every message must have come exactly once, and the archive must hold each.
+At the end every message must have come exactly once, and be in the archive.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PUBLISHED, BATCH, SINGLES = 1_000, 100, 300
 SEEDS, COPIES = 500, 25_000
 TEXT = "x" * 100
 TEN_YEARS = 10 * 365 * 86_400.0
-# Between one archived message and the next, in microseconds: a million of them are a fortnight.
+# The time between two archived messages in microseconds: a million of them span a fortnight.
 APART = 1_200_000
 
 SETTLE = {
@@ -74,15 +74,15 @@ MESSAGES = {"publish": PUBLISHED, "batches": PUBLISHED, "singles": SINGLES}
 
 @dataclass
 class Subject:
-    """One side of the comparison: a queue, and an account of what went through it.
+    """One side of the comparison: a queue, and the account of its messages.
 
     Attributes:
         service: its service.
         queue: the queue.
-        archived: how many messages its archive had at the beginning.
+        archived: the initial size of its archive.
         published: how many were published since.
-        delivered: how often each came.
-        seconds: what each round took, by measure.
+        delivered: how often each message came.
+        seconds: the duration of each round, by measure.
     """
 
     service: QueueService
@@ -93,30 +93,30 @@ class Subject:
     seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def publish(self, count: int) -> None:
-        """Publish so many in one transaction."""
+        """Publish a number of messages in one transaction."""
         numbers = range(self.published, self.published + count)
         self.queue.publish_many({"number": n, "text": TEXT} for n in numbers)
         self.published += count
 
     def note(self, messages: Sequence[Message]) -> None:
-        """Put delivered messages on the account."""
+        """Record delivered messages."""
         self.delivered.update(message.payload["number"] for message in messages)
 
     def batches(self) -> None:
-        """Consume and ack all there is by ``BATCH``."""
+        """Consume and ack all messages by ``BATCH``."""
         while messages := self.queue.consume(BATCH):
             self.note(messages)
             self.queue.ack(messages)
 
     def singles(self) -> None:
-        """Finish one message with the claim of the next."""
+        """Finish one message together with the claim of the next."""
         messages = self.queue.consume()
         while messages:
             self.note(messages)
             messages = self.queue.exchange(messages)
 
     def round(self) -> None:
-        """All of it once, each part timed."""
+        """Run one round, and time each part."""
         with self.timed("publish"):
             self.publish(PUBLISHED)
         with self.timed("batches"):
@@ -129,13 +129,13 @@ class Subject:
 
     @contextmanager
     def timed(self, measure: str) -> Iterator[None]:
-        """Put the time that a block takes on the account."""
+        """Record the duration of a block."""
         began = time.perf_counter()
         yield
         self.seconds[measure].append(time.perf_counter() - began)
 
     def check(self) -> dict[str, int]:
-        """The account at the end.
+        """Check the account at the end.
 
         Raises:
             SystemExit: a message was lost, came twice, or is not in the archive.
@@ -154,10 +154,10 @@ class Subject:
 
 
 def fill_archive(subject: Subject, count: int, progress: Callable[[int], object]) -> None:
-    """Give a queue a history: messages that were really finished, and copies of them by SQL.
+    """Fill a queue's archive: with finished messages, and with copies of them by SQL.
 
-    The copies have ids below those of real messages and were finished before them, so that what
-    is archived from now on comes behind them, as in a queue that has grown old.
+    The copies have smaller ids and earlier times than real messages, so that newly archived
+    messages come after them, as in an old queue.
     """
     filled = min(SEEDS, count)
     subject.publish(filled)
@@ -183,7 +183,7 @@ def fill_archive(subject: Subject, count: int, progress: Callable[[int], object]
 
 
 def copy_down(connection: Connection, table: Table, start: int, by: int) -> None:
-    """Copy archived messages from an id on to ids that are lower by so much, and older."""
+    """Copy archived messages from an id on, with ids lowered by a number, and older."""
     lower = {"id": by, "published_at": by * APART, "finished_at": by * APART}
     copies = [c - lower[c.name] if c.name in lower else c for c in table.c]
     source = select(*copies).where(table.c.id >= start)
@@ -191,7 +191,7 @@ def copy_down(connection: Connection, table: Table, start: int, by: int) -> None
 
 
 def settle(subject: Subject) -> None:
-    """Let the server do now what it would do about the new rows during the rounds."""
+    """Let the server do now the maintenance that new rows would cause during the rounds."""
     engine = parts_of(subject.service).connections.engine
     run_alone(subject.service, SETTLE.get(engine.dialect.name, ()))
 
@@ -218,7 +218,7 @@ def measure(engine: str, archived: int, rounds: int, progress: Progress) -> dict
             if number == WARM_UP:
                 without.seconds.clear()
                 with_history.seconds.clear()
-            # Who comes first changes, so that neither always meets what the other left behind.
+            # The first one changes, so that none always follows the other.
             for subject in (without, with_history)[:: 1 if number % 2 else -1]:
                 subject.round()
             progress.advance(running)
@@ -232,14 +232,14 @@ def measure(engine: str, archived: int, rounds: int, progress: Progress) -> dict
 
 
 def new_subject(stack: ExitStack, new_database: NewDatabase, name: str) -> Subject:
-    """A queue in a database of its own."""
+    """A queue in its own database."""
     service = QueueService(new_database(name))
     stack.callback(service.stop)
     return Subject(service, service.create_queue("jobs", archive="all", archive_ttl=TEN_YEARS))
 
 
 def reap_with_limit(subjects: Sequence[Subject], rounds: int) -> None:
-    """Passes of the reaper over archives that may hold twice of what they do, in turns."""
+    """Passes of the reaper with a limit of twice the size of the archive, in turns."""
     limit = 2 * max(subject.archived + subject.published for subject in subjects)
     for subject in subjects:
         subject.service.create_queue("jobs", archive_limit=limit)
@@ -257,7 +257,7 @@ def version_of(subject: Subject) -> str:
 
 
 def compared(name: str, without: Subject, with_history: Subject) -> dict[str, Any]:
-    """What both sides took, in seconds, round by round, and how many times as long the second."""
+    """Seconds of both sides, round by round, and the ratio of the second to the first."""
     pairs = list(zip(without.seconds[name], with_history.seconds[name], strict=True))
     ratios = [slow / quick for quick, slow in pairs]
     low, middle, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
@@ -324,7 +324,7 @@ def row(label: str, name: str, measured: Mapping[str, Any]) -> str:
 
 
 def shown(name: str, seconds: Sequence[float]) -> str:
-    """The median, as a rate where messages were counted."""
+    """The median; as a rate if messages were counted."""
     if name in MESSAGES:
         return f"{MESSAGES[name] / median(seconds):,.0f}/s"
     return f"{median(seconds) * 1000:.1f} ms"
@@ -354,14 +354,14 @@ def main() -> None:
         for engine in engines:
             measured = measure(engine, options.archived, options.rounds, progress)
             result["engines"][engine] = measured
-            # After each of them, so that a long run that is broken off has something to show.
+            # After each engine, so that an interrupted run has results.
             path = write_result(NAME, command, result)
             progress.print(f"{engine} is in {path}")
     print(section())
 
 
 class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The description as it is written, and the defaults."""
+    """Keeps the description's layout, and shows defaults."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How our own ways between rows and Arrow columns compare with those of ADBC's drivers.
+"""Our own conversion between rows and Arrow columns, compared with ADBC's drivers.
 
-For PostgreSQL and SQLite, which have one. Messages with payloads are read out of a queue's table,
-and written into an empty one, as the pipeline does it: with the same schema, and each writing is
-one transaction. Both ways take turns. Reading through ADBC includes its connection, which is kept
-as the pipeline keeps it, and turning its batches into those of the schema.
+For PostgreSQL and SQLite, which have ADBC drivers. Messages with payloads are read from a queue's
+table and written to an empty one, as in the pipeline: with the same schema, and each write is one
+transaction. Both ways run in turns. Reading through ADBC includes its connection, which is kept as
+in the pipeline, and the conversion of its batches to the schema.
 
 It prints a table and writes no result file::
 
@@ -57,7 +57,7 @@ def batch_of(count: int) -> pa.RecordBatch:
 
 
 class Side:
-    """A queue's table, and both ways to it."""
+    """A queue's table, and both ways to access it."""
 
     def __init__(self, service: QueueService, link: Any) -> None:
         queue = service.create_queue("jobs")
@@ -69,18 +69,18 @@ class Side:
         self.schema = pa.schema([pa.field(name, kind) for name, kind in TYPES.items()])
 
     def statement(self) -> Select[Any]:
-        """What is read."""
+        """The SELECT to run."""
         content = self.columns.read_content
         table = self.table.c
         return select(*[content(table[n]) if n == "payload" else table[n] for n in TYPES])
 
     def empty(self) -> None:
-        """Begin anew."""
+        """Empty the table."""
         with self.engine.begin() as connection:
             connection.execute(delete(self.table))
 
     def read_ours(self) -> int:
-        """By rows of the driver; on PostgreSQL those of a binary cursor."""
+        """By the driver's rows; on PostgreSQL those of a binary cursor."""
         reading = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if self.engine.dialect.name == "sqlite":
             reading = self.engine.connect()
@@ -105,13 +105,13 @@ class Side:
         return count
 
     def write_ours(self, batch: pa.RecordBatch) -> int:
-        """By COPY with rows of our own making, or by INSERT."""
+        """By COPY with our own encoding of rows, or by INSERT."""
         with self.engine.begin() as connection:
             count: int = self.columns.write(connection, self.table, list(NAMES), [batch])
         return count
 
     def write_adbc(self, batch: pa.RecordBatch) -> int:
-        """By the driver's own bulk path, in a transaction of its own."""
+        """By the driver's own bulk path, in its own transaction."""
         with self.link.cursor() as cursor:
             count: int = cursor.adbc_ingest(self.table.name, batch, mode="append")
         self.link.commit()
@@ -120,7 +120,7 @@ class Side:
 
 @contextlib.contextmanager
 def side_of(engine: str, url: str) -> Iterator[Side]:
-    """A new queue, and a connection of ADBC to its database."""
+    """A new queue, and an ADBC connection to its database."""
     driver = importlib.import_module(f"adbc_driver_{engine}.dbapi")
     service = QueueService(url)
     try:
@@ -136,7 +136,7 @@ def side_of(engine: str, url: str) -> Iterator[Side]:
 
 
 def seconds_of(act: Act, count: int) -> float:
-    """How long an act takes, which must have met so many messages."""
+    """The duration of an act, which must have handled ``count`` messages."""
     began = time.perf_counter()
     met = act()
     took = time.perf_counter() - began
@@ -146,7 +146,7 @@ def seconds_of(act: Act, count: int) -> float:
 
 
 def measured(side: Side, count: int, rounds: int) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Seconds of each round: writing by us and by ADBC, then reading."""
+    """Seconds of each round: our and ADBC's write, then the reads."""
     batch = batch_of(count)
     found: dict[str, tuple[list[float], list[float]]] = {"write": ([], []), "read": ([], [])}
     for number in range(rounds + 1):

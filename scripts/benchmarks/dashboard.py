@@ -1,12 +1,13 @@
-"""How long the pages of the dashboard take on a large database, and what many viewers cost it.
+"""The speed of the dashboard's pages on a large database, and the load of many viewers.
 
-One queue has half of all live and half of all archived messages, a tenth of which are dead letters;
-the others share the rest. Each page is fetched from a server in a thread of its own, as a browser
-fetches it; before each look what viewers share is forgotten, so that none is cheaper for the one
-before. Then so many viewers in a process of their own watch the overview for so many minutes: each
-listens for events and fetches what changed, while a message is published and taken every tenth of a
-second. What they cost is the time that the server's statements take, beside the time of a claim
-with its release. Meanwhile the memory of the server's process is read; the publisher is in it.
+One queue has half of all live and half of all archived messages, a tenth of which are dead letters.
+The others share the rest. Each page is fetched from a server in its own thread, as by a browser;
+before each request the shared results are forgotten, so that none is faster because of the one
+before. Then ``--viewers`` viewers in their own process watch the overview for some minutes: each
+listens for events and fetches changes, while a message is published and taken every tenth of a
+second. Their cost is the time of the server's statements, compared with the time of a claim with
+its release. Meanwhile the memory of the server's process, which includes the publisher, is
+recorded.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def fill(service: QueueService, queues: int, messages: int) -> None:
 def page_times(
     root: str, id_: int, rounds: int, forget: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """Milliseconds of each page, the first look of which is not counted."""
+    """Milliseconds of each page; the first request does not count."""
     found: dict[str, list[float]] = {}
     with httpx2.Client(base_url=root, timeout=120, trust_env=False) as client:
         for name, path in PAGES.items():
@@ -93,9 +94,9 @@ def page_times(
 
 
 def viewers_cost(service: QueueService, root: str, viewers: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of statements for each viewer and second, and those of one claim.
+    """Milliseconds of statements per viewer and second, and those of one claim.
 
-    Also the memory of this process in MiB, about 20 times.
+    Also the memory of this process in MiB, at about 20 times.
     """
     watching = get_context("spawn").Process(target=_watch_all, args=(root, viewers, seconds))
     watching.start()
@@ -130,7 +131,7 @@ def _memory() -> float:
 
 
 class _Spent:
-    """Adds up how long the statements of a service take."""
+    """Adds up the duration of a service's statements."""
 
     def __init__(self, service: QueueService) -> None:
         self._engine = parts_of(service).connections.engine
@@ -183,7 +184,7 @@ def _watch(root: str, end: float) -> None:
 
 
 def measure(engine: str, options: Any) -> dict[str, Any]:
-    """One engine."""
+    """Measure one engine."""
     with ExitStack() as stack:
         url = stack.enter_context(databases_of(engine))("dashboard")
         service = stack.enter_context(QueueService(url))

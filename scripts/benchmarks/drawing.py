@@ -1,4 +1,4 @@
-"""Draw curves as SVG: axes that are linear or logarithmic, a legend, titles. Nothing to install."""
+"""Draw curves as SVG with linear or logarithmic axes, a legend and titles; without dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 220, 44, 50
-# Readable on white for people who tell colours apart in other ways, too: Okabe and Ito, 2008.
+# Distinguishable for people with colour blindness, too: Okabe and Ito, 2008.
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 FONT: Final = 'font-family="sans-serif" font-size="12"'
 _TICKS = 6
@@ -23,11 +23,11 @@ class Plot:
     """Several curves on the same axes.
 
     Attributes:
-        name: of the file, without its ending.
-        title: what is compared.
+        name: of the file, without its extension.
+        title: the comparison.
         series: the points of each curve, by its name in the legend.
-        across: what the horizontal axis is.
-        up: what the vertical axis is.
+        across: the label of the horizontal axis.
+        up: the label of the vertical axis.
         linear_across: whether the horizontal axis is linear; else it is logarithmic.
         linear_up: whether the vertical axis is linear, from 0; else it is logarithmic.
     """
@@ -43,13 +43,13 @@ class Plot:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis between two values, on so many pixels from one to the other.
+    """An axis between two values, on a range of pixels.
 
     Attributes:
-        ticks: the values that are named, the first and last of which are its ends.
-        start: where the first lies.
-        end: where the last lies.
-        linear: whether equal differences are equally long; else equal ratios are.
+        ticks: the labelled values; the first and last are the ends.
+        start: the position of the first.
+        end: the position of the last.
+        linear: whether equal differences are equally long; otherwise equal ratios are.
     """
 
     ticks: Sequence[float]
@@ -59,14 +59,14 @@ class Axis:
 
     @classmethod
     def logarithmic(cls, values: Sequence[float], start: float, end: float) -> Axis:
-        """The axis of powers of ten that has room for all values, which are above 0."""
+        """The axis of powers of ten that covers all values, which are above 0."""
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
         powers = range(low, max(high, low + 1) + 1)
         return cls([float(f"1e{power}") for power in powers], start, end)
 
     @classmethod
     def from_zero(cls, values: Sequence[float], start: float, end: float) -> Axis:
-        """The linear axis from 0 that has room for all values, with ticks at round numbers."""
+        """The linear axis from 0 that covers all values, with ticks at round numbers."""
         highest = max(values) or 1.0
         rough = highest / (_TICKS - 1)
         unit = 10 ** math.floor(math.log10(rough))
@@ -75,7 +75,7 @@ class Axis:
         return cls([step * number for number in range(count + 1)], start, end, linear=True)
 
     def place(self, value: float) -> float:
-        """Where a value lies."""
+        """The position of a value."""
         low, high, value = (self._scaled(each) for each in (self.ticks[0], self.ticks[-1], value))
         share = (value - low) / (high - low)
         return round(self.start + share * (self.end - self.start), 1)
@@ -132,7 +132,7 @@ def _lines(series: Mapping[str, Curve], x: Axis, y: Axis) -> Iterator[str]:
 
 
 def short(number: float) -> str:
-    """A number as an axis names it: ``1M``, ``200k``, ``0.5``."""
+    """A number as a label: ``1M``, ``200k``, ``0.5``."""
     for unit, letter in ((1_000_000, "M"), (1_000, "k")):
         if number >= unit:
             return f"{number / unit:g}{letter}"

@@ -1,4 +1,4 @@
-"""Benchmarks of queue_over_sql: how to run them, and what they share.
+"""Benchmarks of queue_over_sql: how to run them, and their common parts.
 
 One module is one benchmark, run from the root of the repository::
 
@@ -8,12 +8,12 @@ One module is one benchmark, run from the root of the repository::
 
 ``./scripts/benchmarks/run archived_history`` does the same after installing what it needs.
 
-A run starts private servers that write each commit to the disk, as in production, and ends them.
-It writes ``scripts/benchmarks/results/<benchmark>.json``: what was measured, round by round, the
-command, and the machine by its cores and memory. Nothing else about the machine is recorded.
+A run starts private servers that write each commit to the disk, as in production, and ends them. It
+writes ``scripts/benchmarks/results/<benchmark>.json``: the measurements of each round, the command,
+and the machine's cores and memory. Nothing else about the machine is recorded.
 
-What is compared is run in turns, round after round, so that a busy moment of the machine meets
-both sides; a ratio is the median of the ratios of single rounds.
+Compared variants run in turns, round after round, so that a busy moment of the machine affects
+both. A ratio is the median of the ratios of single rounds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TITLES = {
     "sqlite": "SQLite",
     "h2": "H2",
 }
-"""What the page calls the engines, in its order."""
+"""The names of the engines on the page, in order."""
 _SERVERS: dict[str, type[PrivateServer]] = {
     server.engine: server for server in (PostgresqlServer, MariadbServer, MysqlServer, H2Server)
 }
@@ -60,7 +60,7 @@ LARGE = 1_000_000
 
 
 class NewDatabase(Protocol):
-    """Makes an empty database on the server at hand."""
+    """Makes an empty database on the present server."""
 
     def __call__(self, name: str) -> str:
         """Create the database `name` and return its SQLAlchemy URL."""
@@ -69,7 +69,7 @@ class NewDatabase(Protocol):
 
 @contextlib.contextmanager
 def databases_of(engine: str) -> Iterator[NewDatabase]:
-    """Run a private, durable server of `engine`; SQLite's databases are files of a new folder.
+    """Run a private, durable server of `engine`; SQLite's databases are files in a new folder.
 
     Raises:
         ServerMissing: the engine has no server here; the message says what to install.
@@ -84,7 +84,7 @@ def databases_of(engine: str) -> Iterator[NewDatabase]:
 
 
 def run_alone(service: QueueService, statements: Sequence[str]) -> None:
-    """Run statements each by itself, outside of a transaction, as those must be that tidy up."""
+    """Run statements separately, outside of a transaction, as maintenance statements require."""
     engine = parts_of(service).connections.engine
     for statement in statements:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -92,7 +92,7 @@ def run_alone(service: QueueService, statements: Sequence[str]) -> None:
 
 
 def _prefer_cached_jar() -> None:
-    """Let driver and server use the H2 that the scripts have got, as the tests do."""
+    """Let driver and server use the H2 jar of the scripts, as the tests do."""
     jars = sorted((RESULTS.parents[2] / ".cache").glob("h2-*.jar"), key=numbers)
     if jars:
         os.environ.setdefault("H2_JAR", str(jars[-1]))
@@ -100,7 +100,7 @@ def _prefer_cached_jar() -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a result says about where it was measured."""
+    """The description of the machine in a result."""
 
     cores: int
     memory_gib: int
@@ -120,7 +120,7 @@ def write_result(name: str, command: str, measured: Mapping[str, Any]) -> Path:
 
     Args:
         name: the benchmark's module.
-        command: what was run, as anybody would type it.
+        command: the command that was run.
         measured: JSON values.
     """
     content = {"command": command, "machine": asdict(Machine.here()), **measured}
@@ -147,16 +147,16 @@ def was_run(name: str) -> bool:
 
 
 def rounds_at(size: int, rounds: int) -> int:
-    """How many rounds a number of messages gets: a third above a million, where noise is small."""
+    """The rounds for a number of messages: a third above a million, where noise is small."""
     return rounds if size <= LARGE else max(1, rounds // 3)
 
 
 def origin_of(result: Mapping[str, Any]) -> str:
-    """One sentence on a result: the command that made it, and the machine."""
+    """One sentence about a result: its command and its machine."""
     return f"Measured by `{result['command']}` on {Machine(**result['machine'])}."
 
 
 def progress_bar() -> Progress:
-    """A bar for the long parts, on the error output, so that results can be piped."""
+    """A bar for long runs, on standard error, so that results can be piped."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))

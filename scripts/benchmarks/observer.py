@@ -1,10 +1,9 @@
-"""What an observer costs a publish: the same publishes in turns, without one and with one.
+"""The cost of an observer for a publish: the same publishes in turns, without one and with one.
 
-The observer counts messages, as one for metrics does. Three services publish one message after the
-other to a queue of their own, in blocks that take turns, in one process: two without an observer,
-which tell how much chance there is in the figures, and one with it. A block is timed by the clock
-and in processor time of the publisher. What is told is the median of the ratios of neighbouring
-blocks.
+The observer counts messages, as one for metrics does. Three services publish one message after
+another to their own queues, in blocks that take turns, in one process: two without an observer,
+which show the noise of the measurement, and one with it. A block is measured by the clock and in
+processor time of the publisher. The result is the median of the ratios of neighbouring blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WITH: Final = "with"
 
 
 class Counting(Observer):
-    """Counts what is published."""
+    """Counts published messages."""
 
     def __init__(self) -> None:
         self.published_by_queue: Counter[str] = Counter()
@@ -39,7 +38,7 @@ class Counting(Observer):
 
 
 def block(queue: Queue) -> list[float]:
-    """Microseconds of one publish, in the mean of a block: by the clock, and of the processor."""
+    """Microseconds of one publish, as the mean of a block: by the clock, and of processor time."""
     clock, processor = time.perf_counter(), time.process_time()
     for number in range(BLOCK):
         queue.publish(message(number))
@@ -65,7 +64,7 @@ def measure(engine: str, rounds: int) -> dict[str, Any]:
             block(queue)
         order = list(queues)
         for number in range(rounds):
-            # Each comes first, second and last as often as the others.
+            # Each comes first, second and last equally often.
             order = order[1:] + order[:1]
             for name in order if number % 2 else reversed(order):
                 found[name].append(block(queues[name]))

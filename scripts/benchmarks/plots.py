@@ -1,6 +1,6 @@
-"""Which curves are drawn, from the result files: ``python -m scripts.benchmarks.plots``.
+"""The plots of the result files: ``python -m scripts.benchmarks.plots``.
 
-It writes ``docs/plots/<benchmark>-<engine>.svg`` for each benchmark that was run and has curves.
+It writes ``docs/plots/<benchmark>-<engine>.svg`` for each benchmark with results and curves.
 """
 
 from __future__ import annotations

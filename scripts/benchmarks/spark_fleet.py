@@ -1,8 +1,8 @@
-"""Spark's executors as workers: how many messages a second a fleet finishes that does nothing.
+"""Spark's executors as workers: messages per second with a handler that does nothing.
 
-Each round fills the same queue with messages of ``--bytes`` bytes and lets two workers drain it, in
-each of the forms that ``run_workers`` has. What is timed is the workers' own time, from the first
-that connects to the last that ends; starting Spark and its Python is not in it.
+Each round fills the same queue with messages of ``--bytes`` bytes, and two workers drain it in each
+of the forms of ``run_workers``. The measured time is that of the workers, from the first connect to
+the last end. The start of Spark and its Python does not count.
 
 ``taken`` is ``form="arrow", transactional=True``: a batch is removed in the handler's transaction.
 The others claim and ack.
@@ -39,7 +39,7 @@ NAME: Final = "spark_fleet"
 SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 ROUNDS: Final = 5
 WORKERS: Final = CORES
-# What is slow says nothing new about very many messages.
+# Slow forms show nothing new with very many messages.
 MOST_OF_ENGINE: Final = {"postgresql": 5_000_000}
 MOST: Final = {"taken": 5_000_000, "arrow": 1_000_000, "batch": 100_000, "message": 100_000}
 AFTER_FILLING: Final[Mapping[str, Sequence[str]]] = {
@@ -67,12 +67,12 @@ FORMS: Final[Mapping[str, tuple[Callable[..., None], Mapping[str, Any]]]] = {
 
 
 def warm(spark: SparkSession) -> None:
-    """Start Python on the executors: their first use costs seconds."""
+    """Start Python on the executors, because the first use takes seconds."""
     spark.range(0, WORKERS, 1, WORKERS).mapInArrow(lambda batches: batches, "id long").count()
 
 
 def fill(service: QueueService, engine: str, count: int, size: int) -> None:
-    """Put messages into the emptied queue, and let the server tidy up."""
+    """Fill the emptied queue, and let the server do its maintenance."""
     queue = service.queue("jobs")
     queue.purge(claimed=True)
     queue.load(f"{number:012}".ljust(size, "x") for number in range(count))
@@ -80,10 +80,10 @@ def fill(service: QueueService, engine: str, count: int, size: int) -> None:
 
 
 def rate(spark: SparkSession, service: QueueService, url: str, form: str, count: int) -> float:
-    """Messages a second of one fleet.
+    """Messages per second of all workers.
 
     Raises:
-        RuntimeError: it did not finish each message once.
+        RuntimeError: they did not finish each message exactly once.
     """
     handler, arguments = FORMS[form]
     report = run_workers(spark, "jobs", handler, url=url, workers=WORKERS, **arguments)

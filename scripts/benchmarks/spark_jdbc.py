@@ -1,4 +1,4 @@
-"""What the two benchmarks against Spark's own JDBC share: where JDBC connects, and the command."""
+"""Shared by the two benchmarks against Spark's own JDBC: connections and the command."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DRIVERS: Final[Mapping[str, str]] = {
     "postgresql": "org.postgresql.Driver",
     "mariadb": "org.mariadb.jdbc.Driver",
 }
-# Spark quotes names as MySQL does only where the URL says that it is one.
+# Spark quotes names as MySQL does only if the URL names MySQL.
 _SCHEMES: Final = {"postgresql": "postgresql", "mariadb": "mysql"}
 
 
 class Measure(Protocol):
-    """Lets all ways take turns on one engine."""
+    """Runs all variants in turns on one engine."""
 
     def __call__(
         self,
@@ -48,12 +48,12 @@ class Measure(Protocol):
 
 
 def jdbc_options(engine: str, url: str, settings: str = "") -> dict[str, str]:
-    """What Spark's JDBC is told of a database.
+    """The options of Spark's JDBC for a database.
 
     Args:
         engine: its name here.
         url: its SQLAlchemy URL.
-        settings: of the driver, as they stand in its URL.
+        settings: of the driver, as in its URL.
     """
     parts = make_url(url)
     target = f"jdbc:{_SCHEMES[engine]}://{parts.host}:{parts.port}/{parts.database}"
@@ -66,14 +66,14 @@ def jdbc_options(engine: str, url: str, settings: str = "") -> dict[str, str]:
 
 
 def count_jobs(service: QueueService) -> int:
-    """How many messages the queue ``jobs`` has."""
+    """Count the messages of the queue ``jobs``."""
     table = service.queue("jobs").table
     with parts_of(service).connections.engine.connect() as connection:
         return int(connection.scalar(select(func.count()).select_from(table)) or 0)
 
 
 def version_of(service: QueueService) -> str:
-    """The server's version, as a result tells it."""
+    """The server's version, as in a result."""
     info = parts_of(service).connections.engine.dialect.server_version_info or ()
     return ".".join(str(part) for part in info)
 
@@ -89,9 +89,9 @@ def run(
 
     Args:
         name: of its module.
-        summary: what it is about, for ``--help``.
-        measure: lets all ways take turns on one engine; what it returns has ``sizes``.
-        row: one row of the table: of an engine, a size and a way.
+        summary: the description for ``--help``.
+        measure: runs all variants in turns on one engine; its result has ``sizes``.
+        row: a row of the table for an engine, a size and a variant.
         arguments: of the command; None for those of the process.
     """
     parser = argparse.ArgumentParser(description=summary)

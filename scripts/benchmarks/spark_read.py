@@ -1,9 +1,9 @@
-"""A queue into Spark: the format of this package against Spark's own JDBC reader, same columns.
+"""Reading a queue into Spark: this package's format compared with Spark's JDBC reader.
 
-Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere. JDBC is told the
-bounds of the ids and fetches 10,000 rows at once, as one would tune it; this package finds its
+Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere. JDBC gets the
+bounds of the ids and fetches 10,000 rows at once, as one would tune it. This package finds its
 partitions itself, and its ``batchBytes`` is 16 MB. ``message`` are the columns that most jobs need,
-``all`` is whatever a message has. Round after round all readers take their turn.
+``all`` are all columns of a message. All readers run in turns, round after round.
 
 JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER_SQL_JDBC_JARS``.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NAME: Final = "spark_read"
 FETCH: Final = 10_000
 BATCH: Final = "16MB"
-# Of each choice: the names in Spark, and what JDBC selects for them.
+# For each choice: the names in Spark, and JDBC's SELECT items.
 CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     "message": {
         "id": "id",
@@ -68,24 +68,24 @@ TIDY: Final[Mapping[str, Sequence[str]]] = {
     "postgresql": ["VACUUM ANALYZE queue_jobs", "CHECKPOINT"],
     "mariadb": ["ANALYZE TABLE queue_jobs"],
 }
-# The package that reads faster than the driver of the URL, where it is installed.
+# The faster package beside the driver of the URL, if it is installed.
 FASTER: Final = {"postgresql": "adbc_driver_postgresql", "mariadb": "MySQLdb"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A queue full of messages, and how each way finds it."""
+    """A full queue, and how each variant finds it."""
 
     engine: str
     url: str
     rows: int
 
     def tidy(self, service: QueueService) -> None:
-        """Let the server do what it would do about the new rows later."""
+        """Let the server do the maintenance that new rows would cause later."""
         run_alone(service, TIDY[self.engine])
 
     def frame(self, spark: SparkSession, reader: str, choice: str) -> DataFrame:
-        """What a reader makes of it."""
+        """The DataFrame of a reader."""
         columns = CHOICES[choice]
         return self._ours(spark, columns) if reader == READERS[0] else self._theirs(spark, columns)
 
@@ -109,7 +109,7 @@ class Source:
 
 
 def timed(spark: SparkSession, source: Source, reader: str, choice: str) -> float:
-    """What one read takes, in seconds, from naming the source to its last row."""
+    """The duration of one read in seconds, from the definition of the source to its last row."""
     began = time.perf_counter()
     source.frame(spark, reader, choice).write.format("noop").mode("overwrite").save()
     return time.perf_counter() - began
@@ -125,11 +125,11 @@ def payloads(first: int, count: int, size: int) -> Iterator[Any]:
 def measure(
     spark: SparkSession, engine: str, bar: Progress, *, sizes: Sequence[int], rounds: int, size: int
 ) -> dict[str, Any]:
-    """Let both readers take turns on one engine.
+    """Run both readers in turns on one engine.
 
     Raises:
         ServerMissing: the engine has no server here.
-        SystemExit: a reader finds another number of messages than there are.
+        SystemExit: a reader found a wrong number of messages.
     """
     with databases_of(engine) as new_database:
         url = new_database("spark_read")
@@ -150,10 +150,10 @@ def measure(
 
 
 def check(spark: SparkSession, source: Source, service: QueueService) -> None:
-    """Warm up, and see that everybody reads everything.
+    """Warm up, and check that every reader reads everything.
 
     Raises:
-        SystemExit: not so.
+        SystemExit: one does not.
     """
     there = count_jobs(service)
     for reader in READERS:
@@ -167,7 +167,7 @@ def check(spark: SparkSession, source: Source, service: QueueService) -> None:
 def rounds_of(
     spark: SparkSession, source: Source, bar: Progress, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """All readers and choices in turns; the order is turned around in each round."""
+    """All readers and choices in turns; each round reverses the order."""
     ways = [(reader, choice) for choice in CHOICES for reader in READERS]
     doing = bar.add_task(f"{source.engine}: {source.rows:,}", total=rounds * len(ways))
     seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(

@@ -1,4 +1,4 @@
-"""The Spark session of the benchmarks: two tasks at a time, the same for all that is compared."""
+"""The Spark session of the benchmarks: two tasks at a time, the same for all variants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queue_over_sql.spark import session
 
 CORES: Final = 2
 JARS: Final = "QUEUE_OVER_SQL_JDBC_JARS"
-"""The variable that names the jars of JDBC drivers, by commas."""
+"""The variable with the jars of JDBC drivers, separated by commas."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def spark_of(name: str, *, jars: str = "", memory: str = "2g") -> Iterator[Spark
     Args:
         name: of the application.
         jars: files for its class path, by commas.
-        memory: of the JVM, which runs the tasks too.
+        memory: of the JVM, which also runs the tasks.
     """
     root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
@@ -33,7 +33,7 @@ def spark_of(name: str, *, jars: str = "", memory: str = "2g") -> Iterator[Spark
         settings = {
             "spark.driver.memory": memory,
             "spark.local.dir": scratch,
-            # As docs/spark.md advises on sizing.
+            # As docs/spark.md recommends.
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             **({"spark.jars": jars} if jars else {}),

@@ -1,16 +1,16 @@
-"""How fast a queue is consumed as a stream on Spark: all of it, from start to the last ack.
+"""The speed of consuming a queue as a stream on Spark, from the start to the last ack.
 
-Each case drains a queue of its own with ``availableNow`` through ``mapInArrow`` into the sink that
-keeps nothing, in one Spark session with two cores, in turns: round after round each case once.
+Each case drains its own queue with ``availableNow`` through ``mapInArrow`` into a sink that keeps
+nothing, in one Spark session with two cores. In each round every case runs once.
 
 postgresql, executor claim
-    the tasks claim side by side.
+    the tasks claim in parallel.
 postgresql, driver claim
     the driver claims each part in turn.
 mariadb, sqlite
-    as they claim by default: MariaDB on the executors, SQLite in the driver.
+    with default claims: MariaDB on the executors, SQLite in the driver.
 
-At the end of each run the queue must be empty and the rows that came must be those published.
+At the end of each run the queue must be empty, and the received rows must be the published ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CASES = {
     "mariadb, executor claim": ("mariadb", {"claimMode": "executor"}),
     "sqlite, driver claim": ("sqlite", {"claimMode": "driver"}),
 }
-# What is drained by more than a million messages: the others say nothing new about so many.
+# Only these run with more than a million messages; the others would show nothing new.
 LARGE_CASES = ("postgresql, executor claim",)
 
 
@@ -64,8 +64,8 @@ class Case:
         name: of the case.
         url: of its database.
         options: of the source.
-        queue: that is filled and drained.
-        seconds: what each run took, by number of messages.
+        queue: the queue to fill and drain.
+        seconds: the duration of each run, by number of messages.
     """
 
     name: str
@@ -77,15 +77,15 @@ class Case:
     batches: list[Mapping[str, Any]] = field(default_factory=list)
 
     def fill(self, messages: int) -> None:
-        """Publish so many messages of ``BYTES`` each."""
+        """Publish a number of messages of ``BYTES`` bytes each."""
         self.queue.load("x" * BYTES for _ in range(messages))
         settle(self.url, self.queue.table.name)
 
     def drain(self, spark: SparkSession, folder: Path) -> float:
-        """Consume the queue until it is empty; how many seconds that took.
+        """Consume the queue until it is empty; returns the seconds.
 
         Raises:
-            SystemExit: something is left, or other rows came than were published.
+            SystemExit: messages are left, or the received rows are not the published ones.
         """
         self.runs += 1
         expected = self.queue.stats().ready
@@ -112,13 +112,13 @@ class Case:
 
 
 def passed_on(batches: Iterator[Any]) -> Iterator[Any]:
-    """The work: none."""
+    """The transformation: none."""
     for batch in batches:
         yield batch.select(["id", "payload"])
 
 
 def settle(url: str, table: str) -> None:
-    """Let the server do now what it would do about the new rows during the run."""
+    """Let the server do now the maintenance that new rows would cause during the run."""
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     statements = {
         "postgresql": [f"VACUUM ANALYZE {table}", "CHECKPOINT"],
@@ -131,7 +131,7 @@ def settle(url: str, table: str) -> None:
 
 
 def run_all(connection: Connection, statements: Sequence[str]) -> None:
-    """Run statements and throw away what they answer."""
+    """Run statements and discard their results."""
     for statement in statements:
         connection.exec_driver_sql(statement).close()
 
@@ -172,7 +172,7 @@ def measure(
 
 
 def summary(case: Case, size: int) -> str:
-    """What the last run of a case was like, for who watches."""
+    """A summary of the last run of a case, for the console."""
     steps: defaultdict[str, list[int]] = defaultdict(list)
     for batch in case.batches:
         for step, milliseconds in batch["durationMs"].items():

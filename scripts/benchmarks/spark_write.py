@@ -1,9 +1,9 @@
-"""Spark into a queue: the format of this package against Spark's own JDBC writer, same table.
+"""Writing from Spark to a queue: this package's format compared with Spark's JDBC writer.
 
 Each writer puts the same DataFrame, two partitions of messages of ``--bytes`` bytes, into the same
-queue's table, which is emptied before. JDBC fills the columns that a message needs, in the ways
-that its drivers offer; it knows nothing of batches that are repeated or half done. Round after
-round all writers take their turn, and each time the table is counted.
+queue's emptied table. JDBC fills the columns that a message needs, in the ways that its drivers
+offer. It cannot handle batches that are repeated or incomplete. All writers run in turns, round
+after round, and each time the rows are counted.
 
 ``atomic`` and ``task`` are the two values of ``commitMode``.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "spark_write"
 OURS: Final = ("atomic", "task")
-# What each driver is told in the URL. PostgreSQL's has to be told that a text may be JSON.
+# The settings in each driver's URL. PostgreSQL's must allow text for JSON columns.
 JDBC: Final[Mapping[str, Mapping[str, str]]] = {
     "postgresql": {
         "default": "stringtype=unspecified",
@@ -62,18 +62,18 @@ TIDY: Final[Mapping[str, Sequence[str]]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """A queue to write to, and how each way finds it."""
+    """A queue to write to, and how each variant finds it."""
 
     engine: str
     service: QueueService
     url: str
 
     def tidy(self) -> None:
-        """Empty the table, and let the server do what it would do about that later."""
+        """Empty the table, and let the server do the maintenance that this causes."""
         run_alone(self.service, TIDY[self.engine])
 
     def write(self, frame: DataFrame, writer: str) -> None:
-        """Write a DataFrame in one of the ways."""
+        """Write a DataFrame in one of the variants."""
         if writer in OURS:
             ours = frame.select("payload").write.format("queue_over_sql")
             ours.options(url=self.url, queue="jobs", commitMode=writer).mode("append").save()
@@ -84,7 +84,7 @@ class Target:
 
 
 def messages(spark: SparkSession, rows: int, size: int) -> DataFrame:
-    """Messages of about ``size`` bytes, with the times that JDBC has to give them."""
+    """Messages of about ``size`` bytes, with the times that JDBC must provide."""
     now = f.lit(time.time_ns() // 1000)
     head, number = '{"number":', f.col("id").cast("string")
     fill = f.lpad(number, size - len(head) - len(',"text":""}'), "x")
@@ -96,7 +96,7 @@ def messages(spark: SparkSession, rows: int, size: int) -> DataFrame:
 def measure(
     spark: SparkSession, engine: str, bar: Progress, *, sizes: Sequence[int], rounds: int, size: int
 ) -> dict[str, Any]:
-    """Let all writers take turns on one engine.
+    """Run all writers in turns on one engine.
 
     Raises:
         ServerMissing: the engine has no server here.
@@ -109,7 +109,7 @@ def measure(
             service.create_queue("jobs")
             target = Target(engine, service, url)
             for writer in writers:
-                # Whoever comes first would pay for what all of them use.
+                # A warm-up, because the first write would pay for all.
                 timed(target, messages(spark, 2_000, size), writer, 2_000)
             found: dict[str, Any] = {}
             for rows in sizes:
@@ -127,7 +127,7 @@ def measure(
 
 
 def timed(target: Target, frame: DataFrame, writer: str, rows: int) -> float:
-    """What one write takes, in seconds; the table is emptied before."""
+    """The duration of one write in seconds; the table is emptied before."""
     target.tidy()
     began = time.perf_counter()
     target.write(frame, writer)
@@ -139,7 +139,7 @@ def timed(target: Target, frame: DataFrame, writer: str, rows: int) -> float:
 
 
 def compared(seconds: Mapping[str, Sequence[float]], rows: int) -> dict[str, Any]:
-    """Seconds round by round, the median rate, and ours by each of theirs, round by round."""
+    """Seconds of each round, the median rate, and the ratios of ours to the others."""
     theirs = [writer for writer in seconds if writer not in OURS]
     return {
         writer: {

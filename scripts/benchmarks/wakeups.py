@@ -1,9 +1,9 @@
-"""What wake-ups cost a publisher, and what they spare a consumer that waits.
+"""The cost of wake-ups for a publisher, and their gain for a waiting consumer.
 
-Two things in turns, with ``notify`` on and off: 1 and 4 processes publish one message after the
-other while nobody else does anything (a NOTIFY costs the same whether somebody listens); and one
-process publishes a message every 50 ms or so to a queue where another waits, from the return of
-``publish`` to the return of the claim, on the clock that all processes of a machine share.
+Two measurements in turns, with ``notify`` on and off. First, 1 and 4 processes publish one message
+after another while nobody else works; a NOTIFY costs the same with and without listeners. Second,
+one process publishes a message about every 50 ms to a queue where another waits; the time is from
+the return of ``publish`` to the return of the claim, by the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PATIENCE: Final = 20.0
 
 
 def publish_spaced(queue: Queue, count: int) -> dict[int, float]:
-    """Publish with pauses that no poll can keep step with; when each publish returned."""
+    """Publish with pauses that cannot coincide with polls; returns when each publish returned."""
     sent = {}
     for number in range(count):
         time.sleep(PAUSE * random.uniform(0.8, 1.6))  # noqa: S311 - spreads, guards nothing
@@ -51,7 +51,7 @@ def publish_spaced(queue: Queue, count: int) -> dict[int, float]:
 
 
 def receive(queue: Queue, count: int) -> dict[int, float]:
-    """Wait for so many messages, one after the other; when each came."""
+    """Wait for a number of messages, one after another; returns when each came."""
     received: dict[int, float] = {}
     while len(received) < count:
         for each in queue.consume(1, wait=PATIENCE):
@@ -64,7 +64,7 @@ def publish_rate(publishers: list[Helper], queue: Queue, count: int) -> float:
     """Messages per second of all publishers together.
 
     Raises:
-        SystemExit: some are not there.
+        SystemExit: some messages are missing.
     """
     began = time.monotonic()
     together(publishers, publish_singly, [message(number) for number in range(count)])
@@ -90,7 +90,7 @@ def latencies(publisher: Helper, consumer: Helper, count: int) -> list[float]:
 
 
 def measure(engine: str, rounds: int, count: int, processes: list[int]) -> dict[str, Any]:
-    """Both things on one engine."""
+    """Run both measurements on one engine."""
     rates: dict[str, dict[str, list[float]]] = {}
     waits: dict[str, list[float]] = {state: [] for state in STATES}
     with ExitStack() as stack:

@@ -1,10 +1,10 @@
-"""How much of their time the threads of a worker spend in handlers, and how workers share the rest.
+"""The share of time that a worker's threads spend in handlers, and how workers share the work.
 
-Two things, on one engine after the other, in rounds. A worker of 8 threads handles messages that
-take 5 ms each: the share of the threads' time, from the first call to the end of the last, that was
-spent in the handler. And 4 workers of one thread each, in processes of their own, handle messages
-that take up to 1 s, log-normally distributed: the time until the last one has finished, divided by
-what it would take if the work could be split at will. All messages are published at once, while
+Two measurements, on one engine after another, in rounds. First, a worker of 8 threads handles
+messages of 5 ms each: the share of the threads' time, from the first call to the end of the last,
+that was spent in the handler. Second, 4 workers of one thread each, in separate processes, handle
+messages of up to 1 s, log-normally distributed: the time until the last one has finished, divided
+by the time of perfect sharing. All messages are published at once, while the workers wait for them.
 the workers wait for them.
 """
 
@@ -31,14 +31,14 @@ THREADS: Final = 8
 SHORT: Final = 0.005
 WORKERS: Final = 4
 LONGEST: Final = 1.0
-# The median of the long calls, and how much they differ: their mean is about 0.2 s.
+# The median of the long calls, and their spread: their mean is about 0.2 s.
 _MEDIAN, _SPREAD = 0.12, 1.0
-# How long workers wait for their first message, and how long without another they go on.
+# How long workers wait for their first message, and for each next one.
 _READY, _PATIENCE = 1.0, 3.0
 
 
 class Call(NamedTuple):
-    """One call of a handler, by the clock that all processes of a machine share."""
+    """One call of a handler, by the machine's monotonic clock."""
 
     number: int
     began: float
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 
 def work(queue: Queue, url: str, threads: int) -> list[Call]:
-    """Run a worker until no message comes any more."""
+    """Run a worker until no more messages come."""
     calls: list[Call] = []
     with QueueService(url) as service:
         worker = service.worker(concurrency=threads)
@@ -64,7 +64,7 @@ def work(queue: Queue, url: str, threads: int) -> list[Call]:
 
 
 def handled(helpers: list[Helper], queue: Queue, url: str, threads: int, takes: list[float]) -> Any:
-    """Have workers handle messages that take so long; all calls.
+    """Let workers handle messages of these durations; returns all calls.
 
     Raises:
         SystemExit: a message was lost, or handled twice.
@@ -80,13 +80,13 @@ def handled(helpers: list[Helper], queue: Queue, url: str, threads: int, takes: 
 
 
 def long_takes(count: int, seed: int) -> list[float]:
-    """Seconds of each message, the same for the same seed."""
+    """The durations of messages in seconds; the same for the same seed."""
     luck = random.Random(seed)  # noqa: S311 - spreads, guards nothing
     return [min(LONGEST, _MEDIAN * luck.lognormvariate(0, _SPREAD)) for _ in range(count)]
 
 
 def measure(engine: str, rounds: int, short: int, long: int) -> dict[str, Any]:
-    """Both things on one engine."""
+    """Run both measurements on one engine."""
     useful, finish = [], []
     with ExitStack() as stack:
         url = stack.enter_context(databases_of(engine))(NAME)

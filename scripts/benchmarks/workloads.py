@@ -1,18 +1,18 @@
-"""Run queue_over_sql, the limit of its SQL and its peers through the same workloads.
+"""Run queue_over_sql, the limit of its SQL, and other libraries with the same workloads.
 
     python -m scripts.benchmarks.workloads --engine postgresql
     python -m scripts.benchmarks.workloads --engine sqlite --workloads publish_one,consume_100
 
-``./scripts/benchmarks/run workloads --engine postgresql`` installs the peers first. A run starts a
-private server in its default configuration, which writes each commit to the disk, and gives each
-contender a database and processes of its own. In each round every workload is run by all
-contenders in turn; after each run it is checked that all messages came, once each. How many
-messages a run has follows from a first one, which is not counted, so that it takes about a third
-of a second. A larger load, the latency of an idle queue and the statements of an idle worker are
+``./scripts/benchmarks/run workloads --engine postgresql`` installs the other libraries first. A run
+starts a private server in its default configuration, which writes each commit to the disk, and
+gives each contender its own database and processes. In each round all contenders run every workload
+in turn; after each run it checks that all messages came exactly once. The number of messages of a
+run follows from uncounted first runs, so that it takes about a third of a second, and two thirds
+with a worker. A larger load, the latency of an idle queue and the statements of an idle worker are
 measured once, at the end.
 
-The result is ``scripts/benchmarks/results/workloads_<engine>.json``. Where
-a contender fails, that is in the result; where it is ours or the limit the run ends with an error.
+The result is ``scripts/benchmarks/results/workloads_<engine>.json``. It includes failures of
+contenders; if ours or the limit fails, the run ends with an error.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ from scripts.benchmarks.workloads_running import (
 
 __all__ = ["main", "section"]
 NAME = "workloads"
-# How long one run is to take, in seconds, at scale 1.
+# The duration of one run in seconds, at scale 1.
 _RUN_SECONDS = 0.3
+# A worker has to find out first how long its handlers take.
+_WORK_SECONDS = 0.6
+_ADAPTING = ("work", "tasks")
 # How long it may take to fill a queue for that.
 _FILL_SECONDS = 1.0
 _LEAST = 50
@@ -69,12 +72,12 @@ _FAILURES = (ContenderFailed, MessagesLost)
 
 @dataclass
 class Run:
-    """A run on one engine: its contestants, and what was measured so far.
+    """A run on one engine: its contestants, and the measurements so far.
 
     Attributes:
         kinds: the contenders.
-        new_database: makes one.
-        scale: of the numbers of messages.
+        new_database: makes a database.
+        scale: the factor for the numbers of messages.
     """
 
     kinds: Sequence[Kind]
@@ -95,7 +98,7 @@ class Run:
         return contestant
 
     def failed(self, kind: Kind, workload: str, error: Exception) -> None:
-        """Note a failure, and start anew with what the contender left behind."""
+        """Record a failure, and start a new contestant."""
         self.failures.append({"contender": kind.name, "workload": workload, "reason": str(error)})
         print(f"{workload}: {error}", file=sys.stderr)
         old = self.contestants.pop(kind.name, None)
@@ -111,7 +114,7 @@ class Run:
         self.contestants.clear()
 
     def of(self, workload: Workload) -> list[Contestant]:
-        """Who takes part."""
+        """The contestants of a workload."""
         return [
             contestant
             for contestant in self.contestants.values()
@@ -122,31 +125,35 @@ class Run:
     # -- the rounds
 
     def calibrate(self, workload: Workload) -> None:
-        """Run each contestant once, uncounted, to know how many messages it gets."""
+        """Run each contestant uncounted, to know how many messages it gets."""
         counts: dict[str, int] = {}
+        wanted = _WORK_SECONDS if workload.act in _ADAPTING else _RUN_SECONDS
         self._keep(workload.processes)
         for contestant in self.of(workload):
-            # What fills its queue slowly gets fewer messages.
+            # A contender that fills its queue slowly gets fewer messages.
             most = min(workload.most, contestant.fill_rate * _FILL_SECONDS)
             probe = _rounded(max(_LEAST, min(workload.probe, most)), workload)
             try:
                 rate = measure(contestant, workload, probe)
-                if probe / rate < _RUN_SECONDS / 2:
-                    # The first call of a library is no measure of the others.
+                # The first call of a library is no measure of the others, and a worker that
+                # adapts how much it claims is slow at first.
+                while probe / rate < wanted / 2 and probe < most:
+                    probe = _rounded(min(most, rate * wanted), workload)
                     rate = max(rate, measure(contestant, workload, probe))
             except _FAILURES as error:
                 self.failed(contestant.kind, workload.name, error)
                 continue
-            wanted = min(rate * _RUN_SECONDS, most) * self.scale
-            counts[contestant.name] = _rounded(max(wanted, probe), workload)
-        if OURS in counts and LIMIT in counts:
+            counts[contestant.name] = _rounded(
+                max(min(rate * wanted, most) * self.scale, probe), workload
+            )
+        if workload.act not in _ADAPTING and OURS in counts and LIMIT in counts:
             counts[OURS] = counts[LIMIT] = max(counts[OURS], counts[LIMIT])
         if counts:
             facts = {"title": workload.title, "bytes": workload.payload}
             self.workloads[workload.name] = {**facts, "counts": counts, "rounds": []}
 
     def round(self, workload: Workload, turn: int) -> None:
-        """Run each contestant once; who begins changes from round to round."""
+        """Run each contestant once; the first one changes from round to round."""
         measured = self.workloads.get(workload.name)
         if measured is None:
             return
@@ -166,11 +173,11 @@ class Run:
         measured["rounds"].append(rates)
 
     def _keep(self, processes: int) -> None:
-        """End what is not needed now: it has connections, and looks at its queue now and then."""
+        """End processes that are not needed now, because they have connections and poll."""
         for contestant in self.contestants.values():
             contestant.keep(max(1, processes))
 
-    # -- what is measured once
+    # -- measured once
 
     def load_million(self) -> None:
         """Load a million messages into databases of their own."""
@@ -183,7 +190,7 @@ class Run:
                 )
 
     def latencies(self) -> None:
-        """The latency of each contender that can wait."""
+        """The latency of each contender that supports it."""
         count = max(10, int(_LATENCY_MESSAGES * min(1.0, self.scale)))
         for kind in self.kinds:
             self._alone(kind, LATENCY, lambda each: latency(each, count))
@@ -215,7 +222,7 @@ class Run:
 
 
 def _rounded(count: float, workload: Workload) -> int:
-    """Whole batches."""
+    """Round to whole batches."""
     batch = int(dict(workload.arguments).get("batch", 1))
     return max(1, round(count / batch)) * batch
 
@@ -323,7 +330,7 @@ def _missing(kinds: Sequence[Kind]) -> dict[str, str]:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What was run, as anybody would type it."""
+    """The command that was run."""
     given = {
         "rounds": options.rounds,
         "scale": f"{options.scale:g}",
@@ -337,7 +344,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The description as it is written, and the defaults."""
+    """Keeps the description's layout, and shows defaults."""
 
 
 if __name__ == "__main__":

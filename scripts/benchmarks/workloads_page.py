@@ -39,8 +39,9 @@ the median of the rounds; ratios are medians of the ratios of single rounds, wit
 
 The workers of pg-boss, PgQueuer and Graphile Worker claim messages in batches, as their
 documentation recommends for speed; that of queue_over_sql claims as many as its handlers finish in
-25 ms. It still claimed one at a time when PostgreSQL, SQLite and H2 were measured. What is compared
-as *one by one* is a claim and an acknowledgement for each message.
+25 ms. What is compared as *one by one* is a claim and an acknowledgement for each message. A
+transactional handler of pg-boss gets a batch, which shares a commit; that of queue_over_sql gets
+one message, with a commit of its own unless it has `commit_every`.
 
 † delivers at most once: a message is lost when its consumer dies.
 ‡ does not wait for the disk at each commit. Neither kind counts as *best peer*.
@@ -160,7 +161,7 @@ def _ratio_rows(result: Result) -> Iterator[str]:
 
 def _title(target: Target, against: str) -> str:
     if against == OURS:
-        return f"{target.title}, to one consumer"
+        return f"{target.title}, to one"
     named = f"the best peer, {against}" if target.against == PEER else against
     return f"{target.title}, to {named}"
 

@@ -1,4 +1,4 @@
-"""The contenders of the benchmark of workloads, and the processes that they run in."""
+"""The contenders of the workloads benchmark, and their processes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from scripts.benchmarks.harness import RESULTS
 
 ROOT = RESULTS.parents[2]
 PEERS = Path(os.environ.get("QUEUE_OVER_SQL_PEERS", ROOT / ".cache" / "peers"))
-"""What `ensure_peers` of the scripts installed: an environment of Python and one of Node.js."""
+"""The environments that `ensure_peers` installed: one of Python and one of Node.js."""
 _PACKAGES = PEERS / "node" / "node_modules"
 _CONTENDERS = "scripts/benchmarks/contenders"
-# The slowest command is to load a million messages.
+# The slowest command loads a million messages.
 _PATIENCE_SECONDS = 600.0
 _SERVERS = ("postgresql", "mariadb", "mysql", "sqlite", "h2")
-# How peers name a database, whose URLs are those of its own tools.
+# Names of databases in the other libraries' own URLs.
 _SCHEMES = {"mariadb": "mysql"}
 
 
@@ -43,7 +43,7 @@ class Kind:
     Attributes:
         name: of its program.
         engines: that it runs on.
-        peer: whether it is another library, with an environment of its own.
+        peer: whether it is another library, with its own environment.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Kind:
     peer: bool = True
 
     def command(self) -> list[str]:
-        """What starts it, but for the URL.
+        """Its command, without the URL.
 
         Raises:
-            ContenderFailed: what it needs is not installed.
+            ContenderFailed: it is not installed.
         """
         if not self.peer:
             return [sys.executable, "-m", self.module]
@@ -70,11 +70,11 @@ class Kind:
 
     @property
     def module(self) -> str:
-        """Its module, where it is written in Python."""
+        """Its module, if it is written in Python."""
         return f"{_CONTENDERS}/{self.name}".replace("/", ".")
 
     def url(self, url: str) -> str:
-        """The database as the contender takes it: peers choose a driver of their own."""
+        """The URL in the contender's form, because libraries choose their own drivers."""
         if not self.peer:
             return url
         parsed = make_url(url)
@@ -98,14 +98,14 @@ KINDS: Sequence[Kind] = (
     Kind("persist_queue", ("sqlite",)),
     Kind("kombu", ("postgresql", "mariadb", "sqlite")),
 )
-"""In the order of the tables."""
+"""All contenders, in the order of the tables."""
 
 
 class Running:
     """One process of a contender.
 
     Args:
-        kind: which.
+        kind: the contender.
         url: of its database.
     """
 
@@ -165,7 +165,7 @@ class Running:
         return self.answer()
 
     def end(self) -> None:
-        """Let it quit, and kill it where it does not."""
+        """Let it quit; kill it if it does not."""
         with contextlib.suppress(ContenderFailed):
             self.tell("quit")
         try:
@@ -182,7 +182,7 @@ class Running:
 
 
 class Contestant:
-    """A contender on a database of its own, with as many processes as a workload asks for.
+    """A contender with its own database and as many processes as a workload needs.
 
     Args:
         kind: which.
@@ -196,7 +196,7 @@ class Contestant:
         self.kind = kind
         self.url = url
         self.fill_rate = math.inf
-        """Messages per second that it last published, the quickest way it has."""
+        """Its last rate of publishing in messages per second, in its fastest way."""
         self._processes: list[Running] = []
         self._next = 0
         try:
@@ -216,21 +216,21 @@ class Contestant:
 
     @property
     def first(self) -> Running:
-        """The process that does what one can do."""
+        """The process for acts of one process."""
         return self._processes[0]
 
     def can(self, act: str) -> bool:
-        """Whether its library does this."""
+        """Whether its library supports an act."""
         return act in self.about["can"]
 
     def numbers(self, count: int) -> int:
-        """The first of so many new numbers for messages."""
+        """The first of ``count`` new message numbers."""
         first = self._next
         self._next += count
         return first
 
     def processes(self, count: int) -> Sequence[Running]:
-        """So many open processes; new ones are started all at once."""
+        """A number of open processes; new ones start at the same time."""
         new = [Running(self.kind, self.url) for _ in range(count - len(self._processes))]
         self._processes += new
         for process in new:
@@ -240,7 +240,7 @@ class Contestant:
         return self._processes[:count]
 
     def keep(self, count: int) -> None:
-        """End the processes beyond the first ones."""
+        """End all processes except the first ones."""
         for process in self._processes[count:]:
             process.end()
         del self._processes[count:]

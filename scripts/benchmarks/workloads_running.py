@@ -1,4 +1,4 @@
-"""What the workloads do, and how each is measured and checked."""
+"""How each workload runs, and how it is measured and checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILL_BATCH = 1_000
 _DRAIN_BATCH = 100
 _DRAIN_THREADS = 4
 _PAUSE_BETWEEN = 0.05
-# PostgreSQL's sessions report what they did when they have been idle for a second.
+# PostgreSQL's sessions report their counts after they have been idle for a second.
 _REPORTED = 1.5
 
 
@@ -30,7 +30,7 @@ def measure(contestant: Contestant, workload: Workload, count: int) -> float:
     """Messages per second of one run.
 
     Raises:
-        MessagesLost: what was received is not what was published.
+        MessagesLost: the received messages are not the published ones.
         ContenderFailed: it answered with an error.
     """
     putting = workload.act in {"publish", "load"}
@@ -47,7 +47,7 @@ def _put(contestant: Contestant, workload: Workload, count: int) -> float:
 
 def _get(contestant: Contestant, workload: Workload, count: int) -> float:
     total = count + workload.backlog
-    # First, because what warms up a consumer may take a message.
+    # First, because a consumer's warm-up may take a message.
     processes = contestant.processes(workload.processes)
     first = _fill(contestant, total, workload.payload)
     for process in processes:
@@ -62,7 +62,7 @@ def _get(contestant: Contestant, workload: Workload, count: int) -> float:
 
 
 def _fill(contestant: Contestant, count: int, size: int) -> int:
-    """Publish the quickest way; returns the first number."""
+    """Publish in the fastest way; returns the first number."""
     first = contestant.numbers(count)
     content = {"first": first, "count": count, "bytes": size}
     if contestant.can("load"):
@@ -75,7 +75,7 @@ def _fill(contestant: Contestant, count: int, size: int) -> int:
 
 
 def _check_drained(contestant: Contestant, first: int, count: int, received: Sequence[int]) -> None:
-    """Take what is left, and see that all messages came once each."""
+    """Take the remaining messages, and check that each came exactly once."""
     numbers = list(received)
     if left := count - len(numbers):
         if contestant.can("consume"):
@@ -98,7 +98,7 @@ def _check_drained(contestant: Contestant, first: int, count: int, received: Seq
 
 
 def latency(contestant: Contestant, count: int) -> dict[str, float]:
-    """Milliseconds from the end of a publish to the handler, of a consumer that waits.
+    """Milliseconds from the end of a publish to the handler of a waiting consumer.
 
     Raises:
         MessagesLost: not all messages came.
@@ -113,17 +113,17 @@ def latency(contestant: Contestant, count: int) -> dict[str, float]:
     if sent.keys() != received.keys():
         msg = f"{contestant.name}: {len(sent)} messages were published, {len(received)} came"
         raise MessagesLost(msg)
-    # A handler may begin before the publisher has its answer.
+    # A handler may start before the publisher has its answer.
     waits = [max(0.0, received[number] - moment) * 1000 for number, moment in sent.items()]
     cuts = quantiles(waits, n=100, method="inclusive")
     return {"p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3)}
 
 
 def load_once(contestant: Contestant, count: int) -> float:
-    """Messages per second of one large load, whose messages are only counted.
+    """The rate of one large load; its messages are only counted.
 
     Raises:
-        MessagesLost: there are more or fewer afterwards.
+        MessagesLost: the count is wrong afterwards.
     """
     content = {"first": contestant.numbers(count), "count": count, "bytes": PAYLOAD_BYTES}
     seconds = float(contestant.first.ask("load", **content)["seconds"])
@@ -135,14 +135,14 @@ def load_once(contestant: Contestant, count: int) -> float:
 
 
 def idle(contestant: Contestant, seconds: float, observer: Observer | None) -> float | None:
-    """Statements per second of a worker on an empty queue; None where nobody knows.
+    """Statements per second of a worker on an empty queue; None if unknown.
 
-    Measured twice, so that those of its start and its end do not count.
+    Measured twice, so that the statements of its start and its end cancel out.
 
     Args:
-        contestant: with no other contender's process on its server.
-        seconds: how long; the second time three times as long.
-        observer: knows what the server has run; None where it does not tell.
+        contestant: no other contender may have a process on its server.
+        seconds: the duration; three times as long in the second run.
+        observer: counts the server's statements; None if the server does not.
     """
     contestant.keep(1)
     short, long = (statements_of(contestant, each, observer) for each in (seconds, 3 * seconds))
@@ -150,7 +150,7 @@ def idle(contestant: Contestant, seconds: float, observer: Observer | None) -> f
 
 
 def statements_of(contestant: Contestant, seconds: float, observer: Observer | None) -> int | None:
-    """How many statements an idle worker runs from its start to its end."""
+    """The number of statements of an idle worker from its start to its end."""
     if observer is None:
         own: int | None = contestant.first.ask("idle", seconds=seconds)["statements"]
         return own
@@ -166,9 +166,9 @@ class Observer:
     """Asks a server how many statements it has run.
 
     Attributes:
-        connection: to a database of its own.
+        connection: to its own database.
         question: its last column is the count; it may name the database.
-        own: how many of the observer's own are between two answers.
+        own: how many statements of the observer are between two counts.
     """
 
     connection: Connection
@@ -176,7 +176,7 @@ class Observer:
     own: int
 
     def statements(self, url: str) -> int:
-        """Those of all sessions of the server, or of the database alone where it counts so."""
+        """Statements of all sessions of the server, or of the database if the server counts so."""
         name = make_url(url).database
         asked = self.connection.exec_driver_sql(self.question.format(name=name))
         return int(asked.fetchall()[0][-1])
@@ -184,7 +184,7 @@ class Observer:
 
 @contextlib.contextmanager
 def observer_of(engine: str, url: str) -> Iterator[Observer | None]:
-    """An observer that connects to this database; None where the server does not tell."""
+    """An observer connected to this database; None if the server has no count."""
     if engine not in _QUESTIONS:
         yield None
         return
@@ -195,7 +195,7 @@ def observer_of(engine: str, url: str) -> Iterator[Observer | None]:
 
 
 _STATUS = ("SHOW GLOBAL STATUS LIKE 'Questions'", 1)
-# PostgreSQL counts transactions, in each database: a polling worker's are single statements.
+# PostgreSQL counts transactions per database; a polling worker's are single statements.
 _QUESTIONS = {
     "postgresql": (
         "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{name}'",

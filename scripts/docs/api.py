@@ -1,6 +1,6 @@
 """Write the index of the public API from its docstrings: ``python scripts/docs/api.py``.
 
-It goes to standard output; a test compares it with ``docs/api.md``. It leads to the pages in
+It writes to standard output; a test compares it with ``docs/api.md``. It links to the pages in
 ``docs/api/``: each begins with an example, and names the classes whose docstrings the site shows.
 """
 
@@ -24,7 +24,7 @@ PAGES = (
     *("selection", "archive", "worker", "reaper", "observer", "schedules", "sql-api", "roles"),
     *("migrations", "retry", "errors", "asyncio", "observability", "testing", "spark"),
 )
-"""Of ``docs/api/``, in their order."""
+"""The pages of ``docs/api/``, in order."""
 CONSTANTS = {
     "UNSET": "Not given: a new queue takes the default, an existing one keeps what it has.",
     "__version__": "The version of the package, as text.",
@@ -77,7 +77,7 @@ def entry(name: str) -> Iterator[str]:
 
 
 def members(owner: type[Any]) -> Iterator[str]:
-    """A line for each property and method that a class or its bases in this package define."""
+    """A line for each property and method that a class, or its base in this package, defines."""
     seen: set[str] = set()
     for kind in owner.__mro__:
         if kind.__module__.partition(".")[0] != "queue_over_sql":
@@ -92,7 +92,7 @@ def members(owner: type[Any]) -> Iterator[str]:
 
 
 def first_paragraph(value: Any) -> str:
-    """What a docstring says first, as Markdown, which marks code with one backtick."""
+    """The first paragraph of a docstring as Markdown, with single backticks for code."""
     text = (inspect.getdoc(value) or "").partition("\n\n")[0]
     return " ".join(text.split()).replace("``", "`")
 

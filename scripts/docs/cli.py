@@ -18,7 +18,7 @@ from queue_over_sql.cli.app import build_app
 from queue_over_sql.cli.session import DATABASE_PANEL
 from queue_over_sql.cli.signals import ExitCode
 
-# Of Typer itself, whose wording changes with its version.
+# Typer's own texts, which change with its version.
 FOREIGN = {"help", "install_completion", "show_completion"}
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "success; also a worker, reaper or consumer that stopped when it was asked to",
@@ -65,7 +65,7 @@ def render() -> str:
 
 
 def all_commands(group: Any) -> Iterator[tuple[str, Any]]:
-    """Every command below `group` with its name, such as ``archive export``, groups left out."""
+    """All commands below `group` with their names, such as ``archive export``, without groups."""
     for name, command in getattr(group, "commands", {}).items():
         if not hasattr(command, "commands"):
             yield name, command

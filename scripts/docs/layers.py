@@ -1,6 +1,6 @@
 """List the layers of the package from its import contract: ``python scripts/docs/layers.py``.
 
-The list goes to standard output; a test compares it with that in ``docs/architecture.md``.
+It writes to standard output; a test compares it with the list in ``docs/architecture.md``.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package

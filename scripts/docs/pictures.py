@@ -1,6 +1,6 @@
 """Draw the lives of a message, a claim and a consumer: ``python scripts/docs/pictures.py``.
 
-They are written to ``docs/pictures/``; a test compares them with what this draws.
+It writes to ``docs/pictures/``; a test compares the files with what this draws.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package
@@ -25,7 +25,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Box:
-    """A state: its middle, its lines of text, and whether it is a good or bad end."""
+    """A state: its centre, its lines of text, and whether it is a good or bad end."""
 
     x: int
     y: int
@@ -45,7 +45,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """What leads from one state to another: its corners, and its text with the middle of it."""
+    """A transition between states: its corners, and its text with the centre of the text."""
 
     path: tuple[tuple[int, int], ...]
     text: str
@@ -53,7 +53,7 @@ class Arrow:
     y: int
 
     def draw(self) -> str:
-        """Its line and its text, in front of a light ground."""
+        """Its line and its text, on a light background."""
         corners = " ".join(f"{x},{y}" for x, y in self.path)
         line = (
             f'<polyline points="{corners}" fill="none" stroke="#52606d" marker-end="url(#head)"/>'
@@ -72,7 +72,7 @@ def words(x: int, y: int, text: str, style: str = "") -> str:
 
 
 def picture(title: str, width: int, height: int, *parts: Box | Arrow) -> str:
-    """An SVG that needs nothing from anywhere."""
+    """An SVG without references to other files."""
     head = HEAD.format(title=escape(title), width=width, height=height)
     return "\n".join([head, *(part.draw() for part in parts), "</svg>", ""])
 

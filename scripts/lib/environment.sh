@@ -1,15 +1,14 @@
 # shellcheck shell=bash
-# The virtual environment of the scripts: made when first needed, brought up to date when
-# pyproject.toml or constraints.txt changed, otherwise used as it is.
+# The virtual environment of the scripts: created at its first use, and updated when pyproject.toml
+# or constraints.txt has changed.
 #
 #   QUEUE_OVER_SQL_VENV   its folder (default: .venv in the repository)
-#   PYTHON                the interpreter to make it with (default: the first that is 3.11 or newer)
+#   PYTHON                the interpreter to create it with (default: the first of 3.11 or newer)
 
 ROOT="$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 VENV="${QUEUE_OVER_SQL_VENV:-$ROOT/.venv}"
 CACHE="$ROOT/.cache"
-# What lint, tests and the documentation need. All take the same, so that there is one environment to
-# make.
+# The extras for lint, tests and documentation. All use the same, so that one environment is enough.
 CHECKS=all,adbc,spark-connect,docs,lint,test
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
@@ -26,13 +25,13 @@ is_recent_python() {
 find_python() {
   local candidate
   for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
-    # A name on the PATH may be a shim for a version that is not there, so each is tried.
+    # A program on the PATH may be a shim for a version that is not installed, so try each.
     if is_recent_python "$candidate"; then
       printf '%s\n' "$candidate"
       return
     fi
   done
-  fail "Python 3.11 or newer is needed. Install it (for example the packages python3 and" \
+  fail "Python 3.11 or newer is required. Install it (for example the packages python3 and" \
     "python3-venv), or name one: PYTHON=/path/to/python3.11 $0"
 }
 
@@ -40,9 +39,9 @@ make_environment() {
   is_recent_python "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 && return
   local python
   python="$(find_python)"
-  say "Making the virtual environment $VENV"
+  say "Creating the virtual environment $VENV"
   "$python" -m venv --clear "$VENV" ||
-    fail "$python cannot make virtual environments: install the package python3-venv"
+    fail "$python cannot create virtual environments: install the package python3-venv"
 }
 
 # install_package EXTRAS: install this repository, editable, with EXTRAS (comma-separated or empty).

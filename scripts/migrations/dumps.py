@@ -1,12 +1,13 @@
-"""Write databases of an earlier release as SQL, one of each engine, for the tests of upgrades.
+"""Write databases of an earlier release as SQL, one per engine, for the tests of upgrades.
 
 ::
 
     python scripts/migrations/dumps.py                    all engines
     python scripts/migrations/dumps.py sqlite postgresql
 
-The code of that release comes from the repository. A dump is statements that end with ``;`` at the
-end of a line. Run it anew only for another earlier release: the dumps are what that release wrote.
+It takes the code of that release from the repository. A dump has statements that end with ``;`` at
+the end of a line. Run it again only for another earlier release, because dumps must show what that
+release wrote.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package
@@ -59,7 +60,7 @@ def _dump(engine: str, code: Path) -> list[str]:
         _fill(f"sqlite:///{file}", code)
         with closing(sqlite3.connect(file)) as connection:
             lines = list(connection.iterdump())
-        # The transaction is the loader's.
+        # The loader begins the transaction.
         return [line for line in lines if line not in {"BEGIN TRANSACTION;", "COMMIT;"}]
     with ExitStack() as stack:
         server = stack.enter_context(obtain_private(engine))

@@ -1,4 +1,4 @@
-"""What tests of the asynchronous proxy share: the URL of a fresh database, for its drivers."""
+"""Fixture for tests of the asynchronous proxies: the URL of an empty database for their drivers."""
 
 from __future__ import annotations
 

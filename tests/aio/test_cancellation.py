@@ -1,4 +1,4 @@
-"""A task that is cancelled anywhere loses nothing, doubles nothing and breaks no connection."""
+"""Cancelling a task anywhere loses no message, duplicates none and breaks no connection."""
 
 from __future__ import annotations
 

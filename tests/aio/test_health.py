@@ -1,4 +1,4 @@
-"""Health of what runs on an event loop: a loop that is blocked turns over no more."""
+"""Health on an event loop: a blocked loop is not live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asynchronous proxy has the names and arguments of the synchronous one, and documents them."""
+"""The asynchronous proxies have the names, arguments and docstrings of the synchronous classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many tasks of one loop on one service, and what it refuses."""
+"""Many tasks of one loop on one service, and its refusals."""
 
 from __future__ import annotations
 

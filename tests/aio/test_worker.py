@@ -1,4 +1,4 @@
-"""A worker of coroutine functions: refusals, cancellation, and that its loop is never held up."""
+"""A worker of coroutine functions: refusals, cancellation, and an event loop that never blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fate of each message, told by the journals of all processes and by the tables at the end."""
+"""The history of each message, from the journals of all processes and the tables at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the chaos tests, beside those of all tests."""
+"""Fixtures of the chaos tests, in addition to those of all tests."""
 
 from __future__ import annotations
 

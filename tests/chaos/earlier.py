@@ -1,4 +1,4 @@
-"""The code of an earlier release, taken from the repository, for processes that run it."""
+"""The code of an earlier release from the repository, for processes that run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process saw, in a file that survives its `kill -9`: one JSON line per fact."""
+"""The journal of a process: a file that survives `kill -9`, with one JSON line per event."""
 
 from __future__ import annotations
 

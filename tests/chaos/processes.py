@@ -1,4 +1,4 @@
-"""Child processes of a test: started afresh (never forked), spoken to in JSON lines, reaped."""
+"""Child processes of a test: started (never forked), controlled by JSON lines, and ended."""
 
 from __future__ import annotations
 

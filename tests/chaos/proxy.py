@@ -1,4 +1,4 @@
-"""A TCP proxy before a database that can fall silent: it takes all bytes and passes none on."""
+"""A TCP proxy for a database that can stop answering: it accepts all bytes and forwards none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shells of database servers as consumers: psql and mysql, driven by their pipes and killed."""
+"""Shells of database servers as consumers: psql and mysql, controlled through pipes and killed."""
 
 from __future__ import annotations
 

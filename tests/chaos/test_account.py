@@ -1,4 +1,4 @@
-"""The account itself: it must see what the other tests hope never to find."""
+"""The account itself: it must detect what the other tests hope never to find."""
 
 from __future__ import annotations
 

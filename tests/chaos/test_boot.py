@@ -1,4 +1,4 @@
-"""Many servers that boot at once and all create the same queues."""
+"""Many servers start at once and all create the same queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many consumers on one queue: nothing twice, nothing lost, each consumer in order."""
+"""Many consumers on one queue: no duplicates, no losses, and order for each consumer."""
 
 from __future__ import annotations
 

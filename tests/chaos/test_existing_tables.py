@@ -1,4 +1,4 @@
-"""Processes that adopt one table at once, and one that is killed while it does."""
+"""Processes adopt one table at once, and one of them is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that forks after it has used a service."""
+"""A process forks after using a service."""
 
 from __future__ import annotations
 

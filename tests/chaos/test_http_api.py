@@ -1,4 +1,4 @@
-"""Node, shells and Python workers drain one queue; some of each are killed, and the server too."""
+"""Node, shells and Python workers drain one queue; some of each, and the server, are killed."""
 
 from __future__ import annotations
 

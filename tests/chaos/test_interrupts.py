@@ -1,4 +1,4 @@
-"""Exceptions that a signal raises in the middle of the driver's work."""
+"""Exceptions of a signal handler in the middle of the driver's work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` of consumers and publishers: what was claimed comes back, what was committed stays."""
+"""`kill -9` of consumers and publishers: claims come back, and commits stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything at once for some seconds, with kills; then the account must balance."""
+"""Everything at once for some seconds, with kills; at the end the account must balance."""
 
 from __future__ import annotations
 

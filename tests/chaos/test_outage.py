@@ -1,4 +1,4 @@
-"""The database is down: at the start it is an error, later it is a pause."""
+"""The database is down: an error at the start, a wait later."""
 
 from __future__ import annotations
 

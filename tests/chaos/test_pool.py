@@ -1,4 +1,4 @@
-"""A user's own Engine whose pool has nothing left: the heartbeat does not need it."""
+"""The pool of a user's own Engine is exhausted: heartbeats continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` of those who ask and of those who answer: no request is lost, none answered twice."""
+"""`kill -9` of requesters and repliers: no request is lost, and none is answered twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that fire one schedule together, and are killed: once for each instant, none missing."""
+"""Servers publish one schedule together, and are killed: each time exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals to a running worker: the first one drains, the second one stops."""
+"""Signals to a running worker: the first one drains it, the second one stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network falls silent: the peer acknowledges what is sent, and nobody answers ever again."""
+"""The network acknowledges everything, but nobody ever answers."""
 
 from __future__ import annotations
 

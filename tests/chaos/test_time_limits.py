@@ -1,4 +1,4 @@
-"""Handlers that hang, in processes that are killed: no message is lost, none is done twice."""
+"""Handlers hang in processes that are killed: no message is lost or done twice."""
 
 from __future__ import annotations
 

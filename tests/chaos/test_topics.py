@@ -1,4 +1,4 @@
-"""`kill -9` of publishers to a topic: for every message all copies are there, or none is."""
+"""`kill -9` of publishers to a topic: each message has all copies, or none."""
 
 from __future__ import annotations
 

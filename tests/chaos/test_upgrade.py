@@ -1,4 +1,4 @@
-"""An upgrade beside live workers of the release before, killed in the middle again and again."""
+"""An upgrade beside live workers of the previous release, killed in the middle repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that lost its claim while it lives on may change nothing; its successor may."""
+"""A live consumer that lost its claim can change nothing; the new holder can."""
 
 from __future__ import annotations
 

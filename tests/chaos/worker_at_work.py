@@ -1,4 +1,4 @@
-"""A worker in a process of its own that has work at hand, on threads or on an event loop."""
+"""A worker with running handlers in its own process, on threads or on an event loop."""
 
 from __future__ import annotations
 

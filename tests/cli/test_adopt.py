@@ -1,4 +1,4 @@
-"""The command adopt: a table that is there becomes a queue, by the command line alone."""
+"""The command `adopt`: turn an existing table into a queue from the command line alone."""
 
 from __future__ import annotations
 

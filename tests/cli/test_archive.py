@@ -1,4 +1,4 @@
-"""`archive`: finished messages are exported, pruned by the settings, or removed by filters."""
+"""`archive`: finished messages are exported, pruned by settings, or removed by filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on durable consumers: what `consumers` shows of them, `consumer release` and `drop`."""
+"""Commands for durable consumers: `consumers`, `consumer release` and `consumer drop`."""
 
 from __future__ import annotations
 

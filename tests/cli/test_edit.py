@@ -1,4 +1,4 @@
-"""`edit`: an operator changes messages that nobody holds, and is told how many."""
+"""`edit`: an operator changes unclaimed messages and sees how many."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_what_a_consumer_holds_is_left_alone(
     queue.publish_many([1, 2, 3])
     [held] = queue.consume()
     asked = run("edit", "jobs", "--all", "--hold", url=database.url, stdin="y\n")
-    assert (5, True, "Held 2 messages of queue jobs; 1 that a consumer holds is left alone.") == (
+    assert (5, True, "Held 2 messages of queue jobs; 1 claimed one is skipped.") == (
         asked.exit_code,
-        "Hold 2 messages of queue jobs (1 that a consumer holds is left alone)?" in asked.err,
+        "Hold 2 messages of queue jobs (1 claimed one is skipped)?" in asked.err,
         asked.out.strip(),
     )
     removed = run("edit", "jobs", "--all", "--remove", "--yes", "--json", url=database.url)

@@ -1,4 +1,4 @@
-"""Errors help: an exit code for scripts, one message for people, no traceback and no password."""
+"""Errors: an exit code for scripts and one message for people, without tracebacks and passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`health` and `doctor`: what they say, and the exit codes that scripts go by."""
+"""`health` and `doctor`: their output and exit codes."""
 
 from __future__ import annotations
 

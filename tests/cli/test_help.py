@@ -1,4 +1,4 @@
-"""The command explains itself: help everywhere, a current reference page, a version."""
+"""Help for every command, an up-to-date reference page, and a version."""
 
 from __future__ import annotations
 

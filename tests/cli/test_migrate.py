@@ -1,4 +1,4 @@
-"""`migrate`: what an earlier release left is shown, written as SQL, and brought up to date."""
+"""`migrate`: changes for an earlier release are shown, printed as SQL, and made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that look: `peek`, `stats`, `consumers`."""
+"""Commands that only read: `peek`, `stats`, `consumers`."""
 
 from __future__ import annotations
 

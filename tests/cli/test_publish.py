@@ -1,4 +1,4 @@
-"""The command `publish`: one message with its options, or lines by the thousand."""
+"""The command `publish`: one message with its options, or thousands of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that make, list and manage queues."""
+"""Commands that create, list and manage queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `request`: asks, waits and prints the reply; and the listing of temporary queues."""
+"""The command `request`: send, wait and print the reply; and the list of temporary queues."""
 
 from __future__ import annotations
 

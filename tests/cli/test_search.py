@@ -1,4 +1,4 @@
-"""`search`: what `peek` shows, found by fields of the payload and by SQL conditions."""
+"""`search`: as `peek`, filtered by payload fields and SQL conditions."""
 
 from __future__ import annotations
 

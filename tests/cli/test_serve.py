@@ -1,4 +1,4 @@
-"""`serve`: the dashboard and the HTTP API until a signal ends them, and where it is refused."""
+"""`serve`: the dashboard and the HTTP API until a signal, and its refusals."""
 
 from __future__ import annotations
 

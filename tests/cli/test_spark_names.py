@@ -1,4 +1,4 @@
-"""The functions that `spark process` and `spark workers` are given, before there is a session."""
+"""The functions for `spark process` and `spark workers`, checked before there is a session."""
 
 from __future__ import annotations
 

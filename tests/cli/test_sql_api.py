@@ -1,4 +1,4 @@
-"""The commands of `sql-api`, and how the consumer of SQL clients is listed."""
+"""The commands of `sql-api`, and the consumer of SQL clients in `consumers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option values and lines: read exactly, or refused in words."""
+"""Option values and lines: parsed exactly, or refused with a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that becomes commands."""
+"""The process from which the tests fork commands."""
 
 from __future__ import annotations
 

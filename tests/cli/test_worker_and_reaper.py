@@ -1,4 +1,4 @@
-"""Commands that stay: `worker` and `reaper`, with real signals."""
+"""Long-running commands: `worker` and `reaper`, with real signals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_worker_names_its_queues_where_another_is_asked_for(
     ended = run("worker", "my_jobs", "--queues", "jobs, mails", url=sqlite_url, cwd=tmp_path)
     told = " ".join(ended.err.replace("│", "").split())
     assert 2 == ended.exit_code
-    assert "no handler of queue 'mails'; the worker has those of: jobs" in told
+    assert "no handler of queue 'mails'; this worker handles: jobs" in told
 
 
 @pytest.mark.chaos

@@ -1,4 +1,4 @@
-"""A queue from outside: plain SQL over its table, short words for its state, finished messages."""
+"""A queue from outside: plain SQL on its table, its counts, and its finished messages."""
 
 from __future__ import annotations
 

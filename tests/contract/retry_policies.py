@@ -1,4 +1,4 @@
-"""Retry policies of a user's own, and the names that they are registered under."""
+"""A user's own retry policies and their names."""
 
 from __future__ import annotations
 

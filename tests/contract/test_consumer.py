@@ -1,4 +1,4 @@
-"""Heartbeats, and what happens when they stay away."""
+"""Heartbeats, and the effect of missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that hold what this library never writes: data, which stop at most what they are about."""
+"""Rows with values that this library never writes: they only affect their own objects."""
 
 from __future__ import annotations
 

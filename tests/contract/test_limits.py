@@ -1,4 +1,4 @@
-"""Numbers, instants and names at their limits: they work, or an error of ours says why not."""
+"""Numbers, times and names at their limits: they work, or raise a clear error of ours."""
 
 from __future__ import annotations
 

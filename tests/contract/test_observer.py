@@ -1,4 +1,4 @@
-"""Observers hear of each verb, and fail none; middleware goes around handlers; logs have fields."""
+"""Observers see each verb and break none; middleware wraps handlers; logs have fields."""
 
 from __future__ import annotations
 

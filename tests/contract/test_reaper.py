@@ -1,4 +1,4 @@
-"""The reaper: what it gives back, what it buries, what it prunes."""
+"""The reaper: what it releases, dead-letters and prunes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers who stop, fail and share in unkind ways: no message is stranded by it."""
+"""Callers that stop, fail or misuse sharing: no message is stranded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service's life: registered by its first consume or its start, ended by its stop."""
+"""A service's life: registered by its first consume or start, ended by its stop."""
 
 from __future__ import annotations
 

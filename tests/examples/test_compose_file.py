@@ -1,4 +1,4 @@
-"""docker-compose.yml and what it runs: valid, closed to the network, and in step with the code."""
+"""docker-compose.yml and its services: valid, closed to the network, matching the code."""
 
 from __future__ import annotations
 

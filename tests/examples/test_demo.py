@@ -1,4 +1,4 @@
-"""The demo end to end: on every engine, with its kill -9, and tampered with from outside."""
+"""The demo from start to end: on every engine, with its kill -9, and with tampered data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's account: it balances when everything was done exactly once, and only then."""
+"""The demo's account: it balances exactly if everything was done exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deployment example does what its text says, run as the containers run it."""
+"""The deployment example works as described, run as its containers run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: Prometheus takes their queries, and they name real metrics."""
+"""The alert rules and the dashboard: Prometheus accepts their queries on real metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The units of systemd and the manifests of Kubernetes: valid, and in step with the commands."""
+"""The systemd units and Kubernetes manifests: valid, and consistent with the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History: rows of minutes, what is read of them, and what becomes of them in an outage."""
+"""History: its rows per minute, what is read from them, and outages."""
 
 from __future__ import annotations
 

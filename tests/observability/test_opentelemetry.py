@@ -1,4 +1,4 @@
-"""Traces go through the headers of messages from one process to another."""
+"""Traces pass through the headers of messages from one process to another."""
 
 from __future__ import annotations
 

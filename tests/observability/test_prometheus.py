@@ -1,4 +1,4 @@
-"""Metrics: what they count, that Prometheus takes them, and that processes are added up."""
+"""Metrics: their values, their format for Prometheus, and the sums of several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that works with OpenTelemetry, and prints its spans as JSON at the end."""
+"""A process that works with OpenTelemetry and prints its spans as JSON at the end."""
 
 from __future__ import annotations
 

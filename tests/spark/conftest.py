@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, whose start costs more than most; and streams."""
+"""One Spark session for all tests of a process, because its start is slow; and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters of Spark in SQL: they let pass all that Spark's own would, on every engine."""
+"""Spark's filters in SQL: they let all rows pass that Spark would let pass, on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format is found by its name alone."""
+"""Spark finds the format by its name alone."""
 
 from __future__ import annotations
 

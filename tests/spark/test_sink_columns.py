@@ -1,4 +1,4 @@
-"""Which columns a queue takes, and which values: refused by name, on the driver where possible."""
+"""The columns and values that a queue accepts; errors name others, on the driver if possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink over Spark Connect, whose session has no context; in a process of its own."""
+"""The sink over Spark Connect, whose session has no context; in its own process."""
 
 from __future__ import annotations
 

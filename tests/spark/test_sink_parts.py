@@ -1,4 +1,4 @@
-"""Batches that are written again partition by partition, without Spark around the writer."""
+"""Batches whose partitions are written again, with the writer alone and without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is handed to ``spark-submit``, as on a cluster, here on local cores."""
+"""A program run by ``spark-submit``, as on a cluster, but on local cores."""
 
 from __future__ import annotations
 

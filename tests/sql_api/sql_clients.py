@@ -1,4 +1,4 @@
-"""A client of the SQL API: a plain session of the driver, which knows nothing of the library."""
+"""A client of the SQL API: a plain session of the driver, without the library."""
 
 from __future__ import annotations
 

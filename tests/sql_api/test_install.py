@@ -1,4 +1,4 @@
-"""Installing, upgrading and uninstalling the SQL API, and which rights it needs."""
+"""Installing, upgrading and uninstalling the SQL API, and the needed rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL API puts and gets as the library does: order, levels, delays, payloads, pause."""
+"""The SQL API publishes and claims as the library: order, priorities, delays, payloads, pause."""
 
 from __future__ import annotations
 

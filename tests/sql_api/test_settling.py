@@ -1,4 +1,4 @@
-"""What SQL clients do with what they hold: fenced, counted and archived as the library does it."""
+"""SQL clients settle messages: fenced, counted and archived as in the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL API inside transactions of its caller, and what isolation and locks do to it."""
+"""The SQL API inside its caller's transactions, with isolation levels and locks."""
 
 from __future__ import annotations
 

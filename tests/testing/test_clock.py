@@ -1,4 +1,4 @@
-"""A clock that tests move: what goes by the database's time follows it, on every engine."""
+"""A clock that tests move: everything on the database's time follows it, on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract in a project of somebody else's, which has an engine of its own."""
+"""The contract suite in another project with its own engine."""
 
 from __future__ import annotations
 

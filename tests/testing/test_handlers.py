@@ -1,4 +1,4 @@
-"""What tests of handlers use: ``drain`` and ``published``, and the fixtures of a service."""
+"""The helpers for tests of handlers: ``drain`` and ``published``, and the service fixtures."""
 
 from __future__ import annotations
 

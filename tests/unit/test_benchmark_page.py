@@ -1,4 +1,4 @@
-"""The page of the benchmarks says what the committed results say."""
+"""The page of the benchmarks matches the committed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences between databases stay in ``dialects/``: the core never asks which engine it is."""
+"""Differences between databases stay in ``dialects/``: the core never asks for the engine."""
 
 from __future__ import annotations
 

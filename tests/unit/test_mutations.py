@@ -1,4 +1,4 @@
-"""The mutations of ``tests/mutations`` still fit the code that they break."""
+"""The mutations of ``tests/mutations`` still match the code that they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A costly pass of the reaper puts off the next one, and not what is to be done in time."""
+"""A slow pass of the reaper delays the next pass, but not its urgent chores."""
 
 from __future__ import annotations
 

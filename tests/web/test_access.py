@@ -1,4 +1,4 @@
-"""Who may come in, and each attack that was thought of."""
+"""Who can come in, and the attacks on access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the HTTP API does to queues, seen by its clients."""
+"""The effects of the HTTP API on queues, seen by its clients."""
 
 from __future__ import annotations
 

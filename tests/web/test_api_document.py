@@ -1,4 +1,4 @@
-"""The API answers whatever comes as its document says, and never with a 5xx."""
+"""The API answers any request as its document says, and never with a 5xx."""
 
 from __future__ import annotations
 

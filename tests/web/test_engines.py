@@ -1,4 +1,4 @@
-"""What the database decides of the HTTP API, on every engine."""
+"""What the database decides about the HTTP API, on every engine."""
 
 from __future__ import annotations
 

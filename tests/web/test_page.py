@@ -1,4 +1,4 @@
-"""What docs/http-api.md shows is true: its commands run against the server that it starts."""
+"""The pages on the HTTP API are true: commands run against the server, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.docs.samples import blocks, text_of
 from tests.waiting import eventually
 
 PAGE = "docs/http-api.md"
+REFERENCE = "docs/http-reference.md"
 
 
 def test_page_runs(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_page_runs(tmp_path: Path) -> None:
 
 def test_page_names_all_operations() -> None:
     """No operation is missing in the table: the last word of each path is there."""
-    page = text_of(PAGE)
+    page = text_of(REFERENCE)
     for operation in OPERATIONS:
         words = [word for word in operation.path.split("/") if "{" not in word]
         assert words[-1] in page, operation.path
@@ -98,7 +99,7 @@ def test_page_names_all_operations() -> None:
 
 def test_page_names_all_problems() -> None:
     """Each type that the code can answer is in the table, with its status, and no other."""
-    rows = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", text_of(PAGE), re.MULTILINE)
+    rows = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", text_of(REFERENCE), re.MULTILINE)
     told = {(int(status), code) for status, codes in rows for code in re.findall("`(.*?)`", codes)}
     assert problem_types() == told
 

@@ -224,7 +224,7 @@ def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) 
     assert 9 == jobs.stats().ready
     browser.page = asked
     browser.press("Remove", 422)
-    assert "There is no such message" in browser.text()
+    assert "Nothing was changed" in browser.text()
 
 
 def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:

@@ -1,11 +1,11 @@
-"""The demo: the main job on real input, with a server killed on the way and an account at the end.
+"""The demo: real work on real files, with a killed server and a check of the results.
 
-`command` is the command line, `stage` sets up and clears away, `course` leads through the events,
-`server` is what each server process does, `fleet` starts and kills these, `observer` looks from
-outside, `view` shows it live, `account` proves the result.
+`command` is the command line. `stage` sets up and cleans up. `course` runs the events. `server` is
+the program of each server process. `fleet` starts and kills these. `observer` reads the database.
+`view` shows the progress. `account` checks the result.
 """
 
 from __future__ import annotations
 
-# First: it imports this package in its turn, to have the command.
+# First, because it imports this package for its command.
 import queue_over_sql.cli  # noqa: F401

@@ -1,4 +1,4 @@
-"""The account at the end: what went in, what came out, and whether the two agree."""
+"""The account at the end: compares the files with the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOWN_PATHS = 3
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the results table."""
+    """A row of the results table."""
 
     message_id: int
     file_number: int
@@ -23,7 +23,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Rescue:
-    """The killed server: which messages it held when it died, and when the last was done again."""
+    """The killed server: the messages that it held, and when the last of them was done again."""
 
     server: str
     pid: int
@@ -33,18 +33,18 @@ class Rescue:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The facts that an account is made of, gathered when the servers have stopped.
+    """The facts for an account, collected when the servers have stopped.
 
     Args:
-        files: path by file number, of every file that was to be published.
+        files: path by file number, of every file to publish.
         published: messages whose publish committed.
-        results: every row of the results table.
+        results: all rows of the results table.
         live: messages left in the queue.
-        archived: messages in the archive: each is a failure.
-        rescue: the killed server; None when none was killed.
+        archived: messages in the archive, all of which are failures.
+        rescue: the killed server; None if none was killed.
         kill_wanted: whether a server was to be killed.
-        sample: numbers of the files whose checksum is computed again.
-        check: computes checksum and size of a file, by its path.
+        sample: numbers of the files whose checksum to verify.
+        check: computes checksum and size of a file from its path.
     """
 
     files: Mapping[int, str]
@@ -60,7 +60,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Account:
-    """What the ledger says; `problems` is empty exactly when every file was done exactly once."""
+    """The result; `problems` is empty exactly if every file was done exactly once."""
 
     files: int
     published: int
@@ -81,13 +81,13 @@ class Account:
 
     @property
     def balanced(self) -> bool:
-        """Whether files, messages and results agree, each exactly once."""
+        """Whether files, messages and results match, each exactly once."""
         return not self.problems()
 
     def problems(self) -> list[str]:
-        """What does not balance, one sentence each."""
+        """The differences, one sentence each."""
         found = [
-            (self.files == 0, "there was no file to work on"),
+            (self.files == 0, "there were no files"),
             (self.published != self.files, f"{self.published} of {self.files} were published"),
             (bool(self.lost), f"no result: {_some(self.lost)}"),
             (bool(self.twice), f"more than one result: {_some(self.twice)}"),
@@ -105,7 +105,7 @@ class Account:
 
 
 def settle(ledger: Ledger) -> Account:
-    """Compare what went in with what came out; computes the checksums of the sample again."""
+    """Compare the files with the results; verifies the checksums of the sample."""
     counts = Counter(result.file_number for result in ledger.results)
     held = ledger.rescue.held if ledger.rescue else frozenset()
     redelivered = {result.message_id for result in ledger.results if result.attempt > 1}

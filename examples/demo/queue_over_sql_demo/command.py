@@ -74,14 +74,14 @@ def demo(
     """
     if kill and servers == 1:
         raise typer.BadParameter(
-            "with one server no other can take over: use --servers 2 or --no-kill"
+            "a single server has no other to take over: use --servers 2 or --no-kill"
         )
-    # A schema and a prefix of the environment belong to the database of the environment.
+    # A schema and a prefix from the environment belong to the environment's database.
     connection = session.connection if session.given.url else session.given
     if connection.url is not None and is_private(connection.url):
         problem = PRIVATE.format(url=hide_passwords(connection.url))
         raise typer.BadParameter(problem, param_hint="--url")
-    # Loaded where it runs: no other command needs it.
+    # Loaded only here, because no other command needs it.
     from queue_over_sql_demo.run import run
 
     balanced = run(

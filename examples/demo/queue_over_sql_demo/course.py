@@ -1,4 +1,4 @@
-"""The course of the demo: publish, watch, kill one server, wait for the end, settle the account."""
+"""The course of the demo: publish, watch, kill one server, wait for the end, make the account."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from queue_over_sql_demo.plan import Plan
 TICK_SECONDS = 0.05
 START_SECONDS = 60.0
 PUBLISH_BATCH = 500
-# A server is killed when this share of all files is done; the last share is published after it.
+# The share of files after which a server is killed; the remaining files are published after it.
 KILL_AFTER = 0.2
 KEPT_BACK = 0.3
 SETTLE_LOOKS = 20
 
 
 class DemoError(Exception):
-    """The demo could not run to its end; the account would say nothing."""
+    """The demo could not finish, so there is no account."""
 
 
 @dataclass
 class Progress:
-    """Where the demo stands, for the view."""
+    """The progress of the demo, for the view."""
 
     total: int
     started: float = field(default_factory=time.monotonic)
@@ -52,16 +52,16 @@ class Progress:
 
 
 class Course:
-    """Leads one run of the demo on servers that are already started.
+    """Runs the demo on servers that are already started.
 
     Args:
-        plan: what to do.
+        plan: the options.
         queue: the demo's own queue.
-        observer: reads queue and results.
+        observer: reads the queue and the results.
         servers: the server processes.
-        files: what to publish.
-        stop: whether the user interrupted.
-        show: called with the progress again and again.
+        files: the files to publish.
+        stop: whether the user has interrupted the demo.
+        show: called repeatedly with the progress.
         tell: called with a sentence for each event.
     """
 
@@ -90,7 +90,7 @@ class Course:
         self._killed_at = 0.0
 
     def wait_for_servers(self) -> None:
-        """Return when every server has registered; `DemoError` when one does not come up."""
+        """Return when every server has registered; `DemoError` if one does not start."""
         deadline = time.monotonic() + START_SECONDS
         while not {server.pid for server in self.servers} <= self.consumer_ids.keys():
             self._check_servers()
@@ -101,7 +101,7 @@ class Course:
         self._tell(f"{len(self.servers)} servers are ready")
 
     def run(self) -> None:
-        """Publish, watch and kill until everything is done or the deadline has passed."""
+        """Publish, watch and kill until everything is done or the deadline is over."""
         deadline = time.monotonic() + self._plan.deadline
         while not self._finished():
             self._check_servers()
@@ -136,7 +136,7 @@ class Course:
         published = self.progress.published
         if not self._kill_due():
             return published == len(self._files)
-        # Until the kill, the servers must never run out of work: then none would hold any.
+        # Before the kill the servers must not run out of work, or none would hold messages.
         return published >= self._before_kill() and self.progress.snapshot.live > 0
 
     def _publish_some(self) -> None:
@@ -155,7 +155,7 @@ class Course:
         left = len(self._files) - self.progress.published
         if self._kill_due():
             before_kill = self._before_kill() - self.progress.published
-            # Once that much is out, what was kept back follows in small parts.
+            # After that, publish the remaining files in small parts.
             left = before_kill if before_kill > 0 else len(self._files) // 10
         return min(PUBLISH_BATCH, max(1, left))
 
@@ -174,10 +174,11 @@ class Course:
         self._show(self.progress)
 
     def _try_kill(self) -> None:
-        """Freeze the server that holds most; kill it if it certainly holds claims, else thaw it.
+        """Freeze the server that holds most; kill it if it surely holds claims, else thaw it.
 
-        Frozen, it can finish nothing between our look and the kill. At most one acknowledgement per
-        thread may still be on its way to the database, so more than these must be held.
+        A frozen server cannot finish anything between the look and the kill. At most one
+        acknowledgement per thread may still be on its way to the database, so it must hold more
+        than these.
         """
         claimed = self.progress.snapshot.claimed
         victim = max(self.servers, key=lambda server: claimed.get(self.consumer_of(server), 0))
@@ -200,7 +201,7 @@ class Course:
         return self.consumer_ids.get(server.pid, "")
 
     def _settled_claims(self, consumer_id: str) -> frozenset[int]:
-        """What the dead consumer holds once the database has ended what was on its way."""
+        """The messages that the dead consumer holds after its last statements have ended."""
         held = self._observer.held_by(consumer_id)
         for _ in range(SETTLE_LOOKS):
             time.sleep(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""Which databases several processes can use at once, as the demo's servers must."""
+"""Which databases several processes can use at the same time, as the demo's servers must."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIVATE = (
 
 
 def is_private(database: str) -> bool:
-    """Whether the database of this URL can serve one process only; False for what is no URL."""
+    """Whether only one process can use the database of this URL; False for other texts."""
     try:
         url = read_url(database)
     except ValueError:

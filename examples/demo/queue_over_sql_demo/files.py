@@ -1,4 +1,4 @@
-"""The demo's real input: the files below a folder, and what is computed of each."""
+"""The demo's input: the files below a folder, and their checksums."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Below the standard library's folder, but no part of it.
+# Folders below the standard library's that are not part of it.
 NOT_STANDARD = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file to work on: its place in the order of the scan, and its path below the folder."""
+    """One file: its number in the scan, and its path below the folder."""
 
     number: int
     path: str
 
     def payload(self) -> dict[str, object]:
-        """The message that asks for this file."""
+        """The message for this file."""
         return {"number": self.number, "path": self.path}
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What was found below a folder: the files, and how many others could not be taken."""
+    """The result of a scan: the files, and how many others were skipped."""
 
     files: tuple[InputFile, ...]
     skipped: int
@@ -42,8 +42,8 @@ def standard_library() -> Path:
 def scan(folder: Path, limit: int | None = None, without: Collection[str] = ()) -> Scan:
     """Find the regular, readable files below `folder`, sorted by path.
 
-    Links are not followed. A file that cannot be read, or whose name is no Unicode text, is
-    counted as skipped. `limit` keeps the first so many; folders named in `without` are left out.
+    It does not follow links. Files that cannot be read, or whose name is not Unicode, are counted
+    as skipped. `limit` is the largest number of files; `without` names folders to leave out.
     """
     paths: list[str] = []
     skipped = 0
@@ -60,7 +60,7 @@ def scan(folder: Path, limit: int | None = None, without: Collection[str] = ()) 
 
 def _regular_files(folder: Path, without: Collection[str]) -> Iterator[str]:
     for parent, folders, names in os.walk(folder):
-        # What is removed here, os.walk does not enter.
+        # os.walk does not enter folders that are removed here.
         folders[:] = [name for name in folders if name not in without]
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118 - thousands of them
@@ -77,7 +77,7 @@ def _is_unicode(path: str) -> bool:
 
 
 def digest(path: Path) -> tuple[str, int]:
-    """The SHA-256 of the file at `path` in hexadecimal, and the number of bytes it was taken of."""
+    """The SHA-256 of the file at `path` in hexadecimal, and the number of its bytes."""
     with path.open("rb") as stream:
         checksum = hashlib.file_digest(stream, "sha256").hexdigest()
         return checksum, stream.tell()

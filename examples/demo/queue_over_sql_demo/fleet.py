@@ -19,7 +19,7 @@ TAIL_LINES = 8
 
 @dataclass
 class Server:
-    """One server process and the log that it writes."""
+    """One server process and its log."""
 
     name: str
     process: subprocess.Popen[str]
@@ -38,19 +38,19 @@ class Server:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by itself, which no server should."""
+        """Whether it ended by itself, which servers should not do."""
         return not self.killed and not self.alive
 
     def freeze(self) -> None:
-        """Stop the process where it stands; nothing that it holds can change hands meanwhile."""
+        """Stop the process temporarily; it keeps what it holds."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
+        """Continue a frozen process."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """``kill -9``: no handler runs, nothing is released; returns when the process has gone."""
+        """``kill -9``: no cleanup, nothing is released; returns when the process has ended."""
         self.killed = True
         self.process.kill()
         self.process.wait()
@@ -61,7 +61,7 @@ class Server:
 
 
 def start_server(plan: Plan, name: str, logs: Path) -> Server:
-    """Start the server `name` in a process of its own, logging to a file in `logs`."""
+    """Start the server `name` as a process that logs to a file in `logs`."""
     log = logs / f"{name}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -70,11 +70,11 @@ def start_server(plan: Plan, name: str, logs: Path) -> Server:
             stdout=stream,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ctrl-C in the terminal is for the demo alone, which then stops its servers.
+            # Ctrl-C in the terminal must reach only the demo, which then stops its servers.
             start_new_session=True,
         )
     if process.stdin is not None:
-        # A server that fails at once does not read; its log says why.
+        # A server that fails at once does not read; its log has the reason.
         with suppress(BrokenPipeError):
             process.stdin.write(ServerOrder.of(plan, name).line())
             process.stdin.flush()
@@ -82,7 +82,7 @@ def start_server(plan: Plan, name: str, logs: Path) -> Server:
 
 
 def stop_servers(servers: list[Server]) -> None:
-    """SIGTERM to all that run, so that they drain; ``kill -9`` to those that do not end soon."""
+    """Drain all running servers by SIGTERM; ``kill -9`` those that do not end soon."""
     for server in servers:
         if server.alive:
             server.thaw()
@@ -94,14 +94,14 @@ def stop_servers(servers: list[Server]) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
         if server.process.stdin is not None:
-            # What a server that failed at once did not read is flushed again, in vain.
+            # The pipe to a server that failed at once cannot be flushed.
             with suppress(BrokenPipeError):
                 server.process.stdin.close()
 
 
 @contextmanager
 def running_servers(plan: Plan, logs: Path) -> Iterator[list[Server]]:
-    """The servers of `plan`, stopped at the end whatever happens."""
+    """The servers of `plan`; always stopped at the end."""
     servers: list[Server] = []
     try:
         for number in range(1, plan.servers + 1):

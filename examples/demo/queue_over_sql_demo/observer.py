@@ -1,4 +1,4 @@
-"""What the demo sees of its queue and its results while the servers work, from outside of them."""
+"""Reads the demo's queue and results from outside while the servers work."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from queue_over_sql_demo.results import count_by_server, read_results
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at the database.
+    """The counts at one moment.
 
     Args:
         live: messages in the queue.
         claimed: messages held, by consumer id.
-        done: committed results, and how many of these of redelivered messages, by server.
+        done: committed results, and how many of them are of redelivered messages, by server.
     """
 
     live: int = 0
@@ -40,9 +40,9 @@ class Snapshot:
 
 
 class Observer:
-    """Reads the queue's and the results' table with plain SELECTs, each a transaction of its own.
+    """Reads the tables of the queue and the results by plain SELECTs, each in its own transaction.
 
-    They wait for no lock, so that they also see what a frozen server holds.
+    They wait for no lock, so they also see what a frozen server holds.
     """
 
     def __init__(self, service: QueueService, queue: Queue, results: Table) -> None:
@@ -52,7 +52,7 @@ class Observer:
         self._results = results
 
     def snapshot(self) -> Snapshot:
-        """Counts of this moment."""
+        """The present counts."""
         return self._run(self._snapshot)
 
     def _snapshot(self, connection: Connection) -> Snapshot:
@@ -78,6 +78,6 @@ class Observer:
         return self._run(lambda connection: read_results(self._results, connection))
 
     def consumer_ids(self) -> dict[int, str]:
-        """The consumer id of each process of this machine that is registered, by process id."""
+        """The consumer ids of registered processes of this machine, by process id."""
         host = socket.gethostname()
         return {c.pid: c.consumer_id for c in self._service.consumers() if c.host == host}

@@ -1,4 +1,4 @@
-"""What a run of the demo is to do, and what a server process has to know of it."""
+"""The options of a demo, and the order for each server process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from uuid import uuid4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How the demo is to run.
+    """The options of the demo.
 
     Args:
         url: the database.
-        folder: every file below it is a message, unless in a folder named in `without`.
-        limit: only so many files; None for all.
+        folder: the folder of the files, except folders named in `without`.
+        limit: the largest number of files; None for all.
         servers: number of server processes.
-        threads: worker threads in each.
-        batch: messages that a thread claims at once.
-        kill: whether one server is killed on the way.
-        sample: number of files whose checksum is computed again at the end.
-        consumer_timeout: seconds without a heartbeat after which a server counts as dead.
-        deadline: seconds after which the demo gives up and accounts for what is there.
+        threads: worker threads per server.
+        batch: messages per claim and thread.
+        kill: whether to kill one server.
+        sample: number of checksums to verify at the end.
+        consumer_timeout: seconds without a heartbeat after which a server is considered dead.
+        deadline: seconds after which the demo stops and checks the results.
         schema, table_prefix: of the queue's tables; None for the defaults.
-        keep: whether tables, queue and logs stay at the end.
-        history: whether servers keep a history, for the dashboard.
+        keep: whether to keep tables, queue and logs at the end.
+        history: whether servers record a history for the dashboard.
     """
 
     url: str
@@ -43,7 +43,7 @@ class Plan:
     table_prefix: str | None = None
     keep: bool = False
     history: bool = False
-    # A name of its own for each run, so that the demo meets nobody else's tables.
+    # A different name for each run, so that the demo finds no other tables.
     name: str = dataclasses.field(default_factory=lambda: f"demo_{uuid4().hex[:8]}")
 
     @property
@@ -58,9 +58,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOrder:
-    """What a server process is told, as one line of JSON on its standard input.
+    """The order for a server process: one line of JSON on its standard input.
 
-    Not on its command line, where other users of the machine could read the URL's password.
+    Not on its command line, where other users of the machine could read the password.
     """
 
     url: str
@@ -98,5 +98,5 @@ class ServerOrder:
 
     @classmethod
     def read(cls, line: str) -> ServerOrder:
-        """The order that `line` holds."""
+        """The order in `line`."""
         return cls(**json.loads(line))

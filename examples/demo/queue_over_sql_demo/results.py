@@ -1,4 +1,4 @@
-"""The demo's results table: what the servers write in the transaction that acknowledges."""
+"""The demo's results table; servers write to it in the acknowledging transaction."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from queue_over_sql_demo.account import Result
 def results_table(name: str, schema: str | None) -> Table:
     """The table `name`.
 
-    Its key is drawn anew by each delivery, and the file's number is not unique, on purpose: if two
-    deliveries of one message were ever committed, nothing here would hide the second.
+    Its key is new for each delivery, and the file's number is not unique. So if two deliveries of
+    one message were ever committed, both rows would show.
     """
     return Table(
         name,
@@ -45,7 +45,7 @@ def results_table(name: str, schema: str | None) -> Table:
 def write_result(
     table: Table, connection: Connection, message: Message, digest: tuple[str, int], server: str
 ) -> None:
-    """Insert what `server` found for `message`, in the caller's transaction."""
+    """Insert the result of `server` for `message`, in the caller's transaction."""
     checksum, size = digest
     connection.execute(
         insert(table),
@@ -63,7 +63,7 @@ def write_result(
 
 
 def read_results(table: Table, connection: Connection) -> list[Result]:
-    """Every row that was committed."""
+    """All committed rows."""
     rows = connection.execute(
         select(
             table.c.message_id,

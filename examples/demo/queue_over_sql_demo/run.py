@@ -31,7 +31,7 @@ def run(
     keep: bool,
     **options: Any,
 ) -> bool:
-    """Run the demo, with `options` of its plan; whether its account balances."""
+    """Run the demo with these options; returns whether its account balances."""
     with work_folder(keep=keep) as place:
         plan = Plan(
             url=connection.url or f"sqlite:///{place / 'demo.db'}",
@@ -39,7 +39,7 @@ def run(
             without=NOT_STANDARD if folder is None else frozenset(),
             schema=connection.schema,
             table_prefix=connection.table_prefix,
-            # What is looked at stays until the end.
+            # Keep everything that the dashboard shows until the end.
             keep=keep or serve,
             history=serve,
             **options,

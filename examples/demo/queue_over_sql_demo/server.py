@@ -1,7 +1,7 @@
-"""One server of the demo: ``python -m queue_over_sql_demo``, ordered on standard input.
+"""A server of the demo: ``python -m queue_over_sql_demo``, with its order on standard input.
 
-This is what a program that uses the library looks like: a service, a worker and a handler whose
-writes commit together with the acknowledgement.
+It shows how a program uses the library: a service, a worker, and a handler whose writes commit
+together with the acknowledgement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queue_over_sql_demo.results import results_table, write_result
 
 
 def open_service(order: ServerOrder) -> QueueService:
-    """A service for the demo, whose reaper looks often enough for its short timeout."""
+    """A service for the demo, with a reaper that is frequent enough for its short timeout."""
     prefix = order.table_prefix
     given: dict[str, Any] = {} if prefix is None else {"table_prefix": prefix}
     return QueueService(
@@ -37,7 +37,7 @@ def open_service(order: ServerOrder) -> QueueService:
 
 
 def build_worker(order: ServerOrder) -> Worker:
-    """The worker that computes checksums as `order` says."""
+    """The worker that computes checksums by `order`."""
     service = open_service(order)
     worker = service.worker(concurrency=order.threads, prefetch=order.batch)
     results = results_table(order.results, order.schema)
@@ -52,13 +52,13 @@ def build_worker(order: ServerOrder) -> Worker:
 
 
 def _stop_with_parent(worker: Worker) -> None:
-    # The parent keeps our standard input open for as long as it lives.
+    # The parent keeps our standard input open as long as it lives.
     sys.stdin.read()
     worker.stop()
 
 
 def main() -> None:
-    """Run until SIGTERM, or until the demo that started this process has gone."""
+    """Run until SIGTERM, or until the demo that started this process has ended."""
     start_logging("info")
     worker = build_worker(ServerOrder.read(sys.stdin.readline()))
     threading.Thread(target=_stop_with_parent, args=(worker,), daemon=True).start()

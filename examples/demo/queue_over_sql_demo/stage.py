@@ -1,4 +1,4 @@
-"""Sets the demo's stage, tables, queue, servers, and clears it away again."""
+"""Sets up the demo: tables, queue, servers; and cleans up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stage:
 
 @contextmanager
 def set_stage(plan: Plan) -> Iterator[Stage]:
-    """Create the demo's queue and results table; drop both at the end unless told to keep."""
+    """Create the demo's queue and results table; drop both at the end unless `keep`."""
     service = open_service(ServerOrder.of(plan, "demo"))
     results = results_table(plan.results, plan.schema)
     try:
@@ -71,7 +71,7 @@ def clear_stage(plan: Plan) -> None:
 
 @contextmanager
 def dashboard(plan: Plan) -> Iterator[str]:
-    """Serve the dashboard of the demo's database on this machine; its address."""
+    """Serve the dashboard of the demo's database on this machine; returns its address."""
     try:
         from queue_over_sql.web.app import create_app
         from queue_over_sql.web.server import serving
@@ -104,7 +104,7 @@ def perform(
     show: Callable[[Progress, Course], None],
     tell: Callable[[str], None],
 ) -> tuple[Account, Progress]:
-    """Run the demo as planned and return its account; `DemoError` when it cannot run at all."""
+    """Run the demo and return its account; `DemoError` if it cannot run."""
     with set_stage(plan) as stage:
         observer = Observer(stage.service, stage.queue, stage.results)
         with running_servers(plan, logs) as servers:

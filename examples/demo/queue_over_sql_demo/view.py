@@ -1,4 +1,4 @@
-"""How the demo looks: a live view in a terminal, plain lines elsewhere, the account at the end."""
+"""The output of the demo: a live view or plain lines, and the account at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class View:
     """Shows the progress of one run on standard error.
 
     Args:
-        output: where to; with ``--json`` nothing is shown.
+        output: the output; with ``--json`` nothing is shown.
         title: the first line.
     """
 
@@ -38,7 +38,7 @@ class View:
 
     @contextmanager
     def open(self) -> Iterator[View]:
-        """Show the view inside; on a terminal it moves, and its last state stays."""
+        """Show the view during the block; on a terminal it is updated, and its last state stays."""
         if self._output.machine or not self._output.err.is_terminal:
             self._output.note(self._title)
             yield self
@@ -57,7 +57,7 @@ class View:
             self._output.note(line)
 
     def show(self, progress: Progress, course: Course) -> None:
-        """Show the state of this moment, where the view can move."""
+        """Show the present state, if the view is live."""
         if self._live is not None:
             self._live.update(self._render(progress, course))
 
@@ -75,7 +75,7 @@ class View:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """A text whose lines are cut, not wrapped: the view's height must not jump."""
+    """A text whose lines are cut instead of wrapped, so that the view's height stays the same."""
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
@@ -123,7 +123,7 @@ def _state(server: Server) -> Text:
 
 
 def account_table(account: Account, progress: Progress) -> Table:
-    """The account as a table: what was counted, and whether it is right."""
+    """The account as a table: each count, and whether it is right."""
     table = build_table("Account", ("fact", "#count", ""), ())
     for fact, count, right in _facts(account):
         mark = Text("") if right is None else _mark(right=right)
@@ -159,7 +159,7 @@ def _mark(*, right: bool) -> Text:
 def rates(account: Account, progress: Progress) -> dict[str, float]:
     """Messages published and done, and bytes hashed, per second; seconds until the rescue.
 
-    Publishing waits on purpose until the kill, so its rate counts the seconds of publishing only.
+    The publisher waits until the kill, so its rate only counts the seconds in which it publishes.
     """
     work, publish = progress.work_seconds, progress.publish_seconds
     return {

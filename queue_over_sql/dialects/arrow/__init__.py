@@ -1,4 +1,4 @@
-"""Rows in columns: between Arrow and the databases, by the fastest path of each driver.
+"""Rows as Arrow columns, read and written in the fastest way of each driver.
 
-Loaded where columns are asked for, since only the data pipeline has PyArrow.
+Loaded only when columns are used, because only the data pipeline needs PyArrow.
 """

@@ -1,4 +1,4 @@
-"""Messages handed out as Arrow columns, for handlers that work on many at once."""
+"""Claimed messages as Arrow columns, for handlers of batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FACTS: Final = (
     ("scheduled_at", "scheduled_at", INSTANT),
     ("available_at", "available_at", INSTANT),
 )
-"""What a handler sees of each message, the column in the table, and its type."""
+"""The columns that a handler gets, with their columns in the table and their types."""
 
 
 def schema_of(tables: QueueTables) -> pa.Schema:
@@ -43,10 +43,10 @@ def schema_of(tables: QueueTables) -> pa.Schema:
 
 
 def batch_of(tables: QueueTables, rows: Sequence[MessageRow]) -> pa.RecordBatch:
-    """The messages of rows, with their payloads as they are stored.
+    """The messages of rows, with stored payloads.
 
     Raises:
-        ValueError: a value of an own column cannot be of its type; the text names the column.
+        ValueError: a value does not fit the type of its own column; the message names the column.
     """
     schema = schema_of(tables)
     values: list[list[Any]] = [

@@ -1,4 +1,4 @@
-"""Columns through rows of the driver, in batches: for engines that have no faster way."""
+"""Columns through the driver's rows, in batches, for engines without a faster way."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from queue_over_sql.schema.dialect import SqlDialect
 
 Fetch = Callable[[int], Sequence[Sequence[Any]]]
 
-# Offsets within one array are 32 bits wide, and what is joined must fit into it.
+# Offsets in an array have 32 bits, which limits the bytes of a joined array.
 _MOST_BYTES = 64 * 2**20
 
 
 def bounded(batch: RecordBatch) -> Iterator[RecordBatch]:
-    """Cut a batch into pieces whose bytes can be joined."""
+    """Split a batch into pieces whose bytes can be joined."""
     return within(batch, _MOST_BYTES)
 
 
 def rows_of(
     batch: RecordBatch, converters: Sequence[Callable[[Any], Any] | None]
 ) -> list[tuple[Any, ...]]:
-    """The rows of a batch as the driver wants them."""
+    """The rows of a batch, converted for the driver."""
     columns = []
     for column, convert in zip(batch.columns, converters, strict=True):
         values = column.to_pylist()
@@ -41,12 +41,12 @@ def rows_of(
 def converters_of(
     connection: Connection, table: Table, names: Sequence[str]
 ) -> list[Callable[[Any], Any] | None]:
-    """What turns Python values of the columns into the driver's; None where nothing must."""
+    """Converters from Python values to the driver's values; None for columns that need none."""
     dialect = connection.dialect
     return [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
 
 
-# How many rows are fetched before it is known how large they are, and at most.
+# The number of rows to fetch before their size is known, and the largest number.
 _FIRST_ROWS: Final = 256
 _MOST_ROWS: Final = 65_536
 
@@ -55,12 +55,12 @@ def batches_of_rows(fetch: Fetch, schema: pa.Schema, batch_bytes: int) -> Iterat
     """Turn rows into batches.
 
     Args:
-        fetch: gives so many further rows of a result, fewer at its end, then none.
-        schema: of the batches; the rows have their columns in its order.
-        batch_bytes: the size that a batch may have; a single row may be larger.
+        fetch: returns up to so many further rows of a result; none at its end.
+        schema: of the batches; the rows have its columns in its order.
+        batch_bytes: the largest size of a batch, unless a single row is larger.
 
     Raises:
-        ValueError: a value cannot be what the schema says.
+        ValueError: a value does not fit the schema.
     """
     count = _FIRST_ROWS
     while rows := fetch(count):
@@ -75,10 +75,10 @@ def batches_of_rows(fetch: Fetch, schema: pa.Schema, batch_bytes: int) -> Iterat
 def conformed_batches(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Turn the batches of a driver into those that a schema describes.
+    """Convert the batches of a driver to a schema.
 
     Raises:
-        ValueError: a value cannot be what the schema says.
+        ValueError: a value does not fit the schema.
     """
     for batch in batches:
         arrays = [conformed(array, field) for array, field in zip(batch, schema, strict=True)]
@@ -88,7 +88,7 @@ def conformed_batches(
 
 
 def within(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into parts that stay within a size, down to single rows."""
+    """Split a batch into parts that stay within a size, down to single rows."""
     rows = batch.num_rows
     if rows <= 1 or batch.nbytes <= batch_bytes:
         yield batch
@@ -99,9 +99,9 @@ def within(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 class RowColumns:
-    """How columns are read, written and taken: row by row, through the driver of the connection.
+    """Reads, writes and takes columns row by row, through the driver of the connection.
 
-    ``arrow_type`` tells which Arrow type the values of a column become.
+    ``arrow_type`` returns the Arrow type for a column's values.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class RowColumns:
         self.arrow_type = arrow_type
 
     def read_column(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """How a column of the user's is selected so that ``read`` gets what it can read."""
+        """Select a user's column in a form that ``read`` can read."""
         return column
 
     def read_content(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """How a payload or headers are selected so that ``read`` gets their text or bytes."""
+        """Select a payload or headers so that ``read`` gets their text or bytes."""
         return self._dialect.read_payload(column)
 
     def read(
@@ -127,19 +127,19 @@ class RowColumns:
         schema: pa.Schema,
         batch_bytes: int,
     ) -> Generator[pa.RecordBatch]:
-        """Run a SELECT and yield its result as Arrow batches, by the fastest way there is here.
+        """Run a SELECT and yield its result as Arrow batches, in the fastest available way.
 
         Args:
-            connection: one of ``Connections.reading()``. What is read is what was committed,
-                because the way may lead over another connection to the same database.
-            statement: its columns are those of the schema, in that order; times are microseconds
-                since the epoch where the schema has instants, objects of JSON where it has maps.
+            connection: one of ``Connections.reading()``. Only committed data are read, because
+                another connection to the same database may be used.
+            statement: its columns are those of the schema, in that order. Instants of the schema
+                are microseconds since the epoch, and maps are JSON objects.
             schema: of the batches.
-            batch_bytes: the size that a batch may have; a single row may be larger.
+            batch_bytes: the largest size of a batch, unless a single row is larger.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database refused it or cannot be reached.
-            ValueError: a value cannot be what the schema says; the text names the column.
+            sqlalchemy.exc.DBAPIError: the database refused it, or is unavailable.
+            ValueError: a value does not fit the schema; the message names the column.
         """
         text, parameters = CompiledStatement(statement, connection.dialect).bound()
         with driver_errors(connection, text):
@@ -157,16 +157,16 @@ class RowColumns:
         names: Sequence[str],
         batches: Iterable[RecordBatch],
     ) -> int:
-        """Insert rows that are held in columns, by the engine's fastest path.
+        """Insert rows given as columns, in the engine's fastest way.
 
         Args:
-            connection: with a transaction, as all of it is one act.
-            table: where to.
-            names: the columns to fill; each batch has them, perhaps among others.
-            batches: columns as their SQL types have them; texts as ``string``, not larger ones.
+            connection: in a transaction, because this is one act.
+            table: the target.
+            names: the columns to fill; each batch has them, and may have others.
+            batches: columns of the Arrow types of their SQL types; texts are ``string``.
 
         Returns:
-            How many rows there were.
+            How many rows were inserted.
         """
         text = _insert(connection, table, names)
         converters = converters_of(connection, table, names)
@@ -182,18 +182,18 @@ class RowColumns:
     def take(
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any], *, keep: bool
     ) -> RecordBatch | None:
-        """Take the oldest messages of a level, sorted; None where rows must do.
+        """Take the oldest messages of a level, sorted; None if they must be taken as rows.
 
         Args:
             connection: the caller's, inside a transaction.
             sql: the queue's statements.
             values: ``p_priority``, ``p_low``, ``p_edits`` and ``p_count``.
-            keep: whether finished messages go to the archive.
+            keep: whether finished messages are archived.
         """
         return None
 
 
-# How many rows are Python objects at a time.
+# How many rows are Python objects at once.
 _ROWS_AT_ONCE = 10_000
 
 

@@ -1,4 +1,4 @@
-"""Which Arrow type a column has, and how a driver's values become it."""
+"""The Arrow type of a column, and the conversion of a driver's values to it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 _MOST_DIGITS: Final = 38
-# Of a NUMERIC that says nothing: room for both sides of the point, as JDBC users have it.
+# For a NUMERIC without precision: room on both sides of the point, as with JDBC.
 _OPEN_SCALE: Final = 18
 
 
 def stored_type(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """The type that is in the database: what an application makes of its values is its own."""
+    """The type in the database, without the application's own type around it."""
     while isinstance(kind, TypeDecorator):
         kind = kind.impl_instance
     return kind
 
 
 def is_plain(kind: TypeEngine[Any]) -> bool:
-    """Whether drivers return values of this type as Arrow has them, on every way."""
+    """Whether all ways of reading return values of this type as Arrow expects them."""
     kind = stored_type(kind)
     if isinstance(kind, ARRAY):
         return not (kind.dimensions or 0) > 1 and is_plain(kind.item_type)
@@ -49,7 +49,7 @@ def is_plain(kind: TypeEngine[Any]) -> bool:
 
 
 def arrow_type(kind: TypeEngine[Any]) -> pa.DataType:
-    """The Arrow type for values of an SQL type; text for those that Arrow has nothing like."""
+    """The Arrow type for values of an SQL type; text if Arrow has no equivalent."""
     kind = stored_type(kind)
     if isinstance(kind, ARRAY):
         return pa.list_(arrow_type(kind.item_type)) if is_plain(kind) else pa.string()
@@ -72,13 +72,13 @@ def arrow_type(kind: TypeEngine[Any]) -> pa.DataType:
 
 
 def wide_type(kind: TypeEngine[Any]) -> pa.DataType:
-    """The same where every integer has 64 bits."""
+    """As ``arrow_type``, with 64 bits for every integer."""
     found = arrow_type(kind)
     return pa.int64() if pa.types.is_integer(found) else found
 
 
 def mysql_type(kind: TypeEngine[Any]) -> pa.DataType:
-    """The same for MySQL and MariaDB, whose integers come in more kinds."""
+    """As ``arrow_type``, for MySQL and MariaDB, which have more integer types."""
     kind = stored_type(kind)
     if isinstance(kind, mysql.TINYINT) and kind.display_width == 1:
         return pa.bool_()
@@ -101,10 +101,10 @@ _EXACT: Final = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_EVEN)
 
 
 def array_of(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Make an array of a field's type.
+    """Make an array with a field's type.
 
     Raises:
-        ValueError: a value cannot be one of that type; the text names the column.
+        ValueError: a value does not fit that type; the message names the column.
     """
     kind = field.type
     if not pa.types.is_nested(kind):
@@ -121,10 +121,10 @@ def array_of(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def conformed(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Turn an array that a driver made into one of a field's type.
+    """Convert a driver's array to a field's type.
 
     Raises:
-        ValueError: a value cannot be one of that type; the text names the column.
+        ValueError: a value does not fit that type; the message names the column.
     """
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
@@ -187,7 +187,7 @@ def _truth(value: Any) -> bool:
 
 
 def _decimal(value: Any) -> decimal.Decimal:
-    # A float as it is written: the nearest binary fraction has digits that nobody stored.
+    # Use a float's shortest decimal form, because its exact value has digits that nobody stored.
     return decimal.Decimal(str(value))
 
 

@@ -1,1 +1,1 @@
-"""H2, and its driver."""
+"""H2 and its driver."""

@@ -1,4 +1,4 @@
-"""H2 in two forms of claim: SKIP LOCKED from 2.2.220 on, a bounded UPDATE before."""
+"""H2 with two ways to claim: SKIP LOCKED from 2.2.220 on, a bounded UPDATE before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from queue_over_sql.schema.queue_tables import QueueTables
 
 
 class JsonField(ColumnElement[Any]):
-    """A field of text that is parsed as JSON; with an empty path the whole."""
+    """A text field that is parsed as JSON; an empty path means the whole."""
 
     inherit_cache = False
 
@@ -119,12 +119,12 @@ class H2Dialect(QueueDialect):
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
-        """A row that is there or not: DDL commits here, so no lock of a transaction would last.
+        """A row is the lock, because DDL commits here and would release a transaction's lock.
 
-        That of a creator who died is passed over when it is old, or of another clock.
+        The row of a dead creator is ignored when it is old, or was written by another clock.
 
         Raises:
-            DatabaseUnavailable: others had it for too long.
+            DatabaseUnavailable: others held the lock for too long.
         """
         deadline = time.monotonic() + 2 * _CREATION_SECONDS
         while not self._took_creation_lock(connection):
@@ -139,7 +139,7 @@ class H2Dialect(QueueDialect):
         try:
             yield
         except BaseException:
-            # The error of a connection that broke is the one to tell.
+            # If the connection broke, its error is the one to raise.
             with contextlib.suppress(SQLAlchemyError):
                 _release(connection)
             raise
@@ -147,17 +147,17 @@ class H2Dialect(QueueDialect):
 
     @contextlib.contextmanager
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
-        """While others pause: H2 builds the table anew, and for a moment there is none.
+        """Pause all others, because H2 rebuilds the table, which is missing for a moment.
 
-        The server ends their pause, too, when this connection is lost.
+        The server also ends their pause if this connection is lost.
         """
         before = connection.exec_driver_sql("SELECT LOCK_TIMEOUT()").scalar_one()
         connection.exec_driver_sql(f"SET LOCK_TIMEOUT {_BRIEF_MILLISECONDS}").close()
-        # Who is no administrator has to do without.
+        # Only an administrator can do this.
         with contextlib.suppress(DBAPIError):
             connection.exec_driver_sql("SET EXCLUSIVE 1").close()
         try:
-            # Who has read the name of the table already gets to where it pauses.
+            # A session that has already resolved the table's name runs until it is paused.
             pause(connection, _UNTIL_THEY_PAUSE)
             yield
         finally:
@@ -172,14 +172,14 @@ class H2Dialect(QueueDialect):
         return int(others) if admin else None
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
-        """By a change that changes nothing: DROP TABLE has committed what was before it."""
+        """Make a change without effect first, because DROP TABLE commits what was before it."""
         preparer, column = connection.dialect.identifier_preparer, next(iter(table.c))
         change = f"ADD IF NOT EXISTS {preparer.format_column(column)} BIGINT"
         connection.exec_driver_sql(f"ALTER TABLE {preparer.format_table(table)} {change}").close()
 
     def _took_creation_lock(self, connection: Connection) -> bool:
         now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"
-        # In the future it is of before somebody set the clock back.
+        # A time in the future was written before the clock was set back.
         old = f"since < {now} - {_CREATION_SECONDS} OR since > {now} + 1"
         try:
             for statement in (
@@ -187,7 +187,7 @@ class H2Dialect(QueueDialect):
                 f"DELETE FROM {_CREATION} WHERE {old}",
                 f"INSERT INTO {_CREATION} VALUES (1, {now})",
                 "COMMIT",
-                # What follows is a transaction again, as far as DDL lets it be one.
+                # From here on there is a transaction again, as far as DDL allows.
                 "BEGIN",
             ):
                 connection.exec_driver_sql(statement).close()
@@ -213,16 +213,16 @@ class H2Dialect(QueueDialect):
         return " (H2 counts UTF-16 code units: characters beyond U+FFFF, such as emoji, have two)"
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """A comparison: H2 reads the whole table for IS NOT NULL."""
+        """A comparison, because H2 reads the whole table for IS NOT NULL."""
         return table.c.consumer_id > literal_column("''")
 
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
-        """By the field's JSON; numbers through their text, because 1 and 1.0 differ as JSON.
+        """Compare the field's JSON; numbers by their text, because 1 and 1.0 differ as JSON.
 
         Raises:
-            UnsupportedByEngine: H2 reaches into JSON from 2.2.220 on.
+            UnsupportedByEngine: H2 can search in JSON only from 2.2.220 on.
         """
         if not self.skip_locked:
             msg = "Searching by fields of the payload requires H2 2.2.220 or newer."
@@ -237,15 +237,15 @@ class H2Dialect(QueueDialect):
         else:
             wanted = cast(json.dumps(value, ensure_ascii=False), String)
             matches = field == JsonField(wanted, ())
-        # What is no JSON at all would be an error.
+        # Invalid JSON would raise an error.
         return case((column.op("IS")(literal_column("JSON")), matches), else_=false())
 
     def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
-        """All at once: H2 copies the whole table for each statement."""
+        """All in one statement, because H2 copies the whole table for each."""
         return [f"ALTER TABLE {table} ADD ({', '.join(specifications)})"]
 
     def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
-        """All at once, likewise."""
+        """All in one statement, as above."""
         return [f"ALTER TABLE {table} DROP COLUMN ({', '.join(names)})"]
 
     def now(self) -> ColumnElement[int]:
@@ -254,7 +254,7 @@ class H2Dialect(QueueDialect):
         return microseconds(f"CAST({seconds} * 1000000 AS BIGINT)")
 
     def database_identity(self, table: Table) -> str | None:
-        """The file; a database in memory goes by its name, which is its process's own."""
+        """The file; an in-memory database has a name that is unique in its process."""
         return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
@@ -265,18 +265,18 @@ class H2Dialect(QueueDialect):
         return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
 
     def claim_index_hint(self, base: str) -> str | None:
-        """Along the index no ORDER BY is needed, which would lock every matching row."""
+        """The index gives the order; an ORDER BY would lock every matching row."""
         return f"USE INDEX ({base}_claim_ix)"
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
-        """Lock and stamp, or stamp and read back on versions without SKIP LOCKED.
+        """Lock and stamp; on versions without SKIP LOCKED, stamp and read back.
 
-        Never through FINAL TABLE (UPDATE …): it delivers messages twice.
+        FINAL TABLE (UPDATE …) would deliver messages twice.
         """
         if self.skip_locked or request.where is not None:
-            # For a condition an index of the user's own would be followed, in another order.
+            # A condition could make H2 use an index of the user, in another order.
             return super().claim(connection, sql, request)
         values = request.stamp() | request.wanted()
         marked = sql.get(mark_first).run(connection, values)
@@ -291,7 +291,7 @@ def _release(connection: Connection) -> None:
 
 
 def mark_first(tables: QueueTables) -> Update:
-    """Stamp the first rows along the claim index; locked ones are waited for and checked again."""
+    """Stamp the first rows along the claim index; wait for locked rows and check them again."""
     return (
         update(tables.live)
         .where(claim.eligible(tables, None), claim.may_claim(tables))

@@ -1,4 +1,4 @@
-"""Columns of MySQL and MariaDB: read unbuffered, written by INSERT of many rows."""
+"""Columns of MySQL and MariaDB: read unbuffered, written by multi-row INSERTs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class MySQLColumns(RowColumns):
-    """Columns through unbuffered cursors, and INSERT of many rows."""
+    """Reads columns through unbuffered cursors, and writes them by multi-row INSERTs."""
 
     def read(
         self,
@@ -53,7 +53,8 @@ class MySQLColumns(RowColumns):
             try:
                 yield from _batches(chosen, statement, schema, batch_bytes)
             except BaseException:
-                # To go on with this connection, all that is left of the result had to be read.
+                # Before further use of this connection, the rest of the result would have to be
+                # read.
                 chosen.invalidate()
                 raise
 
@@ -64,7 +65,7 @@ class MySQLColumns(RowColumns):
         names: Sequence[str],
         batches: Iterable[RecordBatch],
     ) -> int:
-        """INSERT of many rows, without a step of Python for each."""
+        """Multi-row INSERTs, built without Python code per row."""
         session = _Session.of(connection)
         plain = all(isinstance(table.c[name].type, _PLAIN) for name in names)
         if connection.dialect.is_async or not plain or session.charset not in _UTF8:
@@ -103,7 +104,7 @@ def _batches(
 
 
 def _abandon(cursor: Any) -> None:
-    """Keep PyMySQL from waiting for the rest of a result, on a connection that will be broken."""
+    """Keep PyMySQL from reading the rest of a result on a connection that will be closed."""
     result: Any = getattr(cursor, "_result", None)
     if getattr(result, "unbuffered_active", False):
         result.unbuffered_active = False
@@ -128,7 +129,7 @@ def _fastest(connection: Connection) -> Iterator[Connection]:
 
 @functools.lru_cache(maxsize=64)
 def _mysqlclient(url: URL, pid: int) -> Engine | None:
-    """An engine of this process; None where mysqlclient is missing or the URL names it already."""
+    """An engine of this process; None if mysqlclient is missing or the URL already names it."""
     del pid  # a forked process must not use its parent's connections
     if url.get_driver_name() != "pymysql":
         return None
@@ -148,7 +149,7 @@ def _mysqlclient(url: URL, pid: int) -> Engine | None:
     )
 
 
-# Larger statements gain nothing, and the server keeps a copy of each.
+# Larger statements are no faster, and the server keeps a copy of each.
 _STATEMENT_BYTES: Final = 1_000_000
 _PLAIN: Final = (Integer, Float, Boolean, String, Text, LargeBinary, LONGTEXT, LONGBLOB)
 _UTF8: Final = ("utf8", "utf8mb3", "utf8mb4")
@@ -156,13 +157,13 @@ _UTF8: Final = ("utf8", "utf8mb3", "utf8mb4")
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    """What decides how literals are read."""
+    """The session settings that decide how literals are read."""
 
     charset: str
     escapes: bool
-    """A backslash means something."""
+    """Whether a backslash is an escape character."""
     packet: int
-    """How many bytes a statement may have."""
+    """The largest size of a statement in bytes."""
 
     @classmethod
     def of(cls, connection: Connection) -> _Session:
@@ -182,7 +183,7 @@ def _rows(batch: RecordBatch, session: _Session, most: int) -> Iterator[memoryvi
         while start < len(rows):
             end = int(np.searchsorted(offsets, offsets[start] + most, side="right")) - 1
             end = max(end, start + 1)
-            # The first byte is the comma that parts a row from the one before.
+            # The first byte is the comma that separates a row from the one before.
             yield data[int(offsets[start]) + 1 : int(offsets[end])]
             start = end
 

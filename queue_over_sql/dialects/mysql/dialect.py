@@ -55,16 +55,16 @@ _KINDS = {
     **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
 }
-# What JSON_TYPE calls numbers.
+# JSON_TYPE's names for numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
-# How long a creator of tables waits for another, and the lock that it waits for.
+# How long a creator of tables waits for another one's lock, and the lock's name.
 _CREATION_SECONDS = 60
 _CREATION_LOCK: Final = "queue_over_sql."
 _LOCK_NAME_LIMIT: Final = 64
 
 
 class JoinedRounds(Rounds):
-    """Rounds of MySQL and MariaDB: their statements join the table with the rows that are meant."""
+    """Rounds of MySQL and MariaDB, whose statements join the table with the chosen rows."""
 
     claims_apart = True
 
@@ -73,13 +73,13 @@ class JoinedRounds(Rounds):
         return sql.get(rounds.mark_picked).run(connection, request.values()).rowcount
 
     def remove(self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]) -> int:
-        """By a join with the ids: DELETE takes no hint."""
+        """Join with the ids, because DELETE accepts no hint."""
         return sql.get(rounds.remove_picked).run(connection, values).rowcount
 
     def unclaim(
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
     ) -> int:
-        """By a join likewise: the index of the hint changes under the statement."""
+        """Join with the ids, because the statement changes the hinted index."""
         return sql.get(rounds.unclaim_picked).run(connection, values).rowcount
 
 
@@ -101,13 +101,13 @@ class MySQLDialect(QueueDialect):
     index_if_not_exists = False
     aborts_on_error = False
     updates_from = True
-    # MariaDB gives out the numbers of such an INSERT under a lock of the whole table.
+    # MariaDB numbers the rows of such an INSERT under a lock of the whole table.
     stage_piece = 20_000
     checks_json = True
-    # MariaDB takes an unknown escape and a number that ends with its point for JSON.
+    # MariaDB accepts unknown escapes, and numbers that end with a point, as JSON.
     doubtful_json = r"\\[^\x22\\/bfnrtu]|[0-9]\.([^0-9]|$)"
     routines = "psm"
-    # It has SKIP LOCKED.
+    # The first version with SKIP LOCKED.
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
     too_old = "mysql {needed} or newer is required; this server is {found}."
     collation: ClassVar[str] = "utf8mb4_0900_bin"
@@ -131,19 +131,19 @@ class MySQLDialect(QueueDialect):
         self.id_step = int(step)
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
-        """Default collations take 'a', 'A' and 'a ' for one key."""
+        """An exact collation, because default ones treat 'a', 'A' and 'a ' as equal."""
         return String(length, collation=self.collation)
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
-        """LONGTEXT and LONGBLOB: the JSON type would reorder keys."""
+        """LONGTEXT and LONGBLOB, because the JSON type would reorder keys."""
         return LONGBLOB() if payload == "bytes" else LONGTEXT()
 
     def json_check(self, column: str) -> str | None:
-        """Other clients may not store what is no JSON."""
+        """Keep other clients from storing invalid JSON."""
         return f"json_valid({column})"
 
     def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Texts as bytes, because collations fold case."""
+        """Compare texts as bytes, because collations fold case."""
         if isinstance(column.type, String):
             column, other = cast(column, LargeBinary), cast(other, LargeBinary)
         return column.is_distinct_from(other)
@@ -151,11 +151,11 @@ class MySQLDialect(QueueDialect):
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
-        """By ``JSON_TYPE`` and the unquoted text; as bytes, because collations fold case."""
+        """Compare ``JSON_TYPE`` and the unquoted text, as bytes, because collations fold case."""
         field: ColumnElement[Any] = func.json_extract(column, path_text(path))
         for index, step in enumerate(path):
             if isinstance(step, int):
-                # A value counts as a list of itself for [0].
+                # MySQL treats a value as a list of itself for [0].
                 whole_list = func.json_extract(column, path_text(path[:index]))
                 field = case((func.json_type(whole_list) == "ARRAY", field))
         kind, found = func.json_type(field), func.json_unquote(field)
@@ -166,8 +166,8 @@ class MySQLDialect(QueueDialect):
         if isinstance(value, str):
             same = cast(found, LargeBinary) == cast(literal(value, Text()), LargeBinary)
             return case((kind == "STRING", same), else_=false())
-        # Text, where it can be: a number beyond 2⁵³ is not exact as a double.
-        # MariaDB calls 1e-7 an INTEGER, so the text tells them apart.
+        # Compare text if possible, because a number above 2⁵³ is not exact as a double.
+        # MariaDB calls 1e-7 an INTEGER; its text tells it apart.
         number, fraction = kind.in_((*_INTEGERS, *_DECIMALS)), found.regexp_match("[.eE]")
         decimal = and_(number, fraction, found + literal_column("0.0e0") == float(value))
         if value != int(value):
@@ -175,17 +175,17 @@ class MySQLDialect(QueueDialect):
         return or_(and_(number, found == str(int(value))), decimal)
 
     def now(self) -> ColumnElement[int]:
-        """From UTC: a local time is ambiguous in the autumn hour."""
+        """From UTC, because a local time is ambiguous when clocks are set back."""
         return microseconds("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
     def database_identity(self, table: Table) -> str | None:
-        """The database of one server, by its host, port and data."""
-        # With a schema the tables are named in full, wherever a session stands.
+        """The database of one server, identified by host, port and data directory."""
+        # With a schema, tables are named in full, whatever the session's default is.
         where = "''" if table.schema else "DATABASE()"
         return f"SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, {where})"
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
-        """READ COMMITTED: no gap locks between claims and publishers."""
+        """READ COMMITTED avoids gap locks between claims and publishers."""
         connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def begin(self, connection: Connection) -> None:
@@ -193,13 +193,13 @@ class MySQLDialect(QueueDialect):
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
-        """DDL commits by itself here, so a named lock orders the creators.
+        """A named lock orders the creators, because DDL commits by itself here.
 
         Raises:
-            DatabaseUnavailable: another creator had the lock for too long.
+            DatabaseUnavailable: another creator held the lock for too long.
         """
-        # A transaction that looked at a table keeps others from altering it until it ends. Who
-        # waited for the lock like that would wait for its holder, and the holder for him (3058).
+        # Commit first. A transaction that read a table blocks its ALTER. If it waited for the named
+        # lock, the holder's ALTER could wait for it in turn (3058).
         self.commit(connection)
         name = _creation_lock_name(schema or connection.scalar(select(func.database())))
         if connection.scalar(select(func.get_lock(name, _CREATION_SECONDS))) != 1:
@@ -211,14 +211,14 @@ class MySQLDialect(QueueDialect):
             raise DatabaseUnavailable(msg)
         before = run_text(connection, "SELECT @@SESSION.lock_wait_timeout").scalar_one()
         try:
-            # The server's own is a year.
+            # The server's default is a year.
             run_text(connection, f"SET SESSION lock_wait_timeout = {self.lock_seconds}")
             self.begin(connection)
             yield
-            # The next creator has to see it all.
+            # The next creator must see all of it.
             self.commit(connection)
         except BaseException:
-            # The lock of a connection that broke is free, and its error is the one to tell.
+            # A broken connection has released the lock, and its error is the one to raise.
             with contextlib.suppress(SQLAlchemyError):
                 self.rollback(connection)
                 _release(connection, name, before)
@@ -227,26 +227,26 @@ class MySQLDialect(QueueDialect):
 
     @contextlib.contextmanager
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
-        """A second is the least; ``creating`` puts it back."""
+        """One second is the minimum; ``creating`` restores the setting."""
         run_text(connection, "SET SESSION lock_wait_timeout = 1")
         yield
 
     def add_column_in_use(self, table: str, specification: str) -> list[str]:
-        """At once, or by building the table anew beside those who write; never by locking them out.
+        """Instantly, or by a rebuild beside writers, but never under a lock that blocks them.
 
-        A table of MySQL takes 64 changes of the first sort.
+        A MySQL table allows 64 instant changes.
         """
         alter = f"ALTER TABLE {table} ADD COLUMN {specification}"
         return [f"{alter}, ALGORITHM=INSTANT", f"{alter}, ALGORITHM=INPLACE, LOCK=NONE"]
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
-        """By a change that changes nothing: DROP TABLE has committed what was before it."""
+        """Make a change without effect first, because DROP TABLE commits what was before it."""
         connection.execute(DropTableComment(table))
         # It has ended the transaction.
         self.begin(connection)
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
-        """Neither NaN nor an infinity."""
+        """Columns hold neither NaN nor infinities."""
         return math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
@@ -256,24 +256,24 @@ class MySQLDialect(QueueDialect):
         return self.value_hints.get(_code(error), "")
 
     def claim_range_hint(self, base: str) -> str | None:
-        """MariaDB prefers a ``ref`` of the level to a range of instants that holds most of it.
+        """Without it MariaDB prefers a ``ref`` of the level to a range with most of its rows.
 
-        So it would walk all that was finished, which stays in the index while anybody has an old
-        read view: 29 ms a claim after 30,000 messages instead of 3.5.
+        Then it would read all finished messages, which stay in the index while any old read view
+        exists: 29 ms per claim after 30,000 messages, instead of 3.5.
         """
         return f"FORCE INDEX ({base}_claim_ix)"
 
     def archive_index_hint(self, base: str) -> str | None:
-        """MySQL reads the index from its beginning where it takes all of it for what is to go."""
+        """Without it MySQL may read the index from its beginning, if it expects to prune all."""
         return f"FORCE INDEX ({base}_archive_ix)"
 
     def rounds_index_hint(self, base: str) -> str | None:
-        """By the consumer: a scan of the table would wait for rows that others have locked."""
+        """By the consumer, because a table scan would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"
 
 
 def _creation_lock_name(database: str | None) -> str:
-    """One for each database: such locks are the whole server's."""
+    """One name per database, because such locks belong to the whole server."""
     name = (database or "").lower()
     room = _LOCK_NAME_LIMIT - len(_CREATION_LOCK)
     return _CREATION_LOCK + (

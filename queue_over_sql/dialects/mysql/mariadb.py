@@ -37,8 +37,8 @@ class MariaDBDialect(MySQLDialect):
         """As MySQL.
 
         Raises:
-            UnsupportedByEngine: a key begins with ``-``: MariaDB finds nothing under such a key,
-                however it is quoted.
+            UnsupportedByEngine: a key begins with ``-``, which MariaDB cannot find even if it is
+                quoted.
         """
         for step in path:
             if isinstance(step, str) and step.startswith("-"):
@@ -47,18 +47,18 @@ class MariaDBDialect(MySQLDialect):
         return super().payload_equals(column, path, value)
 
     def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """No consumer, or one whose name is less than nothing, which is none.
+        """No consumer, or one with a name below the empty one, which does not exist.
 
-        The index may be forced, but not the range: where all that waits lies above the mark,
-        a ``ref`` of the level seems as good, and wins. It needs an equality, and this is none.
-        MySQL takes the longer range by itself, and would make this one from the mark to the end
-        of all that nobody holds: with other levels, and with what is due later.
+        An index can be forced, but not a range. If all waiting messages lie above the watermark,
+        the optimizer prefers a ``ref`` of the level. That needs an equality, which this condition
+        avoids. MySQL uses the range anyway, and this condition would make its range longer: all
+        unclaimed messages of other levels, and those due later.
         """
         return or_(consumer_id.is_(None), consumer_id < "")
 
     @contextlib.contextmanager
     def trusting_rows(self, connection: Connection, table: Table) -> Iterator[None]:
-        """``check_constraint_checks``: JSON that is long takes as long to check as to store."""
+        """``check_constraint_checks``: checking long JSON takes as long as storing it."""
         ours = {str(c.name) for c in table.constraints if isinstance(c, CheckConstraint)}
         asked = {"schema": table.schema, "name": table.name}
         found = set(connection.scalars(_CHECKS, asked)) if ours else set()
@@ -70,7 +70,7 @@ class MariaDBDialect(MySQLDialect):
         try:
             yield
         finally:
-            # A connection that is lost takes its settings along.
+            # A lost connection has no settings to restore.
             with contextlib.suppress(SQLAlchemyError):
                 again = f"SET SESSION check_constraint_checks = {int(before)}"
                 connection.exec_driver_sql(again).close()

@@ -67,7 +67,7 @@ from queue_over_sql.message import Outcome
 from queue_over_sql.schema.queue_tables import QueueTables
 
 _log = logging.getLogger(__name__)
-# Connections of ADBC are kept for so long: a new one reads the server's catalogue of types first.
+# How long ADBC connections are kept, because a new one first reads the server's types.
 _KEPT_SECONDS: Final = 60
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER: Final = b"\xff\xff"
@@ -75,8 +75,8 @@ _WIDEST_SINGLE: Final = 24
 
 
 def wire_type(kind: TypeEngine[Any]) -> str | None:
-    """How a column's values are laid out: a NumPy type, or "" for bytes; None if unknown here."""
-    # From the special to the general: a BigInteger is an Integer as well.
+    """The layout of a column's values: a NumPy type, or "" for bytes; None if unknown."""
+    # From special to general, since a BigInteger is also an Integer.
     known = ((SmallInteger, ">i2"), (BigInteger, ">i8"), (Integer, ">i4"), (Boolean, ">u1"))
     for family, layout in known:
         if isinstance(kind, family):
@@ -88,7 +88,7 @@ def wire_type(kind: TypeEngine[Any]) -> str | None:
 
 
 def encoded(batch: RecordBatch, layouts: Mapping[str, str]) -> Iterator[memoryview]:
-    """The rows of a batch: the columns of ``layouts``, in this order, with their ``wire_type``."""
+    """The rows of a batch in binary form: the columns of ``layouts``, in this order."""
     for part in bounded(batch.select(list(layouts))):
         if part.num_rows:
             yield _joined(_pieces(part, list(layouts.values())))
@@ -102,7 +102,7 @@ def _joined(pieces: Sequence[Array]) -> memoryview:
 
 
 class _Record:
-    """The bytes of fixed width that follow each other in every row."""
+    """Consecutive bytes of fixed width in every row."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -112,7 +112,7 @@ class _Record:
         self._fields.append((layout, values))
 
     def take(self) -> list[Array]:
-        """What was added, as one array of bytes, or nothing."""
+        """Return the added bytes as one array, or nothing."""
         if not self._fields:
             return []
         kind = np.dtype([(f"f{index}", layout) for index, (layout, _) in enumerate(self._fields)])
@@ -153,7 +153,7 @@ def _zero(column: Array) -> Any:
 
 def _bytes_of(value: Array, column: Array) -> Array:
     if value is not column:
-        # Numbers lost their NULLs on the way through NumPy.
+        # The conversion to NumPy lost the NULLs of numbers.
         return pc.if_else(column.is_valid(), value, pa.scalar(None, pa.binary()))
     return value.cast(pa.binary())
 
@@ -173,14 +173,14 @@ _SIZE_HINT: Final = "adbc.postgresql.batch_size_hint_bytes"
 
 
 class PostgreSQLColumns(RowColumns):
-    """Columns through ADBC, binary cursors and COPY."""
+    """Reads columns through ADBC or binary cursors, and writes them by COPY."""
 
     def read_column(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """As text, unless both ways of reading return the same for it."""
+        """As text, unless both ways of reading return the same values."""
         return column if is_plain(column.type) else cast(column, Text)
 
     def read_content(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """As it is: both ways return JSON as its text, and a cast is dear to the server."""
+        """Unchanged: both ways return JSON as text, and a cast is slow on the server."""
         return column
 
     def read(
@@ -190,7 +190,7 @@ class PostgreSQLColumns(RowColumns):
         schema: pa.Schema,
         batch_bytes: int,
     ) -> Generator[pa.RecordBatch]:
-        """Whole columns through ADBC where it is installed, else through a binary cursor."""
+        """Read through ADBC if it is installed, else through a binary cursor."""
         if connection.dialect.driver != "psycopg":
             yield from super().read(connection, statement, schema, batch_bytes)
             return
@@ -207,7 +207,7 @@ class PostgreSQLColumns(RowColumns):
         names: Sequence[str],
         batches: Iterable[RecordBatch],
     ) -> int:
-        """COPY: binary where all types are plain, as text where not."""
+        """Write by COPY: binary if all types are plain, else as text."""
         if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
             return super().write(connection, table, names, batches)
         found = {name: wire_type(table.c[name].type) for name in names}
@@ -215,7 +215,7 @@ class PostgreSQLColumns(RowColumns):
         with driver_errors(connection, "COPY"):
             if len(layouts) < len(found):
                 return _copy_text(connection, table, names, batches)
-            # Numbers first: what has the same width in all rows is laid out in one step.
+            # Numbers first, because columns of fixed width are laid out in one step.
             ordered = sorted(names, key=lambda name: not layouts[name])
             return _copy_binary(
                 connection, table, {name: layouts[name] for name in ordered}, batches
@@ -224,12 +224,12 @@ class PostgreSQLColumns(RowColumns):
     def take(
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any], *, keep: bool
     ) -> pa.RecordBatch | None:
-        """Pick, remove and archive in one statement; None where CSV does not keep the types."""
+        """Pick, remove and archive in one statement; None if CSV would change the types."""
         schema = schema_of(sql.subject)
         if connection.dialect.driver != "psycopg" or not all(map(_kept_by_csv, schema.types)):
             return None
         if not connection.in_transaction():
-            # COPY goes past SQLAlchemy, which must know all the same that there is one.
+            # COPY bypasses SQLAlchemy, which must still know of the transaction.
             connection.begin()
         text, parameters = sql.get(take_at_once, keep).bound(
             {**values, **(_ARCHIVED if keep else {})}
@@ -247,7 +247,7 @@ class PostgreSQLColumns(RowColumns):
 
 @contextlib.contextmanager
 def _adbc_link(connection: Connection) -> Iterator[Any]:
-    """A connection of ADBC to the database of another; None where there can be none.
+    """An ADBC connection to the same database; None if that is impossible.
 
     Its transaction begins with its first statement, and is rolled back at the end.
     """
@@ -266,12 +266,12 @@ def _adbc_link(connection: Connection) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _adbc_errors(connection: Connection) -> Iterator[None]:
-    """SQLAlchemy's errors around those of ADBC."""
+    """Raise SQLAlchemy's errors for ADBC's."""
     adbc_error = importlib.import_module("adbc_driver_manager").Error
     try:
         yield
     except adbc_error as error:
-        # What has no code of the server's is of the way to it.
+        # Errors without a server code are connection errors.
         lost = not getattr(error, "sqlstate", None)
         raise translated("COPY", error, adbc_error, connection.dialect, lost=lost) from error
 
@@ -290,7 +290,7 @@ def _link(connection: Connection) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _pool(driver: Any, conninfo: str, pid: int) -> QueuePool:
-    """Of this process: a forked one must not use its parent's connections, nor close them."""
+    """The pool of this process; a forked child must not touch its parent's connections."""
     pool = QueuePool(
         lambda: driver.connect(conninfo), pool_size=8, max_overflow=-1, recycle=_KEPT_SECONDS
     )
@@ -316,7 +316,7 @@ def _by_copy(
     batch_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     plain, values = _with_settings(connection, statement)
-    # The other driver's dialect, because psycopg's would double each percent sign.
+    # Another driver's dialect, because psycopg's would double each percent sign.
     text = str(plain.compile(dialect=asyncpg.dialect()))  # type: ignore[no-untyped-call]
     with _adbc_errors(connection):
         if values:
@@ -342,7 +342,7 @@ def _json_as_text() -> type[Any]:
 def _with_settings(
     connection: Connection, statement: Select[Any]
 ) -> tuple[Select[Any], dict[str, str]]:
-    """The statement without parameters, and the settings that it looks their values up in."""
+    """The statement without parameters, and the settings from which it reads their values."""
     values: dict[str, str] = {}
 
     def looked_up(bind: BindParameter[Any], value: Any) -> ColumnElement[Any]:
@@ -431,10 +431,10 @@ _ARCHIVED: Final = {"p_outcome": Outcome.DONE, "p_error": None, "p_attempted": N
 
 
 def take_at_once(tables: QueueTables, keep: bool) -> ReturningDelete[Any] | Select[Any]:
-    """Pick, lock and remove; with ``keep`` write to the archive as well.
+    """Pick, lock and remove; with ``keep`` also write to the archive.
 
-    By ``ctid``, because the planner would join the ids by a scan of the whole table. A row that
-    was changed while it was being locked is then not found: it stays, for the next one.
+    It joins by ``ctid``, because for ids the planner would scan the whole table. A row that changed
+    while it was being locked is not found, and stays in the queue for the next take.
     """
     live = tables.live
     chosen = select(_picked(tables).c.place).scalar_subquery()
@@ -466,7 +466,7 @@ def _columns(tables: QueueTables, source: Table | CTE) -> list[Any]:
     special = {
         "payload": read(source.c.payload),
         "headers": read(source.c.headers),
-        # Which delivery this is; a roll-back uncounts it.
+        # The number of this delivery; a rollback undoes it.
         "attempt_count": source.c.attempt_count + 1,
     }
     facts = [special.get(column, source.c[column]).label(name) for name, column, _ in FACTS]
@@ -490,7 +490,7 @@ def _read(content: bytes, schema: pa.Schema) -> pa.RecordBatch:
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(
             column_types={field.name: stored.get(field.type, field.type) for field in schema},
-            # An empty text is quoted, NULL is bare.
+            # CSV quotes an empty text, but not NULL.
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,

@@ -1,4 +1,4 @@
-"""PostgreSQL: one statement per claim, per exchange and per move to the archive."""
+"""PostgreSQL: one statement for each claim, exchange and move to the archive."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.arrow.rows import RowColumns
 
 
-# Any number that other programs are unlikely to lock: the letters of "queue".
+# A number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
-# How long all others may wait for a table behind an ALTER that waits.
+# How long all others may wait behind a waiting ALTER.
 _BRIEF_MILLISECONDS: Final = 100
-# What is off makes a plan that needs it look so dear that the server would compile it, for 0.1 s.
+# A disabled plan looks so expensive that the server would compile it, which takes 0.1 s.
 _BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off; SET jit = off"
 _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
-# Half of a pair, in JSON: a first one that no second follows, or a second one without the first.
+# A lone surrogate in JSON: a high one without a low one after it, or a low one alone.
 _FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
@@ -88,7 +88,7 @@ _FLOAT8, _NUMERIC = 701, 1700
 
 
 class ArchivedAtOnce(RoundsAtOnce):
-    """Rounds of PostgreSQL: one statement each."""
+    """Rounds of PostgreSQL, archived in one statement."""
 
     claims_apart = True
 
@@ -107,7 +107,7 @@ class PostgreSQLDialect(AtOnceDialect):
     skip_locked = True
     checks_json = True
     nul_in_text = False
-    # information_schema shows what the login has a right to.
+    # information_schema only shows what the login has rights to.
     columns_query = """
         SELECT t.relname, a.attname
         FROM pg_catalog.pg_class t
@@ -121,7 +121,7 @@ class PostgreSQLDialect(AtOnceDialect):
     rows_at_once = 4096
     loads_as_it_comes = True
     routines = "plpgsql"
-    # It has MATERIALIZED.
+    # The first version with MATERIALIZED.
     oldest_version: ClassVar = (12,)
     too_old = "PostgreSQL {needed} or newer is required; this server is {found}."
     replaces_routines = True
@@ -129,7 +129,7 @@ class PostgreSQLDialect(AtOnceDialect):
         "prefixes": ["UNLOGGED"],
         "postgresql_with": {"autovacuum_enabled": False},
     }
-    # A queue's table lives from being vacuumed often: its dead rows are what claims wade through.
+    # Frequent vacuums, because claims must read over the dead rows.
     live_table_options: ClassVar[Mapping[str, Any]] = {
         "postgresql_with": {
             "autovacuum_vacuum_scale_factor": 0.01,
@@ -175,15 +175,15 @@ class PostgreSQLDialect(AtOnceDialect):
         return copy_rows(connection, sql, rows)
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
-        """``json``, not ``jsonb``: jsonb halved the publish rate and reorders keys."""
+        """``json``, because ``jsonb`` halved the publish rate and reorders keys."""
         return JsonText() if payload == "json" else super().payload_type(payload)
 
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Read JSON as its text, so that it is decoded in one place and as it was written."""
+        """Read JSON as its text, unchanged, so that all decoding is in one place."""
         return cast(column, Text) if isinstance(column.type, JsonText) else column
 
     def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
-        """JSON by its text: the type has no equality."""
+        """Compare JSON by its text, because the type has no equality."""
         if isinstance(column.type, JsonText | JSON):
             column, other = cast(column, Text), cast(other, Text)
         return column.is_distinct_from(other)
@@ -191,7 +191,7 @@ class PostgreSQLDialect(AtOnceDialect):
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
-        """By ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
+        """Compare ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
         field: ColumnElement[Any] = _readable(column)
         for step in path:
             kind = Integer() if isinstance(step, int) else Text()
@@ -204,11 +204,11 @@ class PostgreSQLDialect(AtOnceDialect):
         if isinstance(value, str):
             return and_(kind_of == "string", found == value.replace("\0", NUL))
         number = cast(found, Numeric) == cast(repr(value), Numeric)
-        # CASE, because AND may look at its right side first and cast what is no number.
+        # CASE, because AND may evaluate its right side first and cast what is not a number.
         return case((kind_of == "number", number), else_=false())
 
     def result_code(self, kind: TypeEngine[Any]) -> Any:
-        """SQLAlchemy asks whether a number comes as ``float8`` or as ``numeric``."""
+        """SQLAlchemy must know whether a number is ``float8`` or ``numeric``."""
         while isinstance(kind, TypeDecorator | ARRAY):
             kind = kind.item_type if isinstance(kind, ARRAY) else kind.impl_instance
         if isinstance(kind, Float):
@@ -216,11 +216,11 @@ class PostgreSQLDialect(AtOnceDialect):
         return _NUMERIC if isinstance(kind, Numeric) else None
 
     def now(self) -> ColumnElement[int]:
-        """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
+        """The statement's start: stable, so an index scan can use it; new in each statement."""
         return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
 
     def database_identity(self, table: Table) -> str | None:
-        """The database of one server, which started at one microsecond, and the table in it."""
+        """The database, the server's start time in microseconds, and the table."""
         preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         name = preparer.format_table(table).replace("'", "''")
         return (
@@ -229,12 +229,12 @@ class PostgreSQLDialect(AtOnceDialect):
         )
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
-        """Only plans by an index and in its order, for the server keeps those it has prepared.
+        """Allow only plans along an index, because the server keeps prepared plans.
 
-        One that it made for a nearly empty queue reads and sorts the whole table, until the next
-        ANALYZE: after a burst of 200,000 messages a claim took 110 ms instead of 0.4. To have each
-        run planned anew (``plan_cache_mode``) would take half of the rate of single messages.
-        Behind a pooler that shares sessions nothing is set: the next client would find it.
+        A plan from when the queue was nearly empty reads and sorts the whole table until the next
+        ANALYZE: after a burst of 200,000 messages a claim took 110 ms instead of 0.4. Planning each
+        run (``plan_cache_mode``) would halve the rate of single messages. Behind a pooler that
+        shares sessions nothing is set, because the next client would get the settings.
         """
         if self._plans_by_index(connection):
             run_text(connection, _BY_INDEX)
@@ -242,7 +242,7 @@ class PostgreSQLDialect(AtOnceDialect):
             read_all_times(driver_connection(connection))
 
     def restore_session(self, connection: Connection) -> None:
-        """Let others' statements be planned, and their times be read, as usual."""
+        """Restore the planning and the reading of times for other users."""
         if connection.dialect.driver == "psycopg":
             read_times_as_usual(driver_connection(connection))
         if self._plans_by_index(connection):
@@ -257,7 +257,7 @@ class PostgreSQLDialect(AtOnceDialect):
         try:
             yield
         finally:
-            # In a transaction that has failed nothing can be set; its end undoes what was.
+            # A failed transaction accepts no settings; its end undoes them.
             with contextlib.suppress(SQLAlchemyError):
                 run_text(connection, _BY_INDEX)
 
@@ -266,19 +266,19 @@ class PostgreSQLDialect(AtOnceDialect):
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
-        """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
+        """CREATE … IF NOT EXISTS can fail in a race; the commit releases the lock."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         yield
 
     @contextlib.contextmanager
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
-        """Whoever asks for the table after an ALTER that waits, waits for it."""
+        """Wait briefly, because all later users of the table wait behind a waiting ALTER."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_BRIEF_MILLISECONDS}ms'")
         yield
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """By SQLSTATE; a server that shuts down counts as a lost connection."""
+        """By SQLSTATE; a server that is shutting down counts as a lost connection."""
         state = sqlstate_of(error)
         if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
             return ErrorKind.DISCONNECT
@@ -292,8 +292,8 @@ class PostgreSQLDialect(AtOnceDialect):
     ) -> ColumnElement[bool]:
         """By an array of ids, so that the primary key is probed for each.
 
-        For a join the planner may read the primary key from its beginning: of many rows, or where
-        an ANALYZE found the queue empty, over all dead entries that a held transaction keeps.
+        For a join the planner may read the primary key from its beginning, over all dead entries
+        that an open transaction keeps: with many rows, or after an ANALYZE of an empty queue.
         """
         picked = _picked(tables, where, *conditions)
         return tables.live.c.id == any_(func.array(select(picked.c.id).scalar_subquery()))
@@ -331,7 +331,7 @@ class PostgreSQLDialect(AtOnceDialect):
 
 
 def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """JSON without the escapes that a server stores and then fails at, whatever is looked up."""
+    """JSON without the escapes that a server stores but then fails to read."""
     text = cast(column, Text)
     readable = func.regexp_replace(without_nul(text), _LONE_SURROGATE, LONE, "g")
     return case((func.strpos(text, "\\u") > 0, cast(readable, JSON)), else_=cast(column, JSON))
@@ -373,10 +373,10 @@ def archive_at_once(tables: QueueTables, size: int) -> Insert:
 def exchange_at_once(
     tables: QueueTables, size: int, keep: bool, where: Where | None
 ) -> Select[Any]:
-    """Ack ``size`` messages of one claim and claim the next, if none of the first was lost.
+    """Ack ``size`` messages of one claim, and claim the next ones if no claim was lost.
 
-    Each row has how many were acked, their ids where some were lost, then a claimed message;
-    there is one row, with an empty message, where nothing was claimed.
+    Each row has the number of acked messages, their ids if some were lost, and a claimed message.
+    If nothing was claimed, there is one row with an empty message.
     """
     live = tables.live
     if keep and not tables.ends_in_place:

@@ -1,7 +1,7 @@
 """PostgreSQL's ways to insert many messages: one JSON array in one statement, and COPY.
 
-An INSERT with a parameter for each value costs this driver several times what the server needs
-for the row. A JSON array is one parameter, which the server takes apart as fast as it stores.
+An INSERT with a parameter for each value costs the driver several times what the server needs for
+the row. A JSON array is one parameter, which the server splits as fast as it stores rows.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _NUMBERS: Final = frozenset(
     {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at"}
 )
 _TEXTS: Final = frozenset({"message_key", "kind", "headers"})
-# What PostgreSQL refuses to take out of an array, though it stores it.
+# What PostgreSQL can store but not extract from an array.
 _NUL: Final = "\\u0000"
 
 
 class JsonText(UserDefinedType[str]):
-    """A ``json`` column written and read as text that was encoded before, in one place for all."""
+    """A ``json`` column, written and read as text that was already encoded."""
 
     cache_ok = True
 
@@ -59,7 +59,7 @@ class JsonText(UserDefinedType[str]):
 
 
 class _Encoded(ColumnElement[str]):
-    """A parameter that is JSON already."""
+    """A parameter that is already JSON."""
 
     inherit_cache = True
 
@@ -73,14 +73,14 @@ def _parameter(element: _Encoded, compiler: SQLCompiler, **options: Any) -> str:
     parameter = compiler.process(element.parameter, **options)
     if compiler.dialect.driver != "asyncpg":
         return parameter
-    # Its users may have let a connection of theirs encode what goes to a parameter of this type.
+    # The user's connection may encode parameters of this type.
     return f"CAST(CAST({parameter} AS TEXT) AS JSON)"
 
 
 def publish_rows(
     connection: Connection, sql: StatementCache, rows: NewRows
 ) -> Sequence[Sequence[Any]] | None:
-    """Insert the elements of a JSON array; None where they do not fit into one."""
+    """Insert the elements of a JSON array; None if an array cannot hold them."""
     differing = tuple(rows.differing)
     if not _fits(sql.subject, rows):
         return None
@@ -91,7 +91,7 @@ def publish_rows(
 
 
 def copy_rows(connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-    """Insert rows by COPY; False on other drivers than psycopg, which alone offers it this way."""
+    """Insert rows by COPY; False for drivers other than psycopg."""
     if connection.dialect.driver != "psycopg":
         return False
     tables: QueueTables = sql.subject
@@ -120,9 +120,9 @@ def copy_statement(connection: Connection, table: Table, names: Sequence[str]) -
 
 
 def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
-    """Insert the elements of an array: each is a payload, or an array of what differs.
+    """Insert the elements of an array: each is a payload, or an array of the differing values.
 
-    A payload is stored as it stands in the array, so it comes back as it was written.
+    A payload is stored exactly as it is written in the array.
     """
     array = cast(bindparam("p_rows", None, type_=Text()), JSON)
     element: ColumnElement[Any] = func.json_array_elements(array).column_valued("element")
@@ -135,7 +135,7 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
             given[name] = element
         else:
             given[name] = _field(tables, element, name, differing.index(name))
-    # The types are said, because a value in a SELECT does not know where it goes.
+    # With types, because a value in a SELECT does not know its target column.
     chosen = [cast(value, live.c[name].type) for name, value in given.items()]
     statement = tables.dialect.insert(live).from_select(
         list(given), select(*chosen), include_defaults=False

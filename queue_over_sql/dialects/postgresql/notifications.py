@@ -1,7 +1,7 @@
 """PostgreSQL: LISTEN and NOTIFY, through psycopg.
 
-NOTIFY takes a lock at commit that lets one committer through at a time, so a publish of ours sends
-its own only after it has committed, by itself, and not for each message: see ``database.notify``.
+NOTIFY takes a lock at commit, so that only one transaction commits at a time. So a publish sends
+its NOTIFY separately, after its commit, and not for each message; see ``database.notify``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Listening(Watch):
         self._selector.register(self._ours, selectors.EVENT_READ)
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
-        # What came with the answer to LISTEN itself is read by the first look.
+        # Reads what came together with the answer to LISTEN.
         self._selector.select(seconds)
         with driver_errors(self._connection, "LISTEN"):
             found = more = list(self._driver.notifies(timeout=0))
@@ -79,7 +79,7 @@ class ListeningOnLoop(Watch):
 
 
 class ListenNotify(Notifications):
-    """PostgreSQL's way to hear of other processes."""
+    """PostgreSQL's notifications between processes."""
 
     hears_others = True
     tells_others = True
@@ -88,7 +88,7 @@ class ListenNotify(Notifications):
         self._pooler = pooler
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
-        """Listen, where the driver is psycopg and no pooler shares the session with others."""
+        """Listen, if the driver is psycopg and no pooler shares the session."""
         if connection.dialect.driver != "psycopg" or self._pooler.shares_sessions:
             return None
         run_text(connection, f"LISTEN {CHANNEL}").close()
@@ -99,10 +99,10 @@ class ListenNotify(Notifications):
 
 
 def notify(tables: QueueTables) -> Select[Any]:
-    """Tell listeners that a queue may have got messages."""
+    """Notify listeners that a queue may have got messages."""
     return select(func.pg_notify(literal(CHANNEL), literal(tables.live.fullname)))
 
 
 def _any(notifications: Any, wanted: Callable[[str], bool]) -> bool:
-    # All are taken, so that the next wait does not begin with old ones.
+    # Read all of them, so that the next wait does not begin with old ones.
     return True in {wanted(one.payload) for one in notifications}

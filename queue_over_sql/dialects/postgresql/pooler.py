@@ -1,12 +1,12 @@
-"""PostgreSQL behind a pooler, such as PgBouncer, which lends its sessions of the server out.
+"""PostgreSQL behind a pooler, such as PgBouncer, which lends out server sessions.
 
-In transaction mode each transaction may run in another session, and the next client gets what was
-set in it. So nothing of a session may be used there: no SET, no LISTEN, and no prepared statements
-but where the pooler follows them. Where it does not, psycopg's names of them meet those of other
-clients, and a statement of somebody else may run.
+In transaction mode each transaction may run in another session, and the next client gets the
+settings of this one. So sessions must not be used: no SET, no LISTEN, and no prepared statements
+unless the pooler tracks them. Otherwise psycopg's names collide with those of other clients, and
+another client's statement may run.
 
-A pooler gives its clients a process id that is none of the server's. In which mode it runs it does
-not say: two connections are asked in turn whether each keeps its session.
+A pooler gives its clients process ids that differ from the server's. It does not tell its mode, so
+two connections are asked in turn whether each keeps its session.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from queue_over_sql.errors import UnsupportedByEngine
 
 _log = logging.getLogger(__name__)
 
-# psycopg's own, so not asked for.
+# psycopg's own default, which the user did not choose.
 _DEFAULT_THRESHOLD: Final = 5
-# How long a connection beside may wait for an answer, where a pooler has no session left for it.
+# How long a second connection may wait for an answer, if the pooler has no free session.
 _PATIENCE_SECONDS: Final = 2.0
 _SESSION: Final = "SELECT pg_backend_pid()"
 _NAME: Final = "queue_over_sql_probe"
 _NAMED: Final = f"SELECT count(*) FROM pg_prepared_statements WHERE name = '{_NAME}'"
-# A prepared statement that is there already, and one that is not.
+# A prepared statement that already exists, and one that does not.
 _NOT_OURS: Final = frozenset({"42P05", "26000"})
 _HOW: Final = (
     'set prepare_threshold=None (create_engine(url, connect_args={"prepare_threshold": None}), or '
@@ -42,17 +42,17 @@ _HOW: Final = (
 
 
 class Pooler:
-    """What is known of a pooler between this service and the server."""
+    """A pooler between this service and the server."""
 
     shares_sessions = False
-    """Whether each transaction may run in another session, which others have used."""
+    """Whether each transaction may run in another session, which others also use."""
     _follows_statements = True
 
     def notice(self, connection: Connection) -> None:
-        """Find out whether there is one, and prepare nothing on this engine if it shares sessions.
+        """Find out whether there is one; prepare nothing on this engine if it shares sessions.
 
         Raises:
-            UnsupportedByEngine: prepared statements are asked for, and it does not follow them.
+            UnsupportedByEngine: prepared statements were requested, and it does not track them.
         """
         if not _is_pooled(connection) or not _shares_sessions(connection):
             return
@@ -69,10 +69,10 @@ class Pooler:
             raise UnsupportedByEngine(_why_not(threshold))
 
     def check(self, connection: Connection) -> None:
-        """Refuse a caller's connection that prepares what its pooler does not follow.
+        """Refuse a caller's connection that prepares statements its pooler does not track.
 
         Raises:
-            UnsupportedByEngine: it does.
+            UnsupportedByEngine: it does so.
         """
         if self.shares_sessions and not self._follows_statements:
             threshold = _threshold(connection)
@@ -80,14 +80,14 @@ class Pooler:
                 raise UnsupportedByEngine(_why_not(threshold))
 
     def refusal_hint(self, error: BaseException | None) -> str:
-        """A prepared statement is missing, or somebody else's, where sessions are shared."""
+        """A prepared statement is missing, or another client's, because sessions are shared."""
         if getattr(error, "sqlstate", None) not in _NOT_OURS:
             return ""
         return f" (a pooler such as PgBouncer gave this connection another session: {_HOW})"
 
     @staticmethod
     def unfit_way(error: BaseException | None) -> str | None:
-        """PgBouncer in statement mode; only its words, which are never translated, say so."""
+        """PgBouncer in statement mode; only its text, which is never translated, says so."""
         state = getattr(error, "sqlstate", None)
         if state != "08P01" or "statement pooling" not in str(error):
             return None
@@ -98,7 +98,7 @@ class Pooler:
 
 
 def conninfo_of(connection: Connection) -> str:
-    """What a connection of psycopg was made of, whoever made it."""
+    """The parameters with which a psycopg connection was opened."""
     info = driver_connection(connection).info
     arguments = {**info.get_parameters(), "password": info.password or None}
     made: str = importlib.import_module("psycopg.conninfo").make_conninfo(**arguments)
@@ -123,7 +123,7 @@ def _prepare_nothing(connection: Connection) -> None:
 
 
 def _is_pooled(connection: Connection) -> bool:
-    """Whether who answers is another process than the one that let the connection in."""
+    """Whether another process answers than the one that accepted the connection."""
     if connection.dialect.driver != "psycopg":
         return False
     return bool(driver_connection(connection).info.backend_pid != _session(connection))
@@ -135,10 +135,10 @@ def _session(connection: Connection) -> int:
 
 
 def _shares_sessions(connection: Connection) -> bool:
-    """Whether two connections meet in one session of the server, or one of them has two.
+    """Whether two connections use the same server session, or one of them uses two.
 
-    Asked in an order in which it shows also where sessions are handed out in turn. Who gets no
-    answer takes it for yes, which costs speed and nothing else.
+    The order of the queries also detects sessions that are assigned in turn. No answer counts as
+    yes, which costs only speed.
     """
     connection.rollback()
     with _beside(connection) as other:
@@ -151,23 +151,23 @@ def _shares_sessions(connection: Connection) -> bool:
 
 
 def _follows(connection: Connection) -> bool:
-    """Whether a prepared statement has a name of the pooler's own at the server."""
+    """Whether a prepared statement has the pooler's own name on the server."""
     if not importlib.import_module("psycopg").capabilities.has_send_close_prepared():
-        # psycopg would take statements away by DEALLOCATE, which no pooler follows.
+        # psycopg would remove statements by DEALLOCATE, which no pooler tracks.
         return False
     with _beside(connection) as other:
         if other.ask("BEGIN") is None:
             return False
         followed = other.prepare(_NAME, _SESSION) and other.ask(_NAMED) == 0
         if not followed:
-            # The next client of this session must not meet it.
+            # The next client of this session must not find it.
             other.ask(f"DEALLOCATE {_NAME}")
         other.ask("ROLLBACK")
         return followed
 
 
 class _Beside:
-    """A second connection, which asks little and never waits for long, also on an event loop."""
+    """A second connection for a few queries with a short time limit, also on an event loop."""
 
     def __init__(self, conninfo: str) -> None:
         self._pq = importlib.import_module("psycopg").pq
@@ -175,7 +175,7 @@ class _Beside:
         self._works = self._link.status == self._pq.ConnStatus.OK
 
     def ask(self, statement: str) -> int | None:
-        """A number: the answer of a query, 0 of a command; None where there is none."""
+        """The number that a query returns, 0 for a command; None if there is no answer."""
         result = self._answer(lambda: self._link.send_query(statement.encode()))
         if result is None:
             return None

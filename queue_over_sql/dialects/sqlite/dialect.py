@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
-# How many rows one INSERT carries, and how many parameters a statement may have at most:
+# The largest number of rows of an INSERT, and of parameters of a statement:
 # https://www.sqlite.org/limits.html
 _ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
-# Integers from here on are floating point numbers in SQLite.
+# From this number on, integers are floating-point numbers in SQLite.
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
 _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
-# Of a driver whose connections may be used by several threads at once.
+# Drivers whose connections several threads can use at once.
 _SERIALIZED = 3
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
@@ -76,16 +76,16 @@ class SQLiteDialect(AtOnceDialect):
     )
     separate_durable_sessions = True
     rows_at_once = 100_000
-    # It has RETURNING.
+    # The first version with RETURNING.
     oldest_version: ClassVar = (3, 35)
     too_old = "SQLite {needed} or newer is required; this Python has {found}."
-    # Without AUTOINCREMENT the id of a finished message would be given out again.
+    # Without AUTOINCREMENT, ids of finished messages would be reused.
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
 
     @functools.cached_property
     def columns(self) -> RowColumns:
-        """Integers have 64 bits, whatever their column says."""
+        """As elsewhere, but all integers have 64 bits, whatever their column type."""
         from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
         from queue_over_sql.dialects.arrow.types import wide_type  # noqa: PLC0415 - likewise
 
@@ -97,15 +97,15 @@ class SQLiteDialect(AtOnceDialect):
 
     @property
     def identity(self) -> TypeEngine[Any]:
-        """INTEGER: only that type is an alias of the row id, which counts to 2⁶³ - 1."""
+        """INTEGER, because only this type is an alias of the row id, which goes up to 2⁶³ - 1."""
         return Integer()
 
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
-        """By ``json_type`` and ``json_extract``; what is no JSON has no fields."""
+        """By ``json_type`` and ``json_extract``; invalid JSON has no fields."""
         where = path_text(path)
-        # It ends a text at its first NUL.
+        # SQLite ends a text at its first NUL.
         column = case((func.instr(column, "\\u0000") > 0, without_nul(column)), else_=column)
         kind = case((func.json_valid(column) == 1, func.json_type(column, where)))
         if value is None or isinstance(value, bool):
@@ -117,20 +117,20 @@ class SQLiteDialect(AtOnceDialect):
         return case((kind.in_(("integer", "real")), found == bounded), else_=false())
 
     def now(self) -> ColumnElement[int]:
-        """The host's clock to the millisecond; 'now' is one instant within a statement."""
+        """The host's clock in milliseconds; 'now' is constant within a statement."""
         days = "(julianday('now') - 2440587.5)"
         return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
 
     def database_identity(self, table: Table) -> str | None:
-        """The file; a database in memory has none, and is only its own connection's."""
+        """The file; an in-memory database has none, and belongs to one connection."""
         return _MAIN_FILE
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
-        """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
+        """A publish waits for the disk; losing a claim or ack only causes a redelivery."""
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
 
     def begin(self, connection: Connection) -> None:
-        """Take the write lock at once: a lock taken after reading may fail for good."""
+        """Take the write lock at once, because a lock taken after a read may fail for good."""
         run_text(connection, "BEGIN IMMEDIATE")
 
     def maintenance(
@@ -139,20 +139,20 @@ class SQLiteDialect(AtOnceDialect):
         return [WriteAheadLog(self, run, where).bound]
 
     def wal_bytes(self, connection: Connection) -> int | None:
-        """The size of the file beside the database's; None of a database in memory."""
+        """The size of the log file; None for an in-memory database."""
         file = connection.exec_driver_sql(_MAIN_FILE).scalar_one()
         if not file:
             return None
         try:
             return Path(f"{file}-wal").stat().st_size
         except OSError:
-            # It is there from the first write to the last close.
+            # The file exists from the first write to the last close.
             return 0
 
     def break_off(self, connection: Connection) -> None:
-        """Roll it back here, as no server does, and let nothing run on the connection any more.
+        """Roll it back here, because there is no server, and block the connection.
 
-        Else what its user does next would be committed statement by statement.
+        Otherwise the user's next statements would be committed one by one.
         """
         raw: Any = connection.connection.dbapi_connection
         if connection.dialect.loaded_dbapi.threadsafety != _SERIALIZED:
@@ -162,7 +162,7 @@ class SQLiteDialect(AtOnceDialect):
         raw.rollback()
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
-        """A write that changes nothing: a lock taken after reading may fail for good."""
+        """A write without effect, because a lock taken after a read may fail for good."""
         sql.get(write_nothing).run(connection)
 
     def lock_database(self, connection: Connection, table: Table) -> None:
@@ -184,7 +184,7 @@ class SQLiteDialect(AtOnceDialect):
         if code in {_CONSTRAINT_CHECK, _TOO_BIG}:
             return ErrorKind.INVALID_VALUE
         if code == _CONSTRAINT:
-            # A driver that gives primary codes alone, as pysqlite3.
+            # Drivers such as pysqlite3 only give primary codes.
             return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
         return ErrorKind.OTHER
 
@@ -194,10 +194,10 @@ class SQLiteDialect(AtOnceDialect):
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows
     ) -> Sequence[Sequence[Any]] | None:
-        """As ``load`` does; without keys all are new, and nobody else writes between them.
+        """As ``load`` does; without keys all rows are new, and nobody else writes meanwhile.
 
-        So their ids are in a row: https://www.sqlite.org/autoinc.html. Not in a transaction of
-        the caller's: where the driver fails at one row, those before it would stay.
+        So their ids are consecutive: https://www.sqlite.org/autoinc.html. Not in a caller's
+        transaction: if the driver fails at one row, the rows before it would stay.
         """
         if rows.same.get("message_key", "") is not None or direct_calls(connection) is None:
             return None
@@ -206,10 +206,10 @@ class SQLiteDialect(AtOnceDialect):
         return [(number, None) for number in range(last - rows.count + 1, last + 1)]
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        """Statements of many rows each: repeating one of a single row takes twice the time."""
+        """Multi-row statements; repeated single-row ones take twice the time."""
         names = rows.filled()
         left = rows.count
-        # Its parameters come in the order of the columns, row by row.
+        # Its parameters are in the order of the columns, row by row.
         columns = {f"{sql.subject.parameters[name]}_0": name for name in names}
         first = sql.get(publish.publish_rows, 1, names).order
         values = itertools.chain.from_iterable(
@@ -226,7 +226,7 @@ class SQLiteDialect(AtOnceDialect):
     def chosen(
         self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
     ) -> ColumnElement[bool]:
-        """The eligibility is repeated outside because nothing is locked inside."""
+        """The condition is repeated outside, because nothing is locked inside."""
         live = tables.live
         oldest = (
             select(live.c.id)
@@ -243,7 +243,7 @@ def _only_rollback(action: int, first: str | None, *_: object) -> int:
 
 
 def last_id(tables: QueueTables) -> Select[Any]:
-    """The id that this connection gave out last."""
+    """The last id that this connection generated."""
     del tables
     return select(func.last_insert_rowid())
 

@@ -1,4 +1,4 @@
-"""Hooks of the engines that we open on SQLite, for drivers of threads and of an event loop."""
+"""Hooks of our engines on SQLite, for drivers of threads and of an event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
-# SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
+# A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
 _PATIENCE = 30.0
 # The first connection of all changes the file, which a transaction of the caller's may prevent.
 _PATIENCE_AT_FIRST = 10.0
 LOG_BYTES: Final = 16 * 2**20
-"""How large the write-ahead log may stay once nobody reads from it; SQLite aims at 4 MiB."""
+"""The largest size of the write-ahead log when nobody reads it; SQLite aims at 4 MiB."""
 
 
 class SQLiteHooks:
@@ -34,40 +34,41 @@ class SQLiteHooks:
         event.listen(engine, "handle_error", self.let_go)
 
     def configure(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        """Commit each statement unless told otherwise; let readers and the writer be together."""
+        """Use autocommit by default, and WAL, so that readers and the writer run together."""
         try:
             connection.isolation_level = None
             change = "PRAGMA journal_mode=WAL"
             self._patiently(lambda: _execute(connection, change), _PATIENCE_AT_FIRST)
-            # What a long reader made grow is given back as soon as the log begins anew.
+            # Shrink the log when it restarts, after a long reader made it grow.
             _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
         except BaseException:
             connection.close()
             raise
 
     def wait_for_the_disk(self, connection: DBAPIConnection, *_: object) -> None:
-        """Full durability for each new user of a connection; a claim's session lowers its own."""
+        """Full durability for each new user of a connection; sessions of claims lower their own."""
         _execute(connection, "PRAGMA synchronous=FULL")
 
     def begin_immediate(self, connection: Connection) -> None:
-        """Take the write lock at once: one taken after reading may fail for good."""
+        """Take the write lock at once, because a lock taken after a read may fail for good."""
         if not connection.get_execution_options().get(SESSION_MARK):
             raw: Any = connection.connection.dbapi_connection
             self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
 
     def let_go(self, context: ExceptionContext) -> None:
-        """End a statement whose caller was told to stop in the middle of it.
+        """End a statement whose caller was interrupted.
 
-        Else it would keep its lock, even beyond the close of its connection, for as long as the
-        exception is known to anybody.
+        Otherwise it would keep its lock, even after its connection is closed, for as long as
+        anybody holds the exception.
         """
         cursor = getattr(context.execution_context, "cursor", None)
         if cursor is not None and not isinstance(context.original_exception, Exception):
             cursor.close()
 
     def _patiently(self, act: Callable[[], None], seconds: float = _PATIENCE) -> None:
-        """Repeat while another connection has the lock, with our own short, jittered pauses."""
+        """Repeat while another connection has the lock, with our own short, random pauses."""
         deadline = time.monotonic() + seconds
+        longest = 0.0005
         while True:
             try:
                 act()
@@ -75,8 +76,9 @@ class SQLiteHooks:
                 busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
                 if not busy or time.monotonic() > deadline:
                     raise
-                # Jitter spreads the writers; it guards nothing.
-                self._pause(random.uniform(0.0001, 0.01))  # noqa: S311
+                # Jitter spreads the writers; it guards nothing. Most have the lock very briefly.
+                self._pause(random.uniform(0.0001, longest))  # noqa: S311
+                longest = min(2 * longest, 0.01)
             else:
                 return
 

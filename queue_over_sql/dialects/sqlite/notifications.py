@@ -1,4 +1,4 @@
-"""SQLite: who waits watches the data version of the file, which each commit of others changes.
+"""SQLite: waiting consumers watch the file's data version, which each commit of others changes.
 
 https://www.sqlite.org/pragma.html#pragma_data_version
 """
@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from queue_over_sql.dialects.base import Notifications, Pause, Watch
 from queue_over_sql.dialects.compiled import run_text
 
-# A look costs some microseconds.
+# A check takes some microseconds.
 _STEP: Final = 0.003
-# A file that changes all the time, perhaps for other queues, is not worth a look at each change.
+# A file that changes all the time, perhaps for other queues, is checked less often.
 _LONGEST_REST: Final = 0.05
 
 
@@ -34,7 +34,7 @@ class DataVersion(Watch):
         self._over = False
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
-        """Look every few milliseconds; at a file that keeps changing less often."""
+        """Check every few milliseconds; less often if the file keeps changing."""
         deadline = time.monotonic() + seconds
         while True:
             version = self._read()
@@ -58,7 +58,7 @@ class DataVersion(Watch):
 
 
 class FileNotifications(Notifications):
-    """SQLite's way to hear of other processes."""
+    """SQLite's notifications between processes."""
 
     hears_others = True
 

@@ -1,4 +1,4 @@
-"""The write-ahead log of SQLite, which grows for as long as anybody reads: a chore."""
+"""A chore for SQLite's write-ahead log, which grows while anybody reads."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Run = Callable[[Callable[[Connection], Any]], Any]
 _log = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = LOG_BYTES
-"""A larger log is cut as soon as nobody reads from it."""
+"""A larger log is truncated as soon as nobody reads it."""
 ALARMING_BYTES: Final = 256 * 2**20
 
 
 class WriteAheadLog:
-    """Keeps the log small, and warns of one that nobody can keep small."""
+    """Keeps the log small, and warns if a reader prevents this."""
 
     def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
         self._dialect = dialect
         self._run = run
         self._where = where
-        # To copy much of the log takes long, and must not take all of the reaper's time.
+        # Copying a large log takes long, and must not take all of the reaper's time.
         self._pace = RateLimit(0.0, ready=True)
         self._lock = threading.Lock()
         self._warned = False
 
     def bound(self) -> None:
-        """Cut the log where it is large; on a healthy queue only its size is looked at.
+        """Truncate the log if it is large; usually only its size is checked.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
@@ -66,7 +66,7 @@ class WriteAheadLog:
 
 
 def _cut(connection: Connection) -> None:
-    # TRUNCATE alone would keep writers waiting while it copies; this copies beside them.
+    # TRUNCATE alone would block writers while it copies; this copies beside them.
     busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
     if not busy and there == copied:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()

@@ -1,5 +1,5 @@
-"""The portable statements, each in one place under the name of its act.
+"""The portable statements, each once under the name of its act.
 
-Every builder takes the tables of a queue first, then its variant, and is compiled once by
-``StatementCache``.
+Every builder takes the tables of a queue first, then its variant. ``StatementCache`` compiles the
+statement once.
 """

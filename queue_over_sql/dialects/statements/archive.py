@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def ending_reason(earlier: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Why a message failed in the end; of one that is done, why it failed before."""
+    """Why a dead letter failed; for a done message, why an earlier attempt failed."""
     return case((words("p_outcome", 20) == literal("done"), earlier), else_=words("p_error"))
 
 
 def archived_names(tables: QueueTables) -> list[str]:
-    """The columns that a message takes with it into the archive."""
+    """The columns that are copied to the archive."""
     return [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
 
 
 def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
-    """What the archive gets."""
+    """The values of a row in the archive."""
     now = tables.dialect.now()
     changed = {
         "last_error": ending_reason(source.c.last_error),
@@ -49,19 +49,19 @@ def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElem
 
 
 def copy_to_archive(tables: QueueTables, size: int) -> Insert:
-    """Write messages to the archive under the fence; they are removed in the same transaction."""
+    """Copy messages to the archive under the fence; the same transaction removes them."""
     source = select(*archived_values(tables, tables.live)).where(fence(tables, size))
     return insert(tables.archive).from_select(archived_names(tables), source)
 
 
 def copy_ids_to_archive(tables: QueueTables, size: int) -> Insert:
-    """Write locked messages to the archive by id, for ``take``."""
+    """Copy locked messages to the archive by id, for ``take``."""
     source = select(*archived_values(tables, tables.live)).where(among_ids(tables.live, size))
     return insert(tables.archive).from_select(archived_names(tables), source)
 
 
 def newest_to_go(tables: QueueTables) -> Select[Any]:
-    """Of an outcome, the newest message that is one too many."""
+    """The newest message of an outcome that is one too many."""
     archive = tables.archive
     return (
         select(archive.c.finished_at, archive.c.id)
@@ -73,7 +73,7 @@ def newest_to_go(tables: QueueTables) -> Select[Any]:
 
 
 def old_in_archive(tables: QueueTables) -> Select[Any]:
-    """The oldest messages of an outcome, up to a place; those of one batch share their instant."""
+    """The oldest messages of an outcome, up to a place; those of one batch have the same time."""
     archive = tables.archive
     at, message_id = archive.c.finished_at, archive.c.id
     oldest = (
@@ -81,7 +81,7 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
         .where(
             archive.c.outcome == words("p_outcome", 20),
             at <= number("p_at"),
-            # Not "earlier or …": an OR of two ranges tempts planners into two scans and a sort.
+            # No OR: for two ranges planners may choose two scans and a sort.
             or_(at != number("p_at"), message_id <= number("p_id_0")),
         )
         .order_by(at, message_id)
@@ -97,7 +97,7 @@ def remove_from_archive(tables: QueueTables, size: int) -> Delete:
 
 
 def span(tables: QueueTables) -> Select[Any]:
-    """Count what finished between two instants, and say when the first did."""
+    """Count the messages that finished between two times, and find the first time."""
     at = tables.archive.c.finished_at
     counted: ColumnElement[Any] = func.count()
     wanted = [*tables.finished_only(), *tables.of_any_outcome()]

@@ -1,4 +1,4 @@
-"""Statements that claim messages and read what was claimed."""
+"""Statements that claim messages and read the claimed ones."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 def may_claim(tables: QueueTables) -> ColumnElement[bool]:
-    """The queue is not paused, and a bounded claim knows of all edits.
+    """The queue is not paused, and a bounded claim is based on the present edit count.
 
-    Looked up inside the claim, so that a pause and an edit hold at once: a message that was put
-    below the low-water mark of a consumer is found by its very next claim, which finds nothing
-    here and looks fully.
+    The claim itself checks this, so that a pause or an edit takes effect at once. If an edit moved
+    a message below a consumer's watermark, the consumer's very next claim finds nothing here and
+    makes a full look.
     """
     columns = tables.system.queues.c
     unaware = and_(number("p_edits") >= 0, columns.edit_count != number("p_edits"))
@@ -54,9 +54,9 @@ def may_claim(tables: QueueTables) -> ColumnElement[bool]:
 def eligible(
     tables: QueueTables, where: Where | None, *, ranged: bool = False
 ) -> ColumnElement[bool]:
-    """What may be claimed, in the order of the claim index's columns, and what the user wants.
+    """The condition for messages that may be claimed, in the order of the claim index's columns.
 
-    ``ranged`` lets the dialect say in its own way that nobody holds it, for a range of its index.
+    With ``ranged`` the dialect writes the condition for unclaimed rows, for an index range.
     """
     live = tables.live
     unclaimed: ColumnElement[bool] = live.c.consumer_id.is_(None)
@@ -64,7 +64,7 @@ def eligible(
         unclaimed = tables.dialect.unclaimed_range(live.c.consumer_id)
     wanted = [] if where is None else [where.on(live)]
     if tables.known_kinds:
-        # What this server cannot read stays at its place for one that can.
+        # Messages that this server cannot read stay in the queue for another one.
         wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
     return and_(
         unclaimed,
@@ -76,12 +76,12 @@ def eligible(
 
 
 def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:
-    """The order of promise 4."""
+    """Oldest first."""
     return tables.live.c.available_at, tables.live.c.id
 
 
 def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
-    """Look for the oldest eligible messages without locking them."""
+    """Find the oldest eligible messages without locking them."""
     return (
         select(tables.live.c.id)
         .where(eligible(tables, where), may_claim(tables))
@@ -91,10 +91,10 @@ def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
 
 
 def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
-    """Lock and read the oldest eligible messages, skipping what others hold; the clock comes last.
+    """Lock and read the oldest eligible messages, skipping locked ones; the clock comes last.
 
-    Where the dialect gives an index hint the order is that of the index and ORDER BY is left
-    out: such an engine locks every matching row when it is asked to sort.
+    If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
+    such an engine locks every matching row when it sorts.
     """
     dialect = tables.dialect
     statement = (
@@ -107,16 +107,16 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     if hint is not None:
         return statement.with_hint(tables.live, hint)
     hint = dialect.claim_range_hint(tables.base_name)
-    # An index of the user's own may serve a condition better.
+    # An index of the user may serve a condition better.
     if hint is None or where is not None:
         return statement.order_by(*oldest_first(tables))
-    # The first column of the index is part of the order, as the condition on it is a range.
+    # With a range condition, the first column of the index is part of the order.
     statement = statement.order_by(tables.live.c.consumer_id, *oldest_first(tables))
     return statement.with_hint(tables.live, hint)
 
 
 def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
-    """Tell whether there is anything to claim, without writing."""
+    """Whether there is anything to claim, without writing."""
     return (
         select(literal(1, Integer()))
         .select_from(tables.live)
@@ -128,7 +128,7 @@ def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
 def stamp_values(
     tables: QueueTables, now: ColumnElement[int], expires_at: ColumnElement[int] | None = None
 ) -> dict[str, Any]:
-    """What a claim writes; the attempt is counted here, so a crash counts as one."""
+    """The values that a claim writes. It counts the attempt, so that a crash counts, too."""
     live = tables.live
     if expires_at is None:
         lease = func.coalesce(number("p_lease"), live.c.lease_us, number("p_queue_lease"))
@@ -139,7 +139,7 @@ def stamp_values(
         "claimed_at": now,
         "lease_expires_at": expires_at,
         "attempt_count": live.c.attempt_count + 1,
-        # Its owner may have sent a row again by its time alone.
+        # The owner may have enqueued a row again by its due time alone.
         **tables.still_live(),
     }
 
@@ -154,7 +154,7 @@ def mark(tables: QueueTables, size: int) -> Update:
 
 
 def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> Update:
-    """Stamp rows that are still eligible; whoever came first has them."""
+    """Stamp rows that are still eligible; the first claim gets them."""
     return (
         update(tables.live)
         .where(among_ids(tables.live, size), eligible(tables, where))
@@ -163,7 +163,7 @@ def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> 
 
 
 def stamped(tables: QueueTables) -> Select[Any]:
-    """Read what one claim has stamped."""
+    """Read the messages of one claim."""
     live = tables.live
     return select(*tables.message_columns(live)).where(
         live.c.consumer_id == words("p_consumer"), live.c.consumer_round == number("p_round")
@@ -171,24 +171,24 @@ def stamped(tables: QueueTables) -> Select[Any]:
 
 
 def unclaim_round(tables: QueueTables) -> Update:
-    """Give back, uncounted, what a claim stamped whose answer never arrived."""
+    """Give back, uncounted, the messages of a claim whose answer was lost."""
     return unclaim_all(tables).where(tables.live.c.consumer_round == number("p_round"))
 
 
 def unclaim_all(tables: QueueTables) -> Update:
-    """Give back, uncounted, all that a consumer holds."""
+    """Give back, uncounted, all messages that a consumer holds."""
     live = tables.live
     held = (tables.dialect.is_claimed(live), live.c.consumer_id == words("p_consumer"))
     return update(live).where(*held).values(uncounted(tables))
 
 
 def remove_ids(tables: QueueTables, size: int) -> Delete:
-    """Remove rows by id, whoever holds them."""
+    """Remove rows by id, even if a consumer holds them."""
     return delete(tables.live).where(among_ids(tables.live, size))
 
 
 def lock_one(tables: QueueTables) -> Select[Any]:
-    """Lock one live message, whoever holds it, and read its key."""
+    """Lock one live message, even if a consumer holds it, and read its key."""
     live = tables.live
     key = live.c.message_key if tables.has_payloads else null()
     wanted = (among_ids(live, 1), *tables.live_only())

@@ -1,4 +1,4 @@
-"""Statements of existing tables: rows begin and end as messages where they are."""
+"""Statements of adopted tables, whose rows are enqueued and finished in place."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
-    """End locked messages in place by id; a ``take`` was an attempt."""
+    """Finish locked messages in place by id; a ``take`` counts as an attempt."""
     live = tables.live
     counted = {"attempt_count": live.c.attempt_count + 1} if attempted else {}
     return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
 
 
 def finished(tables: QueueTables) -> dict[str, Any]:
-    """What a row of the user's shows when it has ended as a message."""
+    """The values of a user's row that is finished as a message."""
     now = tables.dialect.now()
     return CLAIM_CLEARED | {
         "status": words("p_status", 20),
@@ -40,7 +40,7 @@ def finished(tables: QueueTables) -> dict[str, Any]:
 
 
 def begin_anew(tables: QueueTables, size: int) -> Update:
-    """Make finished rows messages again, by id, with all attempts before them."""
+    """Requeue finished rows, by id; their attempts are kept."""
     live = tables.live
     fresh = dict.fromkeys(("finished_at", "outcome", "last_attempt_at", "last_error"))
     headers = bindparam("p_headers", None, type_=live.c.headers.type)
@@ -53,7 +53,7 @@ def begin_anew(tables: QueueTables, size: int) -> Update:
 
 
 def begun(tables: QueueTables) -> dict[str, Any]:
-    """What a row of the user's shows when it becomes a message."""
+    """The values of a user's row that becomes a message."""
     now = tables.dialect.now()
     due = func.coalesce(number("p_at"), now + number("p_delay"))
     return {

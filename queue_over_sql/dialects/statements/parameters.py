@@ -1,8 +1,8 @@
 """Bind parameters, and the fence that most statements share.
 
-Names of parameters begin with ``p_`` because SQLAlchemy keeps those of the columns to itself in
-INSERT and UPDATE. A statement over ids is compiled for the next power of two and padded with its
-last id, so that a handful of texts serves every batch.
+Names of parameters begin with ``p_``, because SQLAlchemy reserves column names in INSERT and
+UPDATE. A statement over ids is compiled for the next power of two and padded with the last id, so
+that a few texts serve every batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_IDS = 512
-"""How many ids one statement names at most; larger batches take several statements."""
+"""The largest number of ids in one statement; larger batches need several statements."""
 
 CLAIM_CLEARED: dict[str, Any] = dict.fromkeys(
     ("consumer_id", "consumer_round", "claimed_at", "lease_expires_at")
 )
-"""The values of a message that nobody holds."""
+"""The values of an unclaimed message."""
 
 NEW_LIFE: dict[str, Any] = {
     "attempt_count": 0,
@@ -33,16 +33,16 @@ NEW_LIFE: dict[str, Any] = {
     "last_error": None,
     "last_traceback": None,
 }
-"""The values of a message that begins anew."""
+"""The values of a message that starts again."""
 
 
 def uncounted(tables: QueueTables) -> dict[str, Any]:
-    """The values of a message that was given back without an attempt."""
+    """The values of a message that was given back without counting the attempt."""
     return CLAIM_CLEARED | {"attempt_count": tables.live.c.attempt_count - 1}
 
 
 def number(name: str) -> ColumnElement[Any]:
-    """A BIGINT parameter: typed, because an engine cannot guess the type of a bare NULL."""
+    """A BIGINT parameter, with its type, because an engine cannot guess the type of NULL."""
     return bindparam(name, None, type_=BigInteger())
 
 
@@ -57,20 +57,20 @@ def bucket_of(count: int) -> int:
 
 
 def batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Cut ids, or what goes with them, into what one statement takes."""
+    """Split ids, or values for them, into batches for one statement each."""
     for start in range(0, len(ids), MAX_IDS):
         yield ids[start : start + MAX_IDS]
 
 
 def id_values(ids: Sequence[int]) -> dict[str, int]:
-    """Bind ids to the parameters of their bucket."""
+    """The bind parameters for ids, padded to their bucket."""
     padding = bucket_of(len(ids)) - len(ids)
     filled = [*ids, *[ids[-1]] * padding]
     return {f"p_id_{index}": value for index, value in enumerate(filled)}
 
 
 def among_ids(table: Table, size: int) -> ColumnElement[bool]:
-    """The row's id is one of ``size`` parameters."""
+    """The condition that the row's id is one of ``size`` parameters."""
     if size == 1:
         return table.c.id == number("p_id_0")
     return table.c.id.in_([number(f"p_id_{index}") for index in range(size)])
@@ -79,7 +79,7 @@ def among_ids(table: Table, size: int) -> ColumnElement[bool]:
 def fence(
     tables: QueueTables, size: int, consumer: str = "p_consumer", consumer_round: str = "p_round"
 ) -> ColumnElement[bool]:
-    """The rule of promise 3: only the holder of the claim changes a claimed message."""
+    """The fence: only the holder of the claim can change a claimed message."""
     live = tables.live
     return and_(
         among_ids(live, size),

@@ -1,4 +1,4 @@
-"""Statements that put messages in, and replace the one that has a key."""
+"""Statements that publish messages, and replace the one that has a key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def insert_columns(tables: QueueTables) -> list[str]:
 
 
 def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:
-    """Insert one message, due now, after a delay or at an instant, by the database's clock.
+    """Insert one message, due now, after a delay or at a time, by the database's clock.
 
     ``given`` are the columns besides the key that are not NULL.
     """
@@ -47,9 +47,9 @@ def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: b
 def publish_many(
     tables: QueueTables, size: int, differing: tuple[str, ...], returning: bool = True
 ) -> Insert:
-    """Insert ``size`` messages whose times were computed from the database's clock.
+    """Insert ``size`` messages with times computed from the database's clock.
 
-    Columns that do not differ between them are one parameter each.
+    Columns with equal values are one parameter each.
     """
     names, live = insert_columns(tables), tables.live
     same = {name: _value(tables, name) for name in names if name not in differing}
@@ -61,7 +61,7 @@ def publish_many(
 
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
-    """Insert ``size`` messages of which these columns are given, row by row; returns nothing."""
+    """Insert ``size`` messages with these columns, row by row; returns nothing."""
     rows = [{name: _value(tables, name, index) for name in names} for index in range(size)]
     return tables.dialect.insert(tables.live).values(rows).inline()
 
@@ -78,7 +78,7 @@ def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert
         statement = dialect.ignore_conflict(statement, live.c.message_key)
     if dialect.insert_returning:
         return statement.returning(live.c.id, live.c.message_key)
-    # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing itself.
+    # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
     return statement.inline()
 
 
@@ -93,13 +93,13 @@ def live_by_key(tables: QueueTables) -> Select[Any]:
 
 
 def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:
-    """Give a live message other values of own columns; its holder keeps it."""
+    """Change own columns of a live message; its holder keeps it."""
     values = {name: _value(tables, name) for name in names}
     return update(tables.live).where(tables.live.c.id == number("p_id_0")).values(values)
 
 
 def replace(tables: QueueTables) -> Update:
-    """Give a live message new content: a new life at its old id; its holder loses it."""
+    """Replace a live message's content under its id; its holder loses the claim."""
     live, dialect = tables.live, tables.dialect
     kept = {"message_key", "published_at"}
     due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))

@@ -1,7 +1,7 @@
-"""Statements of durable consumers: claim a round, read it, end it, all by sets.
+"""Statements of durable consumers: claim a round, read it, end it, all on sets.
 
-What a round stamped is found by its lease where there is an index on the lease, which
-``lease_of_round`` makes for, and by its consumer everywhere else.
+The messages of a round are found by their lease if there is an index on the lease, which is the
+purpose of ``lease_of_round``; otherwise by their consumer.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 
 def within(tables: QueueTables) -> ColumnElement[bool]:
-    """What bounds a round besides its size."""
+    """The conditions of a round besides its size."""
     live = tables.live
     return and_(live.c.id <= number("p_up_to"), live.c.available_at <= number("p_due"))
 
 
 def eligible(tables: QueueTables) -> ColumnElement[bool]:
-    """What a round may claim: what any claim may, within its bounds."""
+    """The condition for messages that a round may claim."""
     return and_(claim.eligible(tables, None), claim.may_claim(tables), within(tables))
 
 
 def stamp_values(tables: QueueTables) -> dict[str, Any]:
-    """What the claim of a round writes: as any claim, but under a lease that never ends."""
+    """The values that the claim of a round writes; its lease never ends."""
     return claim.stamp_values(tables, tables.dialect.now(), number("p_expires"))
 
 
 def pick_ids(tables: QueueTables) -> Select[Any]:
-    """Look for the oldest eligible messages without locking them."""
+    """Find the oldest eligible messages without locking them."""
     return (
         select(tables.live.c.id)
         .where(eligible(tables))
@@ -63,7 +63,7 @@ def pick_ids(tables: QueueTables) -> Select[Any]:
 
 
 def lock_ids(tables: QueueTables) -> Select[Any]:
-    """Lock the oldest eligible messages, skipping what others hold; see ``claim.pick_rows``."""
+    """Lock the oldest eligible messages, skipping locked ones; see ``claim.pick_rows``."""
     dialect = tables.dialect
     hint = dialect.claim_index_hint(tables.base_name)
     picked = pick_ids(tables).with_for_update(skip_locked=dialect.skip_locked)
@@ -71,32 +71,32 @@ def lock_ids(tables: QueueTables) -> Select[Any]:
 
 
 def mark(tables: QueueTables, size: int, locked: bool) -> Update:
-    """Stamp rows that this transaction has locked, or else those that are still eligible."""
+    """Stamp rows that this transaction has locked, or else rows that are still eligible."""
     still = [] if locked else [eligible(tables)]
     ids = among_ids(tables.live, size)
     return update(tables.live).where(ids, *still).values(stamp_values(tables))
 
 
 def mark_picked(tables: QueueTables) -> Update:
-    """Lock and stamp in one statement, for engines that update by a join."""
+    """Lock and stamp in one statement, for engines that can update by a join."""
     picked = lock_ids(tables).subquery("picked")
     return update(tables.live).where(tables.live.c.id == picked.c.id).values(stamp_values(tables))
 
 
 def count_eligible(tables: QueueTables) -> Select[Any]:
-    """Count what rounds may claim of one level, up to a number."""
-    # In their order, because a planner that may choose reads a table of dead rows instead.
+    """Count the messages of one level that rounds may claim, up to a limit."""
+    # Ordered, because otherwise a planner may read a table full of dead rows.
     some = pick_ids(tables).subquery()
     return select(func.count()).select_from(some)
 
 
 def last_id(tables: QueueTables) -> Select[Any]:
-    """The largest id there is."""
+    """The largest id."""
     return select(func.max(tables.live.c.id))
 
 
 def of_round(tables: QueueTables) -> ColumnElement[bool]:
-    """The message was stamped by this round and still is."""
+    """The condition for messages that this round still holds."""
     live = tables.live
     return and_(
         live.c.consumer_id == words("p_consumer"),
@@ -106,7 +106,7 @@ def of_round(tables: QueueTables) -> ColumnElement[bool]:
 
 
 def of_rounds(tables: QueueTables) -> ColumnElement[bool]:
-    """The message was stamped by one of these rounds and still is; leases go down by round."""
+    """The condition for messages that one of these rounds still holds; leases decrease by round."""
     live = tables.live
     return and_(
         live.c.consumer_id == words("p_consumer"),
@@ -140,7 +140,7 @@ def _hinted(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
 
 
 def _picked_of_rounds(tables: QueueTables) -> Subquery:
-    """The ids of rounds, locked, for a change by a join; the limit keeps them a table apart."""
+    """The ids of rounds, locked, for a join; the LIMIT keeps it a separate table."""
     found = _hinted(tables, select(tables.live.c.id).where(of_rounds(tables)))
     return found.limit(number("p_count")).with_for_update().subquery("picked")
 
@@ -163,21 +163,21 @@ def remove_rounds(tables: QueueTables) -> Delete | Update:
 
 
 def copy_rounds_to_archive(tables: QueueTables) -> Insert:
-    """Write the messages of rounds to the archive; the same transaction removes them."""
+    """Copy the messages of rounds to the archive; the same transaction removes them."""
     source = select(*archive.archived_values(tables, tables.live)).where(of_rounds(tables))
     names = archive.archived_names(tables)
     return insert(tables.archive).from_select(names, _hinted(tables, source))
 
 
 def forget_keys(tables: QueueTables) -> Delete:
-    """Forget keys, because messages that have them end anew."""
+    """Delete stored keys before messages that have them end again."""
     memory, live = tables.dedup_keys, tables.live
     ending = select(live.c.message_key).where(of_rounds(tables), live.c.message_key.is_not(None))
     return delete(memory).where(memory.c.message_key.in_(_hinted(tables, ending)))
 
 
 def remember_keys(tables: QueueTables) -> Insert:
-    """Note the keys of locked messages of rounds that are about to end."""
+    """Store the keys of locked messages of rounds that are about to end."""
     live, now = tables.live, tables.dialect.now()
     ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
         of_rounds(tables), live.c.message_key.is_not(None)
@@ -187,7 +187,7 @@ def remember_keys(tables: QueueTables) -> Insert:
 
 
 def unclaim_rounds(tables: QueueTables) -> Update:
-    """Give the messages of rounds back at their place, uncounted."""
+    """Give the messages of rounds back at their places, uncounted."""
     return update(tables.live).where(of_rounds(tables)).values(uncounted(tables))
 
 

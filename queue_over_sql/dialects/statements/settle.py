@@ -1,4 +1,4 @@
-"""Statements of the holder of a claim: each is fenced by the claim's stamp."""
+"""Statements of the consumer that holds a claim, each fenced by the claim's stamp."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
-    """Which of the ids are live, under whatever claim."""
+    """Which of the ids are live, whoever holds them."""
     return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())
 
 
@@ -47,25 +47,25 @@ def remove(tables: QueueTables, size: int) -> ClauseElement:
 
 
 def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
-    """End messages: remove them, or let a row of the user's show how it ended."""
+    """End messages: remove them, or store the outcome in a user's row."""
     if tables.ends_in_place:
         return update(tables.live).where(which).values(finished(tables))
     return delete(tables.live).where(which)
 
 
 def release(tables: QueueTables, size: int) -> ClauseElement:
-    """Give messages back at their place, the attempt not counted."""
+    """Give messages back at their place; the attempt does not count."""
     return _fenced_update(tables, size, uncounted(tables))
 
 
 def release_later(tables: QueueTables, size: int) -> ClauseElement:
-    """Give messages back after a delay, the attempt not counted."""
+    """Give messages back after a delay; the attempt does not count."""
     due = {"available_at": tables.dialect.now() + number("p_delay")}
     return _fenced_update(tables, size, uncounted(tables) | due)
 
 
 def restore(tables: QueueTables, size: int) -> ClauseElement:
-    """Give messages of a dead claim back at their place, the attempt counted."""
+    """Give messages of a dead claim back at their place; the attempt counts."""
     return _fenced_update(tables, size, _failed(tables))
 
 
@@ -81,12 +81,12 @@ def _failed(tables: QueueTables) -> dict[str, Any]:
 
 
 def set_aside(tables: QueueTables, size: int) -> ClauseElement:
-    """Give messages that do not fit their kind here back for a while, the attempt not counted."""
+    """Defer messages that do not fit their kind here; the attempt does not count."""
     return _fenced_update(tables, size, uncounted(tables) | _aside(tables))
 
 
 def set_locked_aside(tables: QueueTables) -> ClauseElement:
-    """The same for a message that nobody has claimed, but this transaction has locked."""
+    """As ``set_aside``, for an unclaimed message that this transaction has locked."""
     return update(tables.live).where(among_ids(tables.live, 1)).values(_aside(tables))
 
 

@@ -1,1 +1,1 @@
-"""Pipelines around the queues: each a function, a command and a page of the documentation."""
+"""Pipelines around queues; each is a function, a command and a page of the documentation."""

@@ -1,8 +1,8 @@
-"""Messages of many queues as one data frame with the columns of a history.
+"""Messages of many queues as one DataFrame with the columns of a history.
 
-The format reads one queue, and Spark plans each read of it in processes of their own; with a
-hundred queues that would take longer than the reading. So here the driver cuts all tables into
-parts, and the executors read them in one job, by the same statements as the format's.
+The format reads one queue, and Spark plans each read in separate processes. For a hundred queues
+that would take longer than the reading. So the driver splits all tables into parts, and the
+executors read them in one job with the format's statements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
-# How many ids one statement names.
+# How many ids one statement has.
 _MOST_IDS: Final = 500
 _OUR_OWN: Final = frozenset({"payload_bytes", "columns", "queue", "date"})
 _NOT_OF_LIVE: Final = frozenset({"finished_at", "outcome"})
@@ -50,10 +50,10 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one task reads of a queue's ``live`` or ``archive``: ids from ``first`` to ``last``.
+    """A task's part of a queue's ``live`` or ``archive``: ids from ``first`` to ``last``.
 
-    Of an archive: what finished later than ``after``, and not later than ``up_to``, in
-    microseconds; of ``ids`` only these, where there are any.
+    In an archive: what finished after ``after`` and not after ``up_to``, in microseconds; with
+    ``ids``, only these.
     """
 
     queue: str
@@ -66,17 +66,17 @@ class Part:
 
     @property
     def archived(self) -> bool:
-        """Whether it is one of an archive."""
+        """Whether it is a part of an archive."""
         return self.table == ARCHIVE
 
 
 def live_parts(queue: Queue) -> list[Part]:
-    """All live messages of a queue, cut into parts."""
+    """All live messages of a queue, in parts."""
     return [Part(queue.name, LIVE, *each) for each in _ranges(queue, archived=False)]
 
 
 def archive_parts(queue: Queue, after: int | None = None, up_to: int | None = None) -> list[Part]:
-    """What finished after an instant, up to and with another, cut into parts."""
+    """The messages that finished after one time and not after another, in parts."""
     return [
         Part(queue.name, ARCHIVE, first, last, after, up_to)
         for first, last in _ranges(queue, archived=True)
@@ -84,7 +84,7 @@ def archive_parts(queue: Queue, after: int | None = None, up_to: int | None = No
 
 
 def parts_by_id(queue: Queue, ids: Sequence[int], up_to: int | None) -> list[Part]:
-    """Finished messages by their ids, those of them that had finished by an instant."""
+    """Finished messages by their ids, if they had finished by a given time."""
     ordered = sorted(ids)
     chunks = [ordered[start : start + _MOST_IDS] for start in range(0, len(ordered), _MOST_IDS)]
     return [
@@ -96,9 +96,9 @@ def parts_by_id(queue: Queue, ids: Sequence[int], up_to: int | None) -> list[Par
 def read_parts(
     spark: SparkSession, location: Location, parts: Sequence[Part], columns: Sequence[str]
 ) -> DataFrame:
-    """Read parts by the executors, a task each.
+    """Read parts on the executors, one task each.
 
-    The columns are some of a history's, but not ``date``. What a message does not have is null.
+    The columns are some of a history's, without ``date``. Missing values are null.
     """
     schema = ", ".join(f"{name} {HISTORY[name]}" for name in columns)
     if not parts:
@@ -114,7 +114,7 @@ def _ranges(queue: Queue, *, archived: bool) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """What the executors do; pickled to them."""
+    """The executors' work; pickled to them."""
 
     location: Location
     parts: tuple[Part, ...]

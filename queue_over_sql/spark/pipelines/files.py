@@ -1,7 +1,7 @@
-"""Files of a dataset as the driver handles them: listed, moved, and written whole or not at all.
+"""Files of a dataset for the driver: list and move them, and write them completely or not at all.
 
-Spark writes the data itself. What decides whether it counts is one small file, which must appear
-at once and never twice, and Spark has no word for that.
+Spark writes the data itself. One small file decides whether the data count. It must appear
+atomically and never replace another, which Spark cannot do.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 Files = Union["LocalFiles", "HadoopFiles"]
-"""The files below one folder; names are relative to it, with ``/`` between their parts."""
+"""The files below one folder; names are relative to it, with ``/`` as the separator."""
 
 
 def files_at(spark: SparkSession, path: str | os.PathLike[str]) -> Files:
-    """The files of a dataset: in a folder of this host, or at a URI such as ``hdfs://…``.
+    """The files of a dataset in a local folder, or at a URI such as ``hdfs://…``.
 
-    The session knows the credentials of other file systems; one of Spark Connect does not tell
-    them, which is a ValueError.
+    The session has the credentials of other file systems. A Spark Connect session cannot provide
+    them, which raises ValueError.
     """
     text = os.fspath(path)
     scheme = urlsplit(text).scheme
@@ -61,20 +61,20 @@ class LocalFiles:
 
     def __init__(self, root: Path, scheme: str = "") -> None:
         self._root = root
-        # Not as a URI: Spark takes a percent sign as it is.
+        # Not as a URI, because Spark does not decode percent signs.
         self.root = f"{scheme}{root}"
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted; nothing where there is no such folder."""
+        """The names in a folder, sorted; empty if there is no such folder."""
         place = self._root / folder
         return sorted(each.name for each in place.iterdir()) if place.is_dir() else []
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether the file or folder exists."""
         return (self._root / name).exists()
 
     def data_files(self, folder: str) -> list[tuple[str, int]]:
-        """The files in a folder and below it with their sizes; hidden ones are left out."""
+        """The files in a folder and below it with their sizes, without hidden ones."""
         place = self._root / folder
         found = [
             (file.relative_to(self._root).as_posix(), file.stat().st_size)
@@ -88,18 +88,18 @@ class LocalFiles:
         return (self._root / name).read_text(encoding="utf-8")
 
     def create(self, name: str, text: str) -> None:
-        """Write a file that appears whole; ``FileExistsError`` where there is one of this name."""
+        """Write a file atomically; ``FileExistsError`` if it exists."""
         place = self._root / name
         fresh = self._written(name, text.encode())
         try:
-            # At once, and never over a file that is there.
+            # Atomic, and never replaces a file.
             place.hardlink_to(fresh)
         finally:
             fresh.unlink()
         _sync(place.parent)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file that appears whole, in the place of one that is there."""
+        """Write a file atomically; it replaces an existing one."""
         self._written(name, content).replace(self._root / name)
 
     def _written(self, name: str, content: bytes) -> Path:
@@ -111,7 +111,7 @@ class LocalFiles:
         return fresh
 
     def move(self, source: str, target: str) -> None:
-        """Move a file; where that has been done already, do nothing."""
+        """Move a file; do nothing if that is already done."""
         place = self._root / target
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -121,7 +121,7 @@ class LocalFiles:
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder and all below it, where it is there."""
+        """Remove a file, or a folder with its content, if it exists."""
         place = self._root / name
         if place.is_dir():
             shutil.rmtree(place, ignore_errors=True)
@@ -129,7 +129,7 @@ class LocalFiles:
             place.unlink(missing_ok=True)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Let files outlast a loss of power, as far as the file system can promise that."""
+        """Make files survive a power failure, as far as the file system can."""
         places = [self._root / name for name in names]
         for place in [*places, *sorted({place.parent for place in places})]:
             _sync(place)
@@ -146,7 +146,7 @@ def _sync(place: Path) -> None:
 
 
 class HadoopFiles:
-    """Files of any file system that Spark has a driver for, with the session's credentials."""
+    """Files of any file system that Spark supports, with the session's credentials."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to a file system
@@ -188,7 +188,7 @@ class HadoopFiles:
             stream.close()
 
     def create(self, name: str, text: str) -> None:
-        """As in ``LocalFiles``: written under another name and moved."""
+        """As in ``LocalFiles``: it writes another name and renames it."""
         folder, _, last = name.rpartition("/")
         fresh = f"{folder}/.{last}.{uuid.uuid4().hex}".lstrip("/")
         self.write(fresh, text.encode())
@@ -198,7 +198,7 @@ class HadoopFiles:
             raise FileExistsError(f"{self.root}/{name} already exists")
 
     def write(self, name: str, content: bytes) -> None:
-        """As in ``LocalFiles``, where the file system shows a file when it is closed."""
+        """As in ``LocalFiles``; these file systems show a file only when it is closed."""
         stream = self._fs.create(self._at(name), True)  # noqa: FBT003 - Java has no names here
         try:
             stream.write(bytearray(content))
@@ -218,7 +218,7 @@ class HadoopFiles:
         self._fs.delete(self._at(name), True)  # noqa: FBT003
 
     def keep(self, names: Iterable[str]) -> None:
-        """Nothing: these file systems promise it when a file is closed."""
+        """Do nothing, because these file systems guarantee it when a file is closed."""
 
     def _at(self, name: str) -> Any:
         return self._path_of(f"{self.root}/{name}" if name else self.root)

@@ -1,6 +1,6 @@
-"""Data frames of messages: what the history's columns are, and times in UTC.
+"""DataFrames of messages: the columns of a history, and times in UTC.
 
-Spark computes with days and hours of the session's time zone; a history must not depend on it.
+Spark computes days and hours in the session's time zone, which must not affect a history.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ HISTORY: Final = {
 }
 """The columns of a history and their types; ``queue`` and ``date`` are its partitions.
 
-A payload is in ``payload`` where it is text, in ``payload_bytes`` where it is bytes. The queue's
-own columns are one JSON text, ``columns``, since each queue has others.
+A text payload is in ``payload``, and a bytes payload in ``payload_bytes``. The queue's
+own columns are one JSON text, ``columns``, because they differ between queues.
 """
 
 HISTORY_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in HISTORY.items())
-"""The same as Spark reads it."""
+"""The same in Spark's syntax."""
 PARTITIONS: Final = ("queue", "date")
 DAY: Final = 86_400
 HOUR: Final = 3_600
 
 
 def microseconds(instant: Column | str) -> Column:
-    """An instant as microseconds since the epoch."""
+    """A time as microseconds since the epoch."""
     return sql.unix_micros(_column(instant))
 
 
 def utc_date(instant: Column | str) -> Column:
-    """The day of an instant in UTC."""
+    """The day of a time in UTC."""
     days = sql.floor(sql.unix_seconds(_column(instant)) / sql.lit(DAY)).cast("int")
     return sql.date_from_unix_date(days)
 
 
 def bin_start(instant: Column | str, seconds: int = HOUR) -> Column:
-    """The beginning of the bin of an instant, bins being counted from the epoch in UTC."""
+    """The start of the bin of a time; bins are counted from the epoch in UTC."""
     number = sql.floor(sql.unix_seconds(_column(instant)) / sql.lit(seconds))
     return sql.timestamp_seconds(number * sql.lit(seconds))
 
 
 def seconds_between(start: Column | str, end: Column | str) -> Column:
-    """How long it took, in seconds; never negative, null where an end is not known."""
+    """A duration in seconds; never negative, null if an end is unknown."""
     taken = (microseconds(end) - microseconds(start)) / sql.lit(1_000_000.0)
     return sql.when(taken >= 0, taken).when(taken < 0, sql.lit(0.0))
 

@@ -1,8 +1,8 @@
-"""`export_history`: the archives of queues as Parquet, each finished message once.
+"""`export_history`: the archives of queues as Parquet files, each finished message once.
 
-An export adds what finished up to an instant of the server's clock, its mark. Two looks make it
-whole: at what finished since the last mark, and at the ids below it, for what was committed late.
-What it found becomes visible by one commit of a ``StagedFolder``, which carries the marks as well.
+An export adds the messages that finished up to a time of the server's clock, its mark. It reads
+what finished since the last mark, and compares the ids below it to find messages that were
+committed late. One commit of a ``StagedFolder`` makes the files and the marks visible.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], None]
 
 SERIES: Final = "export"
-"""What the commits of exports are called."""
+"""The series name of the commits of exports."""
 
 _IDENTITY: Final = ["queue", "id", "finished_at"]
 _LOOKS: Final = 10
@@ -111,7 +111,7 @@ def export_history(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         queues: only these queues; default: all.
         prune: afterwards remove the exported messages from the archives. Rows of adopted tables
             stay.
@@ -163,9 +163,9 @@ def history_of(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _Stretch:
-    """What an export looks at in one archive; instants are microseconds.
+    """The range of an export in one archive; times are microseconds.
 
-    The last export went up to ``mark``, this one goes up to ``up_to``; the look for late ones
+    The last export went up to ``mark``, this one goes up to ``up_to``. The search for late messages
     begins at ``oldest``. None stands for the beginning.
     """
 
@@ -179,8 +179,8 @@ class _Stretch:
 class Export:
     """One export, step by step.
 
-    It looks for late messages ``overlap`` microseconds before the last export; None: in all the
-    time before. In the history the database is called ``source``.
+    It searches for late messages ``overlap`` microseconds before the last export; None: in all the
+    time before. ``source`` is the name of the database in the history.
     """
 
     def __init__(
@@ -221,9 +221,9 @@ class Export:
         return report
 
     def begin(self) -> None:
-        """End what a killed export has left, and choose how far this one goes.
+        """Finish what a killed export left, and choose the end of this one.
 
-        A history of another database is a ValueError.
+        Raises ValueError for a history of another database.
         """
         self._folder.recover()
         last = self._folder.last(SERIES)
@@ -242,7 +242,7 @@ class Export:
             self._stretches.append(_Stretch(queue, archive, mark, archive.now(), oldest))
 
     def find_late(self) -> dict[str, list[int]]:
-        """The ids of what finished before the last export and is not in the history."""
+        """The ids of messages that finished before the last export and are not in the history."""
         parts, firsts = [], []
         for stretch in self._stretches:
             if stretch.mark is None:
@@ -257,17 +257,17 @@ class Export:
         return _ids_by_queue(self._identities(parts).join(known, _IDENTITY, "left_anti"))
 
     def stage(self, late: Mapping[str, Sequence[int]]) -> str:
-        """Write what is new to a folder that does not count yet; returns the folder."""
+        """Write the new messages to a folder that does not count yet; returns the folder."""
         staged = self._folder.begin(commit_name(SERIES, self._number))
         late_parts = self._parts_by_id(late, lambda stretch: stretch.mark)
         self._write([*self._new_parts(), *late_parts], staged)
         return staged
 
     def verified(self, staged: str) -> dict[str, int]:
-        """Compare what was written with the archives, by ids; returns how many there are, by queue.
+        """Compare the written ids with the archives; returns how many messages there are, by queue.
 
-        What was committed in the meantime is added. Where some are missing still, or there twice,
-        what was written is removed, and ``HistoryDiffers`` says so.
+        It adds messages that were committed meanwhile. If some are still missing or occur twice, it
+        removes the written files and raises ``HistoryDiffers``.
         """
         left: dict[str, int] = {}
         for _ in range(_LOOKS):
@@ -285,7 +285,7 @@ class Export:
     def commit(
         self, staged: str, exported: Mapping[str, int], late: Mapping[str, Sequence[int]]
     ) -> ExportReport:
-        """Let what was written count, with the marks for the next export."""
+        """Make the written files count, with the marks for the next export."""
         root = self._folder.files.root
         if not exported:
             self._folder.files.remove(staged)
@@ -304,7 +304,7 @@ class Export:
         )
 
     def prune(self) -> dict[str, int]:
-        """Remove from the archives what can be read in the history; returns how many, by queue."""
+        """Remove messages from the archives that are in the history; returns how many, by queue."""
         parts, firsts, chosen = [], [], {}
         for stretch in self._stretches:
             span = stretch.archive.span(None, stretch.up_to)
@@ -322,7 +322,7 @@ class Export:
             pruned[name] = pruned.get(name, 0) + removed
         return pruned
 
-    # -- data frames
+    # -- DataFrames
 
     def _new_parts(self) -> list[Part]:
         return [

@@ -1,8 +1,7 @@
-"""Load: files or a table of any database become messages of a queue, or of one in many databases.
+"""Load: publish files or a table of any database to a queue, also in several databases.
 
-The input is read and checked once and kept by Spark; then rows that can be no message are written
-to a place of their own, and the rest is published by the sink, database by database, each as a
-whole.
+The input is read and checked once, and kept by Spark. Rows that cannot become messages are written
+to a separate folder. The sink publishes the others, database by database, each as a whole.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
     from queue_over_sql.spark.sink_columns import ColumnPlan
 
 _SHOWN: Final = 3
-# The column that keeps a row of the input as it was read, and the one that says why it can be no
-# message.
+# The column with the original row of the input, and the column with the reason why it cannot become
+# a message.
 _ROW: Final = "__row"
 _REASON: Final = "reason"
 _CORRUPT: Final = "_corrupt_record"
-# The checks speak of a row by its place, which means nothing once the rows are apart.
+# The checks name a row by its place, which has no meaning after the rows are separated.
 _PLACE: Final = re.compile(
     r"^Row \d+ of its partition:? ?|, after row \d+,"
     r"| of row \d+ of its partition| of this partition"
@@ -142,7 +141,7 @@ def load(
             ``priority``, ``delay``, ``at``, ``lease``, ``max_attempts`` and columns of the queue's
             own, each a Spark SQL expression over the input. Default: the input columns with these
             names. Without a payload, all input columns become one JSON object.
-        on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` where a key is taken.
+        on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` if a key is taken.
         rejected: folder for rows that cannot become messages, with a column ``reason``.
         rejected_format: ``"parquet"`` or ``"json"``.
         progress: a function to call at each step.
@@ -322,7 +321,7 @@ def _format_of(path: str) -> str:
     return found
 
 
-# -- checking: by the very checks of the sink, row by row where one fails
+# -- checking: with the sink's own checks, row by row after a failure
 
 
 def _messages_of(rows: DataFrame, queue: Queue, columns: Mapping[str, str] | None) -> DataFrame:
@@ -374,17 +373,17 @@ class _Checker:
 
 
 class _Search:
-    """Looks for the rows of batches that can be no message."""
+    """Finds the rows of batches that cannot become messages."""
 
     def __init__(self, context: QueueContext, plans: tuple[ColumnPlan, ...]) -> None:
         self._context = context
         self._plans = plans
-        # What the database would check while it is written is to be known before.
+        # Checks that the database would make during the write must come first.
         self._reads_json = context.settings.payload == "json" and context.tables.dialect.checks_json
         self._payload = next(p.source for p in plans if p.role == PAYLOAD)
 
     def look(self, batch: pa.RecordBatch, offset: int, reasons: list[str | None]) -> None:
-        """Write down the reasons of rows, halving what has one."""
+        """Record the reasons of rows; split a failing batch in halves."""
         if batch.num_rows == 0:
             return
         reason = self._fault(batch)

@@ -1,4 +1,4 @@
-"""`process`: a queue through a transformation of yours into Parquet, another queue, or both."""
+"""`process`: transform the messages of a queue and write them to Parquet, a queue, or both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Transform = Callable[[DataFrame], DataFrame]
 
 _FORMAT: Final = "queue_over_sql"
-# Spark can repeat its last batch only; so many more are kept for people to look at.
+# Spark can repeat only its last batch; the others are kept for people.
 _REMEMBERED: Final = 100
 
 
@@ -68,7 +68,7 @@ def process(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         consumer_id: name of the durable consumer; ``process-<queue>`` by default.
         every: start a batch at this interval, until the query is stopped. None: process the
             messages that are there now, and end.
@@ -117,7 +117,7 @@ def process(
 
 
 def usual_consumer(queue: str) -> str:
-    """Under which name ``process`` claims from a queue where it is given none."""
+    """The consumer name of ``process`` if none is given."""
     return f"process-{queue}"[:CONSUMER_LENGTH]
 
 
@@ -143,7 +143,7 @@ def _frame(made: object, maker: str) -> DataFrame:
 
 @dataclasses.dataclass
 class _Batches:
-    """Writes each batch once: its files by a commit, its messages by the sink's own account."""
+    """Writes each batch once: its files by a commit, its messages by the sink's own record."""
 
     folder: StagedFolder
     checkpoint: str
@@ -153,7 +153,7 @@ class _Batches:
     query_id: str | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
-        """Write a batch, or what is left of it after a crash."""
+        """Write a batch, or the rest of it after a crash."""
         if self.query_id is None:
             self.query_id = _query_id(batch.sparkSession, self.checkpoint)
             self.folder.recover()

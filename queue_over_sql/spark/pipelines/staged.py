@@ -1,13 +1,13 @@
-"""StagedFolder: a dataset to which many files are added at once, all of them or none.
+"""StagedFolder: a dataset to which many files are added at once, all or none.
 
-The layout, in which Spark and others that read Parquet pass over names with a leading ``_``::
+The layout; Spark and other readers of Parquet ignore names with a leading ``_``::
 
-    queue=orders/date=2030-01-31/part-….parquet   what counts
-    _staging/export-000000000007.<random>/…       what is being written
-    _commits/export-000000000007.json             what was added then, and what is known of it
+    queue=orders/date=2030-01-31/part-….parquet   data that count
+    _staging/export-000000000007.<random>/…       files that are being written
+    _commits/export-000000000007.json             the files of a commit, and its facts
 
-A file of ``_commits`` appears at once and never twice; from then on its files count. They are
-moved to their places afterwards, and whoever comes next does what is left of that.
+A file in ``_commits`` appears atomically and never twice; from then on its files count. They are
+moved to their places afterwards, and the next process completes unfinished moves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _STAGING: Final = "_staging"
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """What was added at once: files below the dataset's folder, and their size in bytes.
+    """The files that one commit adds, below the dataset's folder, and their size in bytes.
 
     The name is the series and its number, as in ``export-000000000007``; ``staged`` is the folder
-    in which they were written.
+    in which the files were written.
     """
 
     name: str
@@ -42,52 +42,51 @@ class Commit:
 
     @property
     def series(self) -> str:
-        """What it belongs to."""
+        """Its series."""
         return self.name.rpartition("-")[0]
 
     @property
     def number(self) -> int:
-        """Its place in its series."""
+        """Its number in its series."""
         return int(self.name.rpartition("-")[2])
 
     def to_json(self) -> str:
-        """Its text in the file."""
+        """Encode it for the file."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """Read its text."""
+        """Decode the text of the file."""
         fields = json.loads(text)
         return cls(**{**fields, "files": tuple(fields["files"])})
 
 
 def commit_name(series: str, number: int) -> str:
-    """The name of the commit of a series; names sort as their numbers do."""
+    """The name of a commit of a series; names sort as their numbers do."""
     return f"{series}-{number:012d}"
 
 
 class StagedFolder:
-    """The dataset of one folder, added to by commits."""
+    """The dataset of one folder, to which commits add files."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
 
     def begin(self, name: str) -> str:
-        """Choose the folder that a commit is written to first; returns its name."""
+        """Choose the folder for the files of a commit; returns its name."""
         return f"{_STAGING}/{name}.{uuid.uuid4().hex[:12]}"
 
     def place_of(self, folder: str) -> str:
-        """A folder as Spark is told of it."""
+        """A folder as a path for Spark."""
         return f"{self.files.root}/{folder}"
 
     def commit(
         self, name: str, staged: str, facts: Mapping[str, Any], *, remembered: int | None = None
     ) -> Commit:
-        """Let what was written to a folder of ``begin`` count, and move it to its place.
+        """Make the files in a folder of ``begin`` count, and move them to their places.
 
-        ``facts`` is what is to be known of it later. The commit that came so many before this one
-        in the series as ``remembered`` says is forgotten. Where another has made this commit, what
-        was written does not count, and ``FileExistsError`` says so.
+        ``facts`` are stored with it. ``remembered`` is how many commits of the series are kept. If
+        another process made this commit, the files do not count, and it raises ``FileExistsError``.
         """
         found = self.files.data_files(staged)
         names = tuple(name.removeprefix(f"{staged}/") for name, _ in found)
@@ -108,7 +107,7 @@ class StagedFolder:
         return commit
 
     def find(self, name: str) -> Commit | None:
-        """A commit; None where it was not made."""
+        """A commit; None if it does not exist."""
         there = self.files.exists(f"{_COMMITS}/{name}.json")
         return self._read(f"{name}.json") if there else None
 
@@ -118,7 +117,7 @@ class StagedFolder:
         return self._read(names[-1]) if names else None
 
     def recover(self) -> None:
-        """Do what is left of commits that were made, and forget what can never be one."""
+        """Complete the moves of existing commits, and delete files of abandoned ones."""
         for folder in self.files.names(_STAGING):
             commit = self.find(folder.rpartition(".")[0])
             if commit is None:

@@ -1,12 +1,12 @@
-"""Offsets of a stream: the last round of each database, as Spark keeps them in its checkpoint.
+"""Offsets of a stream: the last round of each database, as in Spark's checkpoint.
 
 One database: ``{"round": 7, "after": 5, "registered": 17…}``: a batch of the rounds 6 and 7 of the
 durable consumer that was registered at that microsecond. Several databases: ``{"rounds":
 {"<label>": 7, …}, "after": {"<label>": 5, …}, "registered": {"<label>": 17…, …}}``, so that a query
-may begin with one entry in ``urls`` and get more later. A batch's own start is kept in its end,
-because of the first batch of a checkpoint Spark keeps no other, and asks the source anew where the
-stream begins. A consumer that was dropped or expired counts its rounds anew, so that their numbers
-alone do not say which ones are meant; offsets of the first versions carry no ``registered``.
+can begin with one entry in ``urls`` and get more later. The end of a batch includes its start: for
+the first batch of a checkpoint Spark stores no start, and asks the source again where the stream
+begins. After a drop or expiry a consumer counts its rounds from 1 again, so ``registered`` says
+which ones are meant; offsets of the first versions do not have it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from queue_over_sql.errors import UNREADABLE
 _log = logging.getLogger(__name__)
 
 ONLY: Final = ""
-"""The label of a database that needs none, because it is the only one."""
+"""The label of the only database."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Offset:
-    """Up to which round each database was read, by the databases' labels; see the module.
+    """The last round that was read from each database, by label; see the module.
 
-    A database that came in later is in no part. ``after`` is empty where a stream begins,
-    ``registered`` where nobody noted it.
+    A later database is in none of the parts. ``after`` is empty at the start of a stream;
+    ``registered`` is empty if it was not stored.
     """
 
     rounds: Mapping[str, int]
@@ -37,7 +37,7 @@ class Offset:
     registered: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def written(self) -> dict[str, Any]:
-        """As Spark keeps it."""
+        """The text in Spark's checkpoint."""
         alone = set(self.rounds) == {ONLY}
         last = "round" if alone else "rounds"
         parts = {last: self.rounds, "after": self.after, "registered": self.registered}
@@ -48,7 +48,7 @@ class Offset:
         }
 
     def stands_at(self, other: Offset) -> bool:
-        """Whether it is the same place as another, which may not know all that this one knows."""
+        """Whether it is the same position as another one, which may know less."""
         known = {**self.registered, **other.registered}
         return self.rounds == other.rounds and self.registered == known
 
@@ -56,10 +56,10 @@ class Offset:
 def read_offset(
     written: Mapping[str, Any], labels: Collection[str], *, strict: bool = True
 ) -> Offset:
-    """Read what ``Offset.written`` made, perhaps long ago and for other databases.
+    """Read the text of ``Offset.written``, perhaps from long ago and for other databases.
 
-    ``labels`` are those of this query. An offset of other databases is a ValueError; one that knows
-    a database which this query leaves out only if ``strict``.
+    ``labels`` are those of this query. Raises ValueError for an offset of other databases; with
+    ``strict`` also if it has a database that this query leaves out.
     """
     alone = set(labels) == {ONLY}
     names = ("round" if alone else "rounds", "after", "registered")

@@ -1,4 +1,4 @@
-"""What a task of a stream does: claim one round, unless that was done, and read it."""
+"""A task of a stream: claim one round, unless it is already claimed, and read it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LONGEST_PAUSE: Final = 2.0
 
 @dataclasses.dataclass
 class RoundPart(InputPartition):
-    """One round as a partition: its database, and what the driver and its epoch know of it."""
+    """One round as a partition: its database, and the driver's epoch."""
 
     label: str
     wanted: Round
@@ -47,7 +47,7 @@ class RoundPart(InputPartition):
 
 
 def consumer_at(location: Location, options: StreamOptions) -> DurableConsumer:
-    """The durable consumer of a stream in one database, as this process sees it."""
+    """The durable consumer of a stream in one database, in this process."""
     return DurableConsumer(
         queue_at(location, options.queue),
         options.consumer_id,
@@ -57,7 +57,7 @@ def consumer_at(location: Location, options: StreamOptions) -> DurableConsumer:
 
 
 def check_claim_mode(consumer: DurableConsumer, options: StreamOptions) -> None:
-    """Refuse that executors claim where the database cannot let them."""
+    """Refuse claims by executors if the database does not support them."""
     if options.claim_mode == "executor" and not consumer.claims_apart:
         msg = (
             "option claimMode: this database supports only claimMode=driver, which is the "
@@ -69,15 +69,15 @@ def check_claim_mode(consumer: DurableConsumer, options: StreamOptions) -> None:
 def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a round, oldest first.
 
-    It is claimed in a transaction that is over before the first message is handed on, so that a
-    slow sink holds no lock. At the end the fence is looked at once more: who takes the consumer
-    over or releases it while this task reads may have changed what it has read.
+    The transaction of the claim ends before the first message is delivered, so a slow sink holds no
+    lock. At the end it checks the fence again: another query may have taken over or released the
+    consumer, and changed the messages meanwhile.
 
     Raises:
-        ConsumerFenced: another query has taken the consumer over.
-        RoundsGone: the round was given back, or is acknowledged.
-        DatabaseUnavailable: the database is away for longer than ``reconnectTimeout``.
-        RuntimeError: fewer messages came than the round holds.
+        ConsumerFenced: another query took over the consumer.
+        RoundsGone: the round was released, or is acknowledged.
+        DatabaseUnavailable: the database is unavailable for longer than ``reconnectTimeout``.
+        RuntimeError: fewer messages were read than the round holds.
     """
     location, number = options.locations[part.label], part.wanted.consumer_round
 
@@ -102,7 +102,7 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
     def left(connection: Connection) -> int:
         if came >= claim(connection):
             return 0
-        # Those that failed, or that an operator removed, are not there any more.
+        # Failed messages, and those that an operator removed, are no longer there.
         sql = core_of(queue).context.sql
         return rounds.count_rounds(connection, sql, options.consumer_id, number - 1, number)
 
@@ -129,7 +129,7 @@ def _messages(queue: Queue, options: StreamOptions, part: RoundPart) -> Iterator
 
 
 def outlast(act: Callable[[], T], seconds: float) -> T:
-    """Run an act that is safe to repeat, again while the database is away, for so long at most."""
+    """Run an act that is safe to repeat; retry for a time while the database is unavailable."""
     deadline = time.monotonic() + seconds
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:

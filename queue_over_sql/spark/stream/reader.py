@@ -1,8 +1,8 @@
-"""The streaming source: a durable consumer that claims in rounds, whose last one is the offset.
+"""The streaming source: a durable consumer that claims in rounds; the last round is the offset.
 
-Spark's own ``commit`` comes only when the next batch with data is planned, and never for the last
-one. So rounds are acknowledged by ``latestOffset``: what it gets as ``start`` is in Spark's log of
-finished batches. See ``docs/spark-stream.md`` for what follows from that.
+Spark calls ``commit`` only when it plans the next batch with data, and never for the last one. So
+``latestOffset`` acknowledges rounds: its argument ``start`` is in Spark's log of finished batches.
+``docs/spark-stream.md`` explains the consequences.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Consumes a queue, or the queues of one name in several databases, as a stream.
+    """Consumes a queue, or queues of one name in several databases, as a stream.
 
-    One object lives as long as the query, in a process of the driver; copies of it read on the
-    executors and hold no state. One whose options are wrong says so when it is asked anything: what
-    is raised while Spark makes it is lost, since PySpark fails over it with an UnboundLocalError.
+    One object lives as long as the query, in a process of the driver. Copies of it read on the
+    executors, and have no state. Wrong options raise at the first call, because PySpark loses
+    exceptions of the constructor in an UnboundLocalError.
     """
 
     def __init__(self, options: StreamOptions | ValueError) -> None:
@@ -38,29 +38,29 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def options(self) -> StreamOptions:
-        """How it claims."""
+        """The options of the stream."""
         if isinstance(self._options, ValueError):
             raise self._options
         return self._options
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to the executors: no connection."""
+        """The state for the executors, without connections."""
         return {**self.__dict__, "_databases": {}}
 
-    # -- in the driver's process
+    # -- on the driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What ``maxMessagesPerTrigger`` says."""
+        """The option ``maxMessagesPerTrigger``."""
         return ReadMaxRows(self.options.max_messages_per_trigger)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Behind what was acknowledged: Spark asks again until its first batch is done."""
+        """The last acknowledged round; Spark asks again until its first batch is finished."""
         each = self._each().items()
         rounds = {label: one.initial() for label, one in each}
         return Offset(rounds, registered={label: one.registered() for label, one in each}).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember what is there now."""
+        """Remember which messages exist now."""
         for one in self._each().values():
             one.aim()
 
@@ -68,9 +68,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Acknowledge ``start``, and open the rounds of the next batch.
 
         Raises:
-            ConsumerFenced: another query has taken the consumer over.
-            CheckpointBehind, RoundsGone: the queue has moved on without this checkpoint.
-            DatabaseUnavailable: a database is away for longer than ``reconnectTimeout``.
+            ConsumerFenced: another query took over the consumer.
+            CheckpointBehind, RoundsGone: the checkpoint does not match the queue.
+            DatabaseUnavailable: a database is unavailable for longer than ``reconnectTimeout``.
         """
         finished, each = self._offset(start), self._each()
         shares = _shares(getattr(limit, "max_rows", None), len(each))
@@ -83,13 +83,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found.stands_at(finished) else found.written()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """What waits in the queue, for the query's progress."""
+        """The backlog of the queue, for the query's progress."""
         return {"backlog": sum(one.backlog() for one in self._each().values())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RoundPart]:
-        """One partition for each round, as it was when the batch was planned first.
+        """One partition per round, as it was when the batch was first planned.
 
-        After a restart this is the first that a query asks, so it takes the consumer over, too.
+        After a restart a query calls this first, so it also takes over the consumer.
         """
         if start == end:
             return []
@@ -97,7 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [part for label in last.after for part in each[label].parts(last)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mostly done already by ``latestOffset``."""
+        """Acknowledge; usually ``latestOffset`` has already done it."""
         last = self._offset(end)
         for label in last.rounds:
             self._each()[label].acknowledge(last)
@@ -105,7 +105,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on the executors
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The messages of one round, claimed by the first who asks for them."""
+        """The messages of one round; the first caller claims them."""
         return read_part(self.options, partition)
 
     # -- inner

@@ -1,4 +1,4 @@
-"""The rounds of one database as the driver of a stream sees them: opened, read, acknowledged."""
+"""The rounds of one database for the driver of a stream: open, read, acknowledge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-# Counting what waits may take this share of the time at most, and is not done more often than so.
+# The largest share of time for counting the backlog, and the shortest interval.
 _SHARE: Final = 20
 _LEAST_PAUSE: Final = 1.0
 
@@ -32,8 +32,8 @@ _LEAST_PAUSE: Final = 1.0
 class RoundsOfDatabase:
     """One database of a stream, in the process that plans its micro-batches.
 
-    The first question takes the consumer over, so that of two queries with one ``consumerId`` the
-    later one goes on and the earlier one fails.
+    The first call takes over the consumer. So of two queries with one ``consumerId``, the later one
+    continues and the earlier one fails.
     """
 
     def __init__(self, label: str, location: Location, options: StreamOptions) -> None:
@@ -48,28 +48,28 @@ class RoundsOfDatabase:
         self._count_at = 0.0
 
     def initial(self) -> int:
-        """The round behind which a new checkpoint begins."""
+        """The round at which a new checkpoint starts."""
         return self._run(lambda consumer: consumer.state().acked_round)
 
     def registered(self) -> int:
-        """When the consumer was registered whose rounds these are, in microseconds."""
+        """When the consumer of these rounds was registered, in microseconds."""
         return self._run(lambda consumer: consumer.registered_at)
 
     def start_of(self, finished: Offset) -> int:
-        """From which round to go on where a checkpoint stands."""
+        """The round from which to continue for a checkpoint."""
         if self._label in finished.rounds and self._is_of(finished):
             return finished.rounds[self._label]
         return self.initial()
 
     def aim(self) -> None:
-        """Remember what is there now: a run until it is empty goes so far and no farther."""
+        """Remember which messages exist now, as the end of a run with ``availableNow``."""
         self._target = self._run(lambda consumer: consumer.target())
         self._idle = None
 
     def advance(self, start: int, most: int | None) -> int:
-        """Acknowledge what came up to round ``start``, and return the round to read up to.
+        """Acknowledge up to round ``start``, and return the last round to read.
 
-        Rounds are opened for ``most`` messages; None: for all there are.
+        It opens rounds for up to ``most`` messages; None: for all.
         """
         if self._is_idle(start):
             return start
@@ -81,24 +81,24 @@ class RoundsOfDatabase:
         return end
 
     def parts(self, last: Offset) -> list[RoundPart]:
-        """The partitions of the micro-batch that ends there; the same at each replay."""
+        """The partitions of the micro-batch up to this round; the same at each replay."""
         start, end = last.after[self._label], last.rounds[self._label]
         if end <= start or not self._is_of(last):
             return []
         rounds = self._run(lambda consumer: self._rounds(consumer, start, end))
         epoch = self._run(lambda consumer: consumer.epoch)
-        # Nothing will ever be in a round that is sealed as empty.
+        # A round that was sealed as empty stays empty.
         return [RoundPart(self._label, one, epoch) for one in rounds if one.claimed_count != 0]
 
     def acknowledge(self, last: Offset) -> None:
-        """Acknowledge what came up to there, unless that has been done."""
+        """Acknowledge up to this round, unless that is already done."""
         end = last.rounds[self._label]
         if end > self._acked and self._is_of(last):
             self._run(lambda consumer: consumer.ack(end, on_ack=self._options.ending))
             self._acked = end
 
     def backlog(self) -> int:
-        """How many messages wait to be claimed; counted now and then."""
+        """How many messages wait to be claimed; counted only now and then."""
         now = time.monotonic()
         if now >= self._count_at:
             self._backlog = self._run(lambda consumer: consumer.backlog())
@@ -172,7 +172,7 @@ class RoundsOfDatabase:
 
 
 def _keep_alive(consumer: DurableConsumer) -> None:
-    """Give signs of life while Spark is busy with a batch, or waits for its next trigger."""
+    """Send heartbeats while Spark processes a batch or waits for its next trigger."""
     known = weakref.ref(consumer)
     arguments = (known, consumer.renewal_seconds / 2)
     threading.Thread(target=_renewing, args=arguments, name="signs-of-life", daemon=True).start()
@@ -189,6 +189,6 @@ def _renewing(known: weakref.ref[DurableConsumer], seconds: float) -> None:
         except DatabaseUnavailable as error:
             _log.warning("The heartbeat of a query failed: %s", error)
         except QueueError:
-            # The query's next question fails for the same reason, and tells it.
+            # The query's next call fails for the same reason, and reports it.
             return
         del consumer

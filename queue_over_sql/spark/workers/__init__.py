@@ -1,1 +1,1 @@
-"""Workers in Spark's tasks: the coordinator on the driver, and what each task does."""
+"""Workers in Spark's tasks: the coordinator on the driver, and the task of each worker."""

@@ -1,8 +1,8 @@
-"""Workers: Spark's executors run a function over a queue, each as a consumer.
+"""Workers: Spark's executors run a function on the messages of a queue, each as a consumer.
 
-No stream, no checkpoint: each worker claims, works and acks in transactions of its own, as every
-``Worker`` does. The driver is a consumer, too, which claims nothing: while it lives the workers
-work, and its reaper gives back what lost workers held.
+There is no stream and no checkpoint. Each worker claims, handles and acks in its own transactions,
+as every ``Worker`` does. The driver is also a consumer, which claims nothing. The workers run as
+long as it lives, and its reaper releases messages of lost workers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _log = logging.getLogger(__name__)
 _TICK: Final = 0.1
 _MOST_LOOKS_FOR_LOST: Final = 50
 _PROGRESS_SECONDS: Final = 1.0
-# Spark kills the Python of a cancelled task after two seconds.
+# Spark kills the Python process of a cancelled task after two seconds.
 _GRACE_SECONDS: Final = 3.0
-# How many messages a worker claims at once where nothing is said, and how many it takes.
+# The default numbers of messages per claim, and per take.
 _BATCHES: Final = {"message": 100, "batch": 100, "arrow": 500}
 _TAKEN: Final = 10_000
-# What Spark says of a job that ended for no reason of ours: by its error class, where it has one.
+# Spark's texts for a job that ended for an external reason; by error class if there is one.
 _CANCELLED: Final = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled", "was shut down")
 _LOST: Final = (
     *("exited unexpectedly", "ExecutorLostFailure", "Connection reset", "EOFException"),
@@ -61,7 +61,7 @@ class FleetFailed(QueueError):
 
 
 class StopAsked(Protocol):
-    """Something like ``threading.Event``."""
+    """An object such as ``threading.Event``."""
 
     def is_set(self) -> bool:
         """Whether to end."""
@@ -205,7 +205,7 @@ def run_workers(
 
 
 class _Coordinator:
-    """The driver's dealings with the database, on a service that is no consumer."""
+    """The driver's part in the database, with a service that is not a consumer."""
 
     def __init__(self, plan: WorkersPlan) -> None:
         self._plan = plan
@@ -218,30 +218,30 @@ class _Coordinator:
             raise
 
     def leader(self) -> QueueService:
-        """A consumer that claims nothing: while it is registered the workers work."""
+        """A consumer that claims nothing; the workers run while it is registered."""
         leader = service_of(self._plan, f"{self._plan.name} driver")
         leader.start()
         return leader
 
     def instant(self, until: Literal["empty"] | Duration | None) -> int | None:
-        """When a duration from now on ends, by the database's clock in microseconds."""
+        """The end of a duration from now on, by the database's clock in microseconds."""
         if until is None or until == "empty":
             return None
         length, sql = to_microseconds(until, "until"), core_of(self.queue).context.sql
         return parts_of(self._service).connections.run(lambda c: store.server_now(c, sql)) + length
 
     def progress(self, began: float) -> FleetProgress:
-        """How far it is."""
+        """The present progress."""
         stats = self.queue.stats()
         left = stats.ready + stats.claimed + stats.delayed
         seconds = time.monotonic() - began
         return FleetProgress(left, stats.ready, stats.claimed, stats.delayed, seconds)
 
     def give_back_lost(self) -> bool:
-        """Give back at once what workers hold that no task of Spark runs any more.
+        """Release at once the messages of workers that no Spark task runs any more.
 
-        Returns whether there were any. One that lives all the same finds out by its next heartbeat,
-        and the fence keeps its hands off what it held.
+        Returns whether there were any. If such a worker is still alive, its next heartbeat fails,
+        and the fence stops it from settling the messages.
         """
         system = core_of(self.queue).context.tables.system
         connections = parts_of(self._service).connections
@@ -257,7 +257,7 @@ class _Coordinator:
 
 
 class _Workers:
-    """The driver's side of the workers."""
+    """The driver's part of the workers."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class _Workers:
         self._began = time.monotonic()
 
     def run(self, plan: WorkersPlan, restarts: int) -> FleetReport:
-        """Run Spark's job until the work is done; again where workers were lost."""
+        """Run Spark's job until the work is done; restart it if workers were lost."""
         while True:
             try:
                 reports = self._run_once(plan)
@@ -290,7 +290,7 @@ class _Workers:
                 _log.warning("Workers on queue %s were lost: %s", plan.queue, in_short(error))
                 plan = dataclasses.replace(plan, losses=plan.losses + 1)
                 continue
-            # Told by nobody, they have only lost sight of the driver.
+            # These ended because they could not see the driver, not because they were told to.
             if self._told or not any(report.ended == "told" for report in reports):
                 return self._report(plan, reports)
 
@@ -341,8 +341,8 @@ class _Workers:
 
     def _give_back(self) -> None:
         try:
-            # Spark may kill a task in the moment in which it becomes a worker. One that it does not
-            # kill registers anew whenever it was removed: the reaper looks after that.
+            # Spark may kill a task at the moment in which it becomes a worker. If it survives, it
+            # registers again after it was removed; the reaper handles that.
             for _ in range(_MOST_LOOKS_FOR_LOST):
                 if not self._coordinator.give_back_lost():
                     break
@@ -356,7 +356,7 @@ class _Workers:
 
 
 class _JobEnded(Exception):
-    """The job ended before its workers did, for Spark's error ``reason``."""
+    """The job ended before its workers did, because of Spark's error ``reason``."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__(str(reason))
@@ -364,7 +364,7 @@ class _JobEnded(Exception):
 
 
 class _WorkersJob:
-    """A job whose tasks are workers."""
+    """A Spark job whose tasks are workers."""
 
     def __init__(self, spark: SparkSession, plan: WorkersPlan, workers: int) -> None:
         self._spark = spark
@@ -376,27 +376,27 @@ class _WorkersJob:
         self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the job."""
         self._thread.start()
 
     def running(self, seconds: float) -> bool:
-        """Wait for its end for so long; tells whether it runs still."""
+        """Wait for its end, at most ``seconds``; returns whether it still runs."""
         self._thread.join(seconds)
         return self._thread.is_alive()
 
     def cancel(self) -> None:
-        """End the job, whatever its workers are doing."""
+        """Cancel the job, whatever its workers are doing."""
         self._spark.interruptTag(self._tag)
 
     def reports(self) -> list[WorkerReport]:
-        """What the workers told at their ends; ``_JobEnded`` where it failed, or was cancelled."""
+        """The reports of the workers; raises ``_JobEnded`` if the job failed or was cancelled."""
         if self._error is not None:
             raise _JobEnded(self._error)
         return self._reports
 
     def _run(self) -> None:
         try:
-            # Tags belong to the thread, and reach sessions of Spark Connect, too.
+            # Tags belong to the thread, and also work with Spark Connect.
             self._spark.addTag(self._tag)
             rows = (
                 self._spark.range(0, self._workers, 1, self._workers)

@@ -1,4 +1,4 @@
-"""Calling a handler in the form that it wants, and counting what became of its messages."""
+"""Calls a handler in its form, and counts the results of its messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Failure = tuple[Message, str | BaseException]
 
 
 class Counters:
-    """Counts of one worker; its threads share it."""
+    """Counts of one worker, which its threads share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Counters:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """A call of the handler runs."""
+        """Note a running call of the handler."""
         with self._lock:
             self.calls += 1
             self.busy += 1
@@ -46,7 +46,7 @@ class Counters:
                 self.busy -= 1
 
     def count(self, handled: int, failed: int, dead: int = 0) -> None:
-        """Deliveries that ended; those that are dead letters now are among the failed."""
+        """Count ended deliveries; dead letters are also counted as failed."""
         with self._lock:
             self.handled += handled
             self.failed += failed
@@ -54,9 +54,9 @@ class Counters:
 
 
 def send_by_value(name: str) -> None:
-    """Let functions of an imported module travel to executors whole, not as a name to import.
+    """Pickle functions of an imported module by value, so that executors need not import it.
 
-    There is no session on an executor, so a module that asks for one cannot be imported there.
+    Executors have no session, so they cannot import a module that creates one.
     """
     cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
@@ -84,10 +84,9 @@ def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[...
 
 
 def reasons_of(answer: Any, count: int) -> dict[int, str]:
-    """What an Arrow handler says of its messages: why some failed, by their place in the batch.
+    """The reasons that an Arrow handler returned, by their place in the batch.
 
-    It returned None where all is well, else for each message None or a reason; whatever else is
-    refused.
+    It must return None if all messages succeeded, or a list with None or a reason for each message.
     """
     if answer is None:
         return {}

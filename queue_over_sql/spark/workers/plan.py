@@ -1,4 +1,4 @@
-"""What the driver tells each worker, and what each tells back."""
+"""The driver's plan for each worker, and each worker's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Form = Literal["message", "batch", "arrow"]
 Ending = Literal["empty", "time", "told"]
-"""Why a worker ended: nothing was left, its time was over, or the driver told it to."""
+"""Why a worker ended: no messages left, its time was over, or the driver told it to."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class WorkersPlan:
     """The work of one worker; pickled to the executors. See ``run_workers``.
 
     Attributes:
-        ends_at: when to end, by the database's clock in microseconds; None for never.
-        leader: the driver's ``consumer_id``: when it is gone, so is the reason to work.
-        name: of all workers, under which they are registered as consumers.
+        ends_at: when to end, by the database's clock in microseconds; None: never.
+        leader: the driver's ``consumer_id``; the workers end when it is gone.
+        name: the consumer name of all workers.
         losses: how often workers were lost before.
     """
 

@@ -1,8 +1,8 @@
-"""Taking: a batch is removed, handled and committed in one transaction, with nothing to ack.
+"""Taking: a batch is removed, handled and committed in one transaction, without acks.
 
-It is the fastest way, because a message is written once instead of twice. A worker that dies
-takes nothing with it: the database rolls back. What it cannot do is to count attempts, so a batch
-that fails is cut down until the message that fails is alone, and that one is claimed as usual.
+It is the fastest way, because a message is written once instead of twice. If a worker dies, the
+database rolls back and no message is lost. But attempts cannot be counted. So a failing batch is
+split until the failing message is alone, and that one is claimed as usual.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _HandlerFailed(Exception):
 
 
 class _SomeFailed(Exception):
-    """The handler named messages that failed; nothing was taken."""
+    """The handler returned failed messages; nothing was taken."""
 
 
 class Taking:
@@ -80,7 +80,7 @@ class Taking:
             self._keeper.stop()
 
     def stop(self) -> None:
-        """End after the batch at hand."""
+        """End after the current batch."""
         self._over.set()
 
     def _turn(self, size: int) -> tuple[int, bool]:
@@ -109,7 +109,7 @@ class Taking:
                     return 0
                 self._call(batch, connection)
         except DBAPIError as error:
-            # Of the commit: whether it arrived or not, each message is done or still there.
+            # Whether the commit succeeded or not, each message is either done or still there.
             if self._connections.dialect.classify(error) is ErrorKind.DISCONNECT:
                 raise DatabaseUnavailable(str(error.orig)) from error
             raise _HandlerFailed from error
@@ -157,7 +157,7 @@ class Taking:
         return min(plan.batch, size * 2)
 
     def _insist(self, act: Callable[[], Any]) -> None:
-        """Settle at last, however long the database is away; not longer than the worker."""
+        """Retry while the database is unavailable, as long as the worker runs."""
         backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""One worker, inside a task of Spark: an ordinary consumer that knows when to end."""
+"""One worker inside a Spark task: an ordinary consumer that knows when to end."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _TICK: Final = 0.2
 _LEADER_SECONDS: Final = 1.0
-# The driver's service has a reaper; those of many workers would only be in each other's way.
+# The driver's service has a reaper; those of many workers would only conflict.
 _REAPER_SECONDS: Final = 60.0
-# How much less is claimed at once after each loss, so that few share the blame for the next.
+# The factor by which claims shrink after each loss, so that fewer messages are affected by the
+# next.
 _CAUTION: Final = 10
 
 
 def work_of(plan: WorkersPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task of Spark runs: it gets the worker's number and yields the worker's report."""
+    """The function of a Spark task: it gets the worker's number and yields the worker's report."""
 
     def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -60,7 +61,7 @@ def work_of(plan: WorkersPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 
 
 def work_as(number: int, plan: WorkersPlan) -> WorkerReport:
-    """Be a worker until there is a reason to end."""
+    """Run a worker until there is a reason to end."""
     began, counters = time.monotonic(), Counters()
     with service_of(plan, plan.name, reaper_interval=_REAPER_SECONDS) as service:
         queue = service.queue(plan.queue)
@@ -83,7 +84,7 @@ def _work(
     service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters
 ) -> Worker | Taking:
     function = calling(plan, queue, counters)
-    # Who was lost while it took messages left no trace on them: from then on attempts are counted.
+    # A worker that dies while it takes leaves no trace, so after a loss attempts are counted.
     takes = plan.form == "arrow" and plan.transactional and not plan.losses
     if takes and parts_of(service).connections.dialect.skip_locked:
         return Taking(service, queue, plan, counters, function)
@@ -100,7 +101,7 @@ def _work(
 
 
 def service_of(plan: WorkersPlan, name: str, **settings: Any) -> QueueService:
-    """A service on the database of the workers, which is a consumer of this name once it starts."""
+    """A service on the workers' database; once started it is a consumer with this name."""
     return QueueService(
         url_of(plan.location),
         schema=plan.location.schema,
@@ -117,11 +118,11 @@ def _careful(plan: WorkersPlan, attempt: int) -> WorkersPlan:
     return dataclasses.replace(plan, losses=losses, batch=max(1, plan.batch // _CAUTION**losses))
 
 
-# -- when a worker ends: it looks once in a while, beside the work
+# -- the end of a worker: a check in the background, now and then
 
 
 class Watch:
-    """Stops a worker when nothing is left, its time is over, or its driver is gone."""
+    """Stops a worker if no messages are left, its time is over, or its driver is gone."""
 
     def __init__(
         self, service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters
@@ -137,7 +138,7 @@ class Watch:
         self._reason: Ending = "told"
 
     def over(self, work: Worker | Taking) -> Ending:
-        """Do the work until there is a reason to end; returns the reason."""
+        """Run the work until there is a reason to end; returns the reason."""
         deadline = self._deadline()
         watching = threading.Thread(
             target=self._watch, args=(work, deadline), name="queue-over-sql-watch", daemon=True
@@ -155,7 +156,7 @@ class Watch:
             try:
                 reason = self._found(deadline)
             except QueueError as error:
-                # The work waits for the database, too.
+                # The work itself also waits for the database.
                 _log.info("Workers %s: %s", self._plan.name, error)
                 continue
             if reason is not None:
@@ -173,7 +174,7 @@ class Watch:
         return "empty" if self._plan.until_empty and self._idle() and self._nothing_left() else None
 
     def _deadline(self) -> float | None:
-        """On this machine's clock, which needs only go as fast as the database's."""
+        """On this machine's clock, which only needs to run at the same speed as the database's."""
         if self._plan.ends_at is None:
             return None
         sql = core_of(self._queue).context.sql
@@ -192,9 +193,9 @@ class Watch:
         return calls == self._counters.calls and not self._counters.busy and self._looking.due()
 
     def _nothing_left(self) -> bool:
-        """Whether no message is due, being worked on by whomever, or waiting to be tried again.
+        """Whether no message is due, in work anywhere, or waiting for a retry.
 
-        What a streaming query holds is its own affair: its claims have no end.
+        Messages of a streaming query do not count, because its claims never end.
         """
         queue, columns = self._queue, self._queue.table.c
         ends = columns.lease_expires_at < literal(NEVER, BigInteger())

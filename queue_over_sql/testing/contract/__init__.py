@@ -1,7 +1,7 @@
-"""What every engine keeps, as cases of pytest for an engine or a dialect of your own.
+"""The guarantees of every engine, as pytest cases for your own engine or dialect.
 
-Turn on ``queue_over_sql.testing.plugin`` in the top-level ``conftest.py``, and give each test an
-empty database of yours there::
+Turn on ``queue_over_sql.testing.plugin`` in the top-level ``conftest.py``, and define a fixture
+there that gives each test an empty database::
 
     pytest_plugins = ["queue_over_sql.testing.plugin"]
 
@@ -10,7 +10,7 @@ empty database of yours there::
     def database(tmp_path: Path) -> TestDatabase:
         return TestDatabase("mine", f"mine:///{tmp_path}/queues.db")
 
-A module of tests then has the cases, each as a method::
+A test module then gets the cases as methods of a class::
 
     class TestMyEngine(QueueContract):
         pass
@@ -26,7 +26,7 @@ __all__ = ["QueueContract"]
 
 
 class QueueContract(PublishCases, ClaimCases, SettleCases):
-    """What publishers and consumers may rely on, on every engine.
+    """What publishers and consumers can rely on, on every engine.
 
     Its cases need the fixtures ``queue``, ``service``, ``make_service`` and ``engine`` of the
     plugin.

@@ -1,4 +1,4 @@
-"""Claiming: which messages come, in which order and for how long, and the fence of each claim."""
+"""Claiming: which messages are claimed, in which order and for how long, and each claim's fence."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def assert_refused(
 
 
 def unclaimed(engine: Engine, queue: Queue) -> bool:
-    """Whether no live row carries a claim."""
+    """Whether no live row has a claim."""
     return all(row[4] is None for row in live_rows(engine, queue))
 
 
 def lease_of(message: Message) -> timedelta:
-    """How long the claim holds."""
+    """The length of the claim's lease."""
     assert message.lease_expires_at is not None
     assert message.claimed_at is not None
     return message.lease_expires_at - message.claimed_at
 
 
 class ClaimCases:
-    """What every engine keeps when messages are claimed."""
+    """What every engine guarantees when messages are claimed."""
 
     def test_messages_come_oldest_first(self, queue: Queue) -> None:
-        """One by one and in batches, the oldest come first; of nothing there is an empty list."""
+        """The oldest messages come first, one by one and in batches; an empty queue gives []."""
         assert queue.consume(10) == []
         queue.publish_many(list(range(12)))
         assert payloads(queue.consume()) == [0]
@@ -85,7 +85,7 @@ class ClaimCases:
         assert counts(queue) == (0, 12, 0)
 
     def test_order_is_by_due_time_before_id(self, queue: Queue, engine: Engine) -> None:
-        """A message whose due time was moved ahead comes ahead, also within a batch."""
+        """A message whose due time was moved forward comes earlier, also within a batch."""
         first, second, third = queue.publish_many(["a", "b", "c"])
         listed = {message.id: message for message in queue.messages().list()}
         assert listed[first.id].available_at == listed[first.id].scheduled_at
@@ -94,7 +94,7 @@ class ClaimCases:
         assert payloads(queue.consume(3)) == ["c", "b", "a"]
 
     def test_urgent_messages_come_first(self, service: QueueService) -> None:
-        """Priority goes before age, age decides within it, and what is not due blocks nothing."""
+        """Priority comes before age. Messages that are not due block nothing."""
         queue = service.create_queue("levels", priorities=3)
         queue.publish("urgent but later", priority=0, delay=600)
         for number, level in enumerate([2, 1, 0, 1, 0, 2]):
@@ -103,7 +103,7 @@ class ClaimCases:
         assert payloads(queue.consume(4)) == [3, 0, 5]
 
     def test_a_claim_is_stamped(self, service: QueueService, queue: Queue) -> None:
-        """The message says who holds it, since when, until when, and for which attempt."""
+        """The message has its holder, the times of claim and lease, and its attempt."""
         queue.publish("x")
         (message,) = queue.consume(lease=60)
         assert service.consumer_id is not None
@@ -114,7 +114,7 @@ class ClaimCases:
         assert (1, 2) == (message.attempt, again.attempt)
 
     def test_rounds_rise_with_every_claim(self, queue: Queue) -> None:
-        """A batch shares its round; the next claim has a higher one."""
+        """A batch has one round; the next claim has a higher one."""
         queue.publish_many(list(range(5)))
         first, second, third = queue.consume(2), queue.consume(2), queue.consume(1)
         rounds = [
@@ -125,7 +125,7 @@ class ClaimCases:
         assert rounds[0][0] < rounds[1][0] < rounds[2][0]
 
     def test_the_closest_lease_wins(self, service: QueueService) -> None:
-        """The consume call's lease goes over the message's, and that over the queue's."""
+        """The lease given to consume replaces the message's, which replaces the queue's."""
         queue = service.create_queue("leases", lease=40)
         queue.publish("own", lease=20)
         queue.publish("own", lease=timedelta(seconds=20))
@@ -135,14 +135,14 @@ class ClaimCases:
         assert found == [timedelta(seconds=seconds) for seconds in (20, 10, 40)]
 
     def test_a_held_message_is_not_delivered(self, queue: Queue, engine: Engine) -> None:
-        """A message without a due time is held."""
+        """A message without a due time is held and not delivered."""
         held, _ = queue.publish_many(["held", "free"])
         set_columns(engine, queue, held.id, available_at=None)
         assert payloads(queue.consume(2)) == ["free"]
         assert queue.stats().held == 1
 
     def test_a_pause_stops_delivery_everywhere(self, make_service: MakeService) -> None:
-        """A paused queue gives no message to any service until resumed. What is in work goes on."""
+        """A paused queue gives no service a message until resumed; claimed ones continue."""
         here, there = make_service().create_queue("jobs"), make_service().queue("jobs")
         here.publish_many(["in work", "before"])
         in_work, before = there.consume(2)
@@ -156,14 +156,14 @@ class ClaimCases:
         assert payloads(consume_exactly(here, 2)) == ["before", "during"]
 
     def test_where_chooses_among_the_ready(self, queue: Queue) -> None:
-        """An SQL expression over the queue's table narrows the claim, oldest first."""
+        """An SQL expression on the queue's table filters the claim, oldest first."""
         for number, kind in enumerate(["a", "b", "a", "b"]):
             queue.publish(number, kind=kind)
         assert payloads(queue.consume(5, where=queue.table.c.kind == "b")) == [1, 3]
         assert payloads(queue.consume(5)) == [0, 2]
 
     def test_waiting_ends_when_a_message_comes(self, queue: Queue) -> None:
-        """A publish in the same process ends it; without one it ends empty after its time."""
+        """A publish in the same process ends the wait; otherwise the time limit does."""
         assert queue.consume(wait=0.01) == []
         assert queue.consume(wait=timedelta(milliseconds=10)) == []
         later = threading.Timer(0.05, queue.publish, args=("hello",))
@@ -190,7 +190,7 @@ class ClaimCases:
         assert (90, 90) == (len(taken), len(set(taken)))
 
     def test_late_and_back_dated_messages_are_found(self, queue: Queue, engine: Engine) -> None:
-        """A message that appears behind what was claimed last is delivered all the same."""
+        """A message that appears before the last claimed one is delivered, too."""
         late, *_ = queue.publish_many(list(range(8)))
         set_columns(engine, queue, late.id, available_at=None)
         assert payloads(queue.consume(3)) == [1, 2, 3]
@@ -215,7 +215,7 @@ class ClaimCases:
     def test_a_zombie_changes_nothing_after_it_was_restored(
         self, make_service: MakeService, engine: Engine
     ) -> None:
-        """A's lease expires and a reaper restores: A is refused though nobody claimed."""
+        """A's lease expires and a reaper recovers it: A is refused, even without another claim."""
         a = make_service().create_queue("jobs")
         a.publish("x")
         zombie = a.consume(lease=0.05)
@@ -240,7 +240,7 @@ class ClaimCases:
     def test_a_service_cannot_settle_the_message_of_another(
         self, make_service: MakeService, engine: Engine
     ) -> None:
-        """A message handed to another service is not that service's to change."""
+        """A service cannot settle a message that another service claimed."""
         a = make_service().create_queue("jobs")
         b = make_service().queue("jobs")
         a.publish_many(["for a", "for b"])
@@ -254,7 +254,7 @@ class ClaimCases:
     def test_a_mixed_batch_settles_only_the_own(
         self, make_service: MakeService, engine: Engine
     ) -> None:
-        """In one batch of valid and zombie claims the zombie's are lost, the valid settled."""
+        """A batch with valid and expired claims settles the valid ones and names the others."""
         a = make_service().create_queue("jobs")
         b = make_service(reaper_interval=0.05).queue("jobs")
         a.publish_many(["quick", "slow"])

@@ -1,4 +1,4 @@
-"""Publishing: what is stored, when it is due, and at most one live message of each key."""
+"""Publishing: what is stored, when it is due, and at most one live message per key."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class PublishCases:
-    """What every engine keeps when messages are published."""
+    """What every engine guarantees when messages are published."""
 
     def test_a_published_message_comes_back_as_given(self, queue: Queue) -> None:
-        """Every option of publish is seen by the consumer; what is not given is empty."""
+        """The consumer gets every option of publish; options that were not given are empty."""
         before = datetime.now(UTC)
         published = queue.publish(
             {"to": "ann"}, key="k1", kind="email", headers={"trace": "t1"}, max_attempts=9
@@ -43,7 +43,7 @@ class PublishCases:
         assert not bare.headers
 
     def test_a_delayed_message_is_not_due_yet(self, queue: Queue) -> None:
-        """A delay in seconds or as timedelta keeps the message back."""
+        """A message with a delay, in seconds or as timedelta, is not delivered at once."""
         delays: list[float | timedelta] = [60, 60.0, timedelta(minutes=1)]
         for delay in delays:
             queue.publish("later", delay=delay)
@@ -53,7 +53,7 @@ class PublishCases:
             assert listed.scheduled_at - listed.published_at == timedelta(minutes=1)
 
     def test_a_delayed_message_comes_when_due(self, queue: Queue) -> None:
-        """Once due it is delivered, in the order of the due times."""
+        """Due messages are delivered in the order of their due times."""
         due = datetime.now(UTC) + timedelta(milliseconds=50)
         queue.publish("second", at=due + timedelta(milliseconds=1))
         queue.publish("first", at=due)
@@ -62,7 +62,7 @@ class PublishCases:
         assert payloads(consume_exactly(queue, 1)) == ["delayed"]
 
     def test_publish_many_answers_in_order(self, queue: Queue) -> None:
-        """Payloads and Publications mix; answers and ids stand in the order of the items."""
+        """Payloads and Publications can be mixed; results and ids are in the order of the items."""
         first, second = queue.publish(1), queue.publish(2)
         queue.ack(queue.consume(2))
         published = queue.publish_many(["plain", Publication("keyed", key="k"), {"a": 1}])
@@ -75,7 +75,7 @@ class PublishCases:
         assert [message.key for message in messages] == [None, "k", None]
 
     def test_a_second_message_of_a_key_is_refused(self, queue: Queue) -> None:
-        """DuplicateKey names the message that has the key, ready or in work; nothing changes."""
+        """DuplicateKey names the message with the key, ready or claimed; nothing changes."""
         first = queue.publish("first", key="k")
         with pytest.raises(DuplicateKey) as caught:
             queue.publish("second", key="k")
@@ -86,14 +86,14 @@ class PublishCases:
         assert first.id == caught.value.id
 
     def test_keys_that_only_look_alike_are_different(self, queue: Queue) -> None:
-        """Case, accents and blanks count, on every engine; and no key is not a key."""
+        """Case, accents and spaces count on every engine; no key never equals a key."""
         keys = ["k", "K", "k ", " k", "ḱ", "k\u0301", None, None]
         for key in keys:
             assert queue.publish("x", key=key).outcome == "created", key
         assert [message.key for message in queue.consume(len(keys))] == keys
 
     def test_skip_keeps_the_first(self, queue: Queue) -> None:
-        """Skip answers with the message that is there; without a conflict all ways create."""
+        """Skip returns the existing message; without a conflict all modes create one."""
         for way in ("skip", "replace"):
             assert queue.publish("x", key=way, on_conflict=way).outcome == "created"
         queue.ack(queue.consume(2))
@@ -103,7 +103,7 @@ class PublishCases:
         assert payloads(queue.consume(2)) == ["first"]
 
     def test_replace_keeps_the_identity_and_changes_the_content(self, queue: Queue) -> None:
-        """Id and publish time stay; the content is all new, and the attempts start over."""
+        """Id and publish time stay; the content is replaced and the attempts start again."""
         first = queue.publish("old", key="k", kind="a", headers={"h": 1}, max_attempts=3)
         queue.consume()[0].nack(delay=0)
         before = queue.messages().list()[0]
@@ -115,7 +115,7 @@ class PublishCases:
         assert before.published_at == message.published_at
 
     def test_a_finished_message_frees_its_key(self, queue: Queue) -> None:
-        """Only live messages hold a key; the archive holds none."""
+        """Only live messages have their keys; the archive does not keep them taken."""
         first = queue.publish("first", key="k")
         queue.consume()[0].ack()
         second = queue.publish("second", key="k")
@@ -125,7 +125,7 @@ class PublishCases:
         assert first.id < second.id < third.id
 
     def test_a_batch_skips_its_own_duplicates(self, queue: Queue) -> None:
-        """Keys met twice in one batch are skipped like keys that were there before."""
+        """A key that occurs twice in a batch is skipped like an existing one."""
         there = queue.publish("there", key="there")
         published = queue.publish_many(
             [
@@ -148,7 +148,7 @@ class PublishCases:
         assert payloads(queue.consume(10)) == ["there", 1, 2, 5]
 
     def test_equal_publishers_at_once_create_one(self, make_service: MakeService) -> None:
-        """Ten publishers of one key: one creates, nobody fails."""
+        """Of ten publishers of one key, one creates the message and nobody fails."""
         services = [make_service() for _ in range(5)]
         services[0].create_queue("jobs")
 

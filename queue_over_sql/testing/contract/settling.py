@@ -1,4 +1,4 @@
-"""Settling: ack, nack, release, reject, extend, exchange, and the transaction of the caller."""
+"""Settling: ack, nack, release, reject, extend, exchange, and callers' transactions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from queue_over_sql.service import QueueService
 
 LATE = timedelta(minutes=1)
-"""How late a slow machine may be."""
+"""The tolerance for a slow machine."""
 
 
 BATCH_VERBS: dict[str, Callable[[Queue, list[Message]], object]] = {
@@ -80,10 +80,10 @@ def _state(queue: Queue, engine: Engine) -> Any:
 
 
 class SettleCases:
-    """What every engine keeps when messages are settled, alone or with effects of the caller."""
+    """What every engine guarantees when messages are settled, alone or in callers' transactions."""
 
     def test_a_nack_brings_the_message_back_later(self, queue: Queue, engine: Engine) -> None:
-        """An explicit delay says when; reason and time of the failure are kept."""
+        """An explicit delay sets the due time; the reason and time of the failure are stored."""
         queue.publish("x")
         queue.consume()[0].nack(RuntimeError("mail server down"), delay=60)
         stats = queue.stats()
@@ -96,14 +96,14 @@ class SettleCases:
         assert live_rows(engine, queue)[0][-1] is not None
 
     def test_a_retried_message_goes_behind_the_waiting_ones(self, queue: Queue) -> None:
-        """A failure gives a new due time, so others come first."""
+        """A failed message gets a new due time, so others come first."""
         queue.publish_many(["fails", "waits"])
         queue.consume()[0].nack(delay=0.01)
         wait_until(lambda: queue.stats().ready == 2)
         assert payloads(consume_exactly(queue, 2)) == ["waits", "fails"]
 
     def test_a_released_message_returns_to_the_head_uncounted(self, queue: Queue) -> None:
-        """Given back untouched: the old place, and the attempt not counted."""
+        """A released message returns to its old place, and the attempt is not counted."""
         queue.publish_many(["first", "second", "third"])
         first, second = queue.consume(2)
         second.release()
@@ -113,7 +113,7 @@ class SettleCases:
         assert [message.attempt for message in again] == [1, 1, 1]
 
     def test_a_rejected_message_is_a_dead_letter(self, queue: Queue) -> None:
-        """Rejected means archived at once with the reason, whatever attempts are left."""
+        """A rejected message is archived at once with the reason, even with attempts left."""
         queue.publish({"a": 1}, key="k", kind="t", headers={"h": 1})
         queue.consume()[0].reject("cannot parse")
         (dead,) = archived(queue)
@@ -127,7 +127,7 @@ class SettleCases:
         assert dead.attempt == 1
 
     def test_extend_counts_from_now(self, queue: Queue) -> None:
-        """By a new length, longer or shorter, or by the claim's. An ack may follow."""
+        """By a longer or shorter new length, or by the claim's. It can be acked afterwards."""
         queue.publish("x")
         (message,) = queue.consume(lease=300)
         claimed_at, expiries = message.claimed_at, []
@@ -142,7 +142,7 @@ class SettleCases:
         assert counts(queue) == (0, 0, 0)
 
     def test_a_batch_settles_all(self, queue: Queue, engine: Engine) -> None:
-        """Each batch verb acts on every message of the batch, and on no other."""
+        """Each verb acts on every message of the batch, and on no other."""
         for name, verb in BATCH_VERBS.items():
             queue.publish_many(list(range(4)))
             batch, others = queue.consume(3), queue.consume(1)
@@ -155,7 +155,7 @@ class SettleCases:
             queue.purge(claimed=True)
 
     def test_a_batch_with_a_lost_claim_settles_the_rest(self, queue: Queue) -> None:
-        """ClaimLost names exactly the lost messages; the claims still held are settled."""
+        """ClaimLost names exactly the lost messages; the others are settled."""
         expected = {"ack": (0, 0, 0), "reject": (0, 0, 2), "extend": (0, 2, 0)}
         for name, verb in BATCH_VERBS.items():
             queue.publish_many(list(range(4)))
@@ -172,7 +172,7 @@ class SettleCases:
             queue.purge(claimed=True)
 
     def test_a_message_is_settled_once(self, queue: Queue, engine: Engine) -> None:
-        """After it is settled every further verb is refused, and changes nothing."""
+        """After it is settled, every further verb is refused and changes nothing."""
         for first in ("ack", "nack", "release", "reject"):
             queue.publish("x")
             (message,) = queue.consume()
@@ -186,7 +186,7 @@ class SettleCases:
             queue.purge()
 
     def test_delete_makes_the_holder_lose(self, queue: Queue) -> None:
-        """An operator may delete any message, once; its holder then has no claim."""
+        """An operator can delete any message once; its holder then loses the claim."""
         published = queue.publish("x")
         (message,) = queue.consume()
         assert queue.delete(published.id + 1) is False
@@ -198,7 +198,7 @@ class SettleCases:
         assert counts(queue) == (0, 0, 0)
 
     def test_exchange_finishes_and_claims(self, service: QueueService) -> None:
-        """The finished, if there are any, are acked and the next are claimed."""
+        """The finished messages, if any, are acked and the next ones are claimed."""
         queue = service.create_queue("swap", archive="all")
         queue.publish_many(list(range(5)))
         first = queue.exchange([], 2)
@@ -210,7 +210,7 @@ class SettleCases:
         assert counts(queue) == (0, 1, 4)
 
     def test_exchange_with_a_lost_claim_claims_nothing(self, queue: Queue) -> None:
-        """The held are settled, the lost are named, and nothing new is taken."""
+        """Held messages are settled, lost ones are named, and nothing new is claimed."""
         queue.publish_many(list(range(4)))
         batch = queue.consume(2)
         queue.delete(batch[0].id)
@@ -222,14 +222,14 @@ class SettleCases:
 
     @pytest.fixture
     def effects_engine(self, engine: Engine) -> Engine:
-        """An engine of the user's own, with a table for effects."""
+        """The user's own engine, with a table for effects."""
         effects.create(engine)
         return engine
 
     def test_a_publish_follows_the_callers_transaction(
         self, queue: Queue, effects_engine: Engine
     ) -> None:
-        """It is seen when the caller commits, not before, and never after a rollback."""
+        """Others see it when the caller commits, not before, and never after a rollback."""
         for number, opener in enumerate(OPENERS.values()):
             first_id = 0
             with opened(opener, effects_engine) as caller:
@@ -248,7 +248,7 @@ class SettleCases:
     def test_a_settle_follows_the_callers_transaction(
         self, queue: Queue, effects_engine: Engine
     ) -> None:
-        """It acts when the caller commits; after a rollback the claim stands as before."""
+        """It takes effect when the caller commits; after a rollback the claim is as before."""
         acts = zip(TRANSACTION_VERBS.items(), cycle(OPENERS.values()))
         for number, ((name, verb), opener) in enumerate(acts):
             queue.publish("x")
@@ -268,7 +268,7 @@ class SettleCases:
     def test_a_duplicate_key_leaves_the_transaction_usable(
         self, queue: Queue, effects_engine: Engine
     ) -> None:
-        """After DuplicateKey the caller goes on and commits what it did before and after."""
+        """After DuplicateKey the caller can continue, and commits everything else."""
         first = queue.publish("first", key="k")
         for number, opener in enumerate(OPENERS.values()):
             with opened(opener, effects_engine) as caller:
@@ -288,7 +288,7 @@ class SettleCases:
     def test_a_lost_claim_leaves_the_transaction_usable(
         self, queue: Queue, effects_engine: Engine
     ) -> None:
-        """After ClaimLost the caller goes on and commits what it did before and after."""
+        """After ClaimLost the caller can continue, and commits everything else."""
         queue.publish_many(["lost", "other"])
         messages = queue.consume()
         queue.delete(messages[0].id)

@@ -1,4 +1,4 @@
-"""A queue from outside: SQL over its table, words for its state, transactions of callers."""
+"""A queue from outside: SQL on its table, its counts, and callers' transactions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATE_COLUMNS = (
     "lease_expires_at",
     "last_attempt_at",
 )
-"""All of a live row that a claim or a settle may change, large texts left out."""
+"""The columns of a live row that a claim or settle may change, without large texts."""
 
 effects = Table(
     "effects",
@@ -44,11 +44,11 @@ effects = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("note", String(100)),
 )
-"""A table of the user's own, for effects that commit together with the queue's."""
+"""The user's own table, for effects that commit together with the queue's."""
 
 
 def live_rows(engine: Engine, queue: Queue) -> list[tuple[Any, ...]]:
-    """The committed live rows as another connection sees them, by id."""
+    """The committed live rows by id, as another connection sees them."""
     columns = [queue.table.c[name] for name in STATE_COLUMNS]
     with engine.connect() as connection:
         found = connection.execute(select(*columns).order_by(queue.table.c.id))
@@ -56,25 +56,25 @@ def live_rows(engine: Engine, queue: Queue) -> list[tuple[Any, ...]]:
 
 
 def set_columns(engine: Engine, queue: Queue, message_id: int, **values: object) -> None:
-    """Change a live row behind the library's back."""
+    """Change a live row directly in the database."""
     change = update(queue.table).where(queue.table.c.id == message_id).values(**values)
     with engine.begin() as connection:
         connection.execute(change)
 
 
 def counts(queue: Queue) -> tuple[int, int, int]:
-    """``(ready, claimed, archived)``: where the messages are."""
+    """``(ready, claimed, archived)``: how many messages are in each state."""
     stats = queue.stats()
     return stats.ready, stats.claimed, stats.archived
 
 
 def ids(messages: Iterable[Message]) -> list[int]:
-    """The ids of messages, in their order."""
+    """The ids of messages, in order."""
     return [message.id for message in messages]
 
 
 def payloads(messages: Iterable[Message]) -> list[Any]:
-    """The payloads of messages, in their order."""
+    """The payloads of messages, in order."""
     return [message.payload for message in messages]
 
 
@@ -84,7 +84,7 @@ def archived(queue: Queue) -> list[Message]:
 
 
 def add_effect(connection: Connection | Session, number: int, note: str = "") -> None:
-    """Write one effect on the caller's own transaction."""
+    """Write one effect in the caller's own transaction."""
     connection.execute(insert(effects).values(id=number, note=note))
 
 
@@ -94,7 +94,7 @@ def effect_count(engine: Engine) -> int:
         return int(connection.execute(select(func.count()).select_from(effects)).scalar_one())
 
 
-# -- the two kinds of a transaction of the caller
+# -- the two kinds of callers' transactions
 
 Caller = Connection | Session
 

@@ -1,12 +1,12 @@
 """Database servers for tests and benchmarks.
 
-Every server has the same interface, `Server`: start, stop, kill, create and drop databases. It is a
-given one (`ExternalServer`), a container (`ContainerServer`), or a private process started from
-local binaries (`PrivateServer`: `PostgresqlServer`, `MariadbServer`, `MysqlServer`, `H2Server`).
-`obtain` picks the first of these that there is, in this order; `obtain_private` leaves out given
-servers, for tests that stop and kill what they get.
+Every server has the same interface, `Server`: start, stop, kill, create and drop databases. It is
+an existing server from a URL (`ExternalServer`), a container (`ContainerServer`), or a private
+process started from local programs (`PrivateServer`: `PostgresqlServer`, `MariadbServer`,
+`MysqlServer`, `H2Server`). `obtain` takes the first of these that is available, in this order.
+`obtain_private` takes no existing servers; it is for tests that stop and kill their server.
 
-``python -m queue_over_sql.testing.servers`` says for each engine where its server would come from,
+``python -m queue_over_sql.testing.servers`` shows for each engine where its server would come from,
 or what to install.
 """
 
@@ -53,9 +53,9 @@ DEFAULT_ENGINES = ("sqlite", "postgresql", "mysql", "mariadb", "h2")
 
 
 class ExternalServer(Server):
-    """A given server; tests make and drop databases of their own in it, and leave it running.
+    """An existing server: tests create and drop their own databases in it, and never stop it.
 
-    The account of its URL may create databases.
+    The login of its URL must be allowed to create databases.
     """
 
     def __init__(self, engine: str, url: URL, databases: Databases, origin: str) -> None:
@@ -69,10 +69,10 @@ class ExternalServer(Server):
         return self._address
 
     def start(self) -> None:
-        """Do nothing: it runs already."""
+        """Do nothing, because it is already running."""
 
     def stop(self) -> None:
-        """Refuse, always: a given server is not for this process to stop."""
+        """Always refuse, because tests may not stop an existing server."""
         raise RuntimeError(
             f"the {self.engine} server is {self.origin}, so it cannot be stopped from here"
         )
@@ -80,11 +80,11 @@ class ExternalServer(Server):
     kill = stop
 
     def close(self) -> None:
-        """Do nothing: it goes on running."""
+        """Do nothing; the server keeps running."""
 
 
 def url_variable(engine: str) -> str:
-    """Return the name of the environment variable that gives a server of `engine`."""
+    """Return the name of the environment variable for the URL of an `engine` server."""
     return f"QUEUE_OVER_SQL_TEST_{engine.upper()}_URL"
 
 
@@ -92,7 +92,7 @@ def obtain(engine: str) -> Server:
     """Return a server of `engine`, not yet started.
 
     Raises:
-        ServerMissing: there is none to be had; the message says what to install.
+        ServerMissing: none is available; the message says what to install.
     """
     given = os.environ.get(url_variable(engine))
     if given:
@@ -103,10 +103,10 @@ def obtain(engine: str) -> Server:
 
 
 def obtain_private(engine: str) -> Server:
-    """Return a server of `engine` that may be stopped and killed, not yet started.
+    """Return a server of `engine` that a test may stop and kill, not yet started.
 
     Raises:
-        ServerMissing: there is none to be had; the message says what to install.
+        ServerMissing: none is available; the message says what to install.
     """
     if engine in RECIPES and docker_answers():
         return ContainerServer(RECIPES[engine])

@@ -1,4 +1,4 @@
-"""Say for each engine where its server for tests comes from, or what to install.
+"""Show for each engine where its test server comes from, or what to install.
 
 ``python -m queue_over_sql.testing.servers [engine …]``: exits with 1 if one of them is missing.
 """
@@ -12,7 +12,7 @@ from queue_over_sql.testing.servers import DEFAULT_ENGINES, SERVER_ENGINES, Serv
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line for each of the engines named, the required ones by default."""
+    """Print a line for each named engine; by default for the required ones."""
     missing = 0
     for engine in _engines(arguments):
         try:

@@ -27,7 +27,7 @@ from queue_over_sql.testing.servers.process import (
 
 
 class ServerMissing(RuntimeError):
-    """There is no way to get a server of this engine here; the message says what to install."""
+    """No server of this engine is available here; the message says what to install."""
 
 
 class Server(ABC):
@@ -37,28 +37,28 @@ class Server(ABC):
     """The engine's name: ``postgresql``, ``mariadb``, ``mysql`` or ``h2``."""
     databases: Databases
     origin: str
-    """Where the server comes from, for people."""
+    """The origin of the server, as text for people."""
 
     @property
     @abstractmethod
     def address(self) -> URL:
-        """The URL of the server, whatever database it names."""
+        """The URL of the server; its database does not matter."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start the server and return once it answers; again on the same port and data."""
+        """Start the server; returns when it answers. A restart keeps port and data."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the server in an orderly way and return once it is gone."""
+        """Stop the server gracefully; returns when it has ended."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the server as ``kill -9`` does and return once it is gone."""
+        """Kill the server as ``kill -9`` does; returns when it has ended."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the server for good and remove its data."""
+        """Stop the server permanently and remove its data."""
 
     def url(self, database: str) -> str:
         """Return the SQLAlchemy URL of the database named `database`."""
@@ -70,13 +70,13 @@ class Server(ABC):
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop the database `name` if there is one, whoever is still connected to it."""
+        """Drop the database `name` if it exists, even if others are connected to it."""
         self.databases.drop(self.address, name)
 
     def clear_database(self, name: str, keep: Callable[[str], bool]) -> None:
-        """Empty the database `name`, whoever is still connected to it.
+        """Empty the database `name`, even if others are connected to it.
 
-        Tables whose names `keep` accepts lose their rows; all else is dropped.
+        Tables whose names `keep` accepts lose their rows; everything else is dropped.
         """
         self.databases.clear(self.address, name, keep)
 
@@ -90,7 +90,7 @@ class Server(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server for good."""
+        """Stop the server permanently."""
         self.close()
 
 
@@ -99,22 +99,23 @@ class _Ended(RuntimeError):
 
 
 class PrivateServer(Server):
-    """A server of this process alone, from local binaries, on a free port of 127.0.0.1.
+    """A private server from local programs, on a free port of 127.0.0.1.
 
-    It ends with this process, even if that is killed, and its data with it.
+    It and its data end with this process, even if the process is killed.
 
     Args:
-        durable: commits reach the disk, as in production (benchmarks). Without it they reach the
-            operating system, which survives `kill` but no power cut, and is much faster.
+        durable: whether commits reach the disk, as in production (for benchmarks). Otherwise they
+            only reach the operating system, which is much faster; they survive `kill` but not a
+            power failure.
 
     Raises:
-        ServerMissing: the binaries are not there.
+        ServerMissing: the programs are not installed.
     """
 
     login: ClassVar[URL]
     """The URL of the server without host and port."""
     accounts: ClassVar[tuple[str, ...]] = ()
-    """Accounts to run as where this process is root, by preference."""
+    """Accounts to run as if this process is root, the preferred one first."""
     stop_signal: signal.Signals = signal.SIGTERM
     ready: ClassVar[str]
     """A pattern that the server prints when it answers."""
@@ -133,7 +134,7 @@ class PrivateServer(Server):
 
     @abstractmethod
     def locate(self) -> None:
-        """Find the binaries, or raise `ServerMissing`."""
+        """Find the programs, or raise `ServerMissing`."""
 
     @abstractmethod
     def initialise(self) -> None:
@@ -149,7 +150,7 @@ class PrivateServer(Server):
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the data, the log and all else, made when first needed."""
+        """The folder of the data, the log and other files; created at its first use."""
         return new_folder(self.engine, self.account)
 
     @property
@@ -165,7 +166,7 @@ class PrivateServer(Server):
         return self._process.pid
 
     def prepare(self, *command: str | Path) -> None:
-        """Run a command that prepares the server to its end; an error has its output."""
+        """Run a command that prepares the server; an error includes its output."""
         done = subprocess.run(
             [str(part) for part in command],
             capture_output=True,
@@ -189,7 +190,7 @@ class PrivateServer(Server):
             with contextlib.suppress(_Ended):
                 self._launch()
                 return
-            # The port went to somebody else, or remains of a killed server are still going away.
+            # Another process took the port, or remains of a killed server are still being removed.
             time.sleep(0.25)
             if fresh:
                 self.port = free_port()
@@ -215,7 +216,7 @@ class PrivateServer(Server):
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C is for the tests, not for the server
+                start_new_session=True,  # Ctrl-C in a terminal must not stop the server
                 **surroundings(self.account, self.folder),
             )
         guard.watch(self.pid, self.stop_signal, self.folder)
@@ -228,7 +229,7 @@ class PrivateServer(Server):
     def _wait_until_ready(
         self, process: subprocess.Popen[bytes], program: str, log: Path, before: int
     ) -> None:
-        # The log, unlike a look at the port, cannot take somebody else's server for this one.
+        # Read the log, because another server might answer on the port.
         deadline = time.monotonic() + self._START_TIMEOUT
         while True:
             ended = process.poll() is not None

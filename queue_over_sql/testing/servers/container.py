@@ -1,4 +1,4 @@
-"""A server in a container of this process alone, by testcontainers."""
+"""A server in its own container, by testcontainers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recipe:
     """How an engine runs in a container."""
 
     kind: type[PrivateServer]
-    """Knows its name, its login and its databases."""
+    """The class with the engine's name, login and databases."""
     image: str
     port: int
     environment: Mapping[str, str]
@@ -65,7 +65,7 @@ RECIPES = {
         ),
     )
 }
-"""The engines that have a public image. H2 has none, and its driver needs Java here anyway."""
+"""The engines with a public image. H2 has none, and its driver needs Java here anyway."""
 
 
 @cache
@@ -82,7 +82,7 @@ def docker_answers() -> bool:
 
 
 class ContainerServer(Server):
-    """A container with the same face as a private process; its reaper ends it with this process."""
+    """A container with the interface of a private server; it ends with this process."""
 
     _START_TIMEOUT = 120.0
 

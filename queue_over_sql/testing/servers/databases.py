@@ -1,4 +1,4 @@
-"""How databases are named, created and dropped on each kind of server, given or private."""
+"""How to name, create and drop databases on each kind of server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 
 class Databases(ABC):
-    """The acts of one kind of server; `server` is its URL, whatever database that names."""
+    """The operations of one kind of server; `server` is its URL, whose database does not matter."""
 
     objects: ClassVar[str]
-    """The statement that lists what a database has: the kind and the quoted name of each."""
+    """The statement that lists the objects of a database: the kind and quoted name of each."""
     cascade: ClassVar[str] = ""
-    """What lets anything but a table be dropped that others need."""
+    """Added to the DROP of objects other than tables, in case others depend on them."""
 
     @abstractmethod
     def url(self, server: URL, name: str) -> URL:
@@ -29,12 +29,12 @@ class Databases(ABC):
 
     @abstractmethod
     def drop(self, server: URL, name: str) -> None:
-        """Drop the database `name` if there is one, whoever is still connected to it."""
+        """Drop the database `name` if it exists, even if others are connected to it."""
 
     def clear(self, server: URL, name: str, keep: Callable[[str], bool]) -> None:
-        """Empty the database `name`, whoever is still connected to it.
+        """Empty the database `name`, even if others are connected to it.
 
-        Tables whose names `keep` accepts lose their rows; all else is dropped.
+        Tables whose names `keep` accepts lose their rows; everything else is dropped.
         """
         with _engine(self.url(server, name)).connect() as connection:
             self.end_others(connection, name)
@@ -52,7 +52,7 @@ class Databases(ABC):
 
     @abstractmethod
     def end_others(self, connection: Connection, name: str) -> None:
-        """End the other connections to the database `name`, whose locks would be in the way."""
+        """End the other connections to the database `name`, whose locks would block it."""
 
     def run(self, connection: Connection, name: str, statements: list[str]) -> None:
         """Run the statements that clear the database `name`."""
@@ -62,7 +62,7 @@ class Databases(ABC):
 
 @cache
 def _engine(url: URL) -> Engine:
-    # No driver looks for parameters in names.
+    # A name may contain a character that a driver would take for a parameter.
     options = {"no_parameters": True}
     return create_engine(
         url, poolclass=NullPool, isolation_level="AUTOCOMMIT", execution_options=options
@@ -102,7 +102,7 @@ class PostgresqlDatabases(Databases):
         return server.set(database=name)
 
     def create(self, server: URL, name: str) -> None:
-        # template0 has no connections that would stand in the way.
+        # template0 never has connections, which would block the copy.
         maintenance = server.set(database="postgres")
         _execute(maintenance, f'CREATE DATABASE "{name}" TEMPLATE template0')
 
@@ -163,12 +163,12 @@ class MysqlDatabases(Databases):
         try:
             connection.exec_driver_sql(f"KILL {int(number)}")
         except DBAPIError as error:
-            # It may have ended by itself in between.
+            # It may have ended by itself meanwhile.
             if error.orig is None or error.orig.args[0] != self._NO_SUCH_CONNECTION:
                 raise
 
     def run(self, connection: Connection, name: str, statements: list[str]) -> None:
-        # MySQL has no TRUNCATE of several tables, and one of each costs more than a DELETE.
+        # MySQL cannot TRUNCATE several tables at once, and one TRUNCATE is slower than a DELETE.
         super().run(connection, name, ["SET foreign_key_checks = 0", *statements])
 
 
@@ -192,7 +192,7 @@ class H2Databases(Databases):
         return server.set(database=f"./{name}")
 
     def create(self, server: URL, name: str) -> None:
-        """Create it by a first connection; it stays open, since opening costs more than a test."""
+        """Create it by a first connection, which stays open because opening is slow."""
         _execute(self.url(server, name), "SET DB_CLOSE_DELAY -1")
 
     def drop(self, server: URL, name: str) -> None:
@@ -206,5 +206,5 @@ class H2Databases(Databases):
 
 
 def rendered(url: URL) -> str:
-    """Return `url` as text with its password, as a process started by a test needs it."""
+    """Return `url` as text with its password, for a process that a test starts."""
     return url.render_as_string(hide_password=False)

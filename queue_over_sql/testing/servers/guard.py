@@ -1,11 +1,10 @@
-"""A guard process for each server: it dies with the process that started it, even a killed one.
+"""A guard process for each server, which stops it when the process that started it ends.
 
-The guard holds the reading end of a pipe whose only writing end is in the guarded process. When
-that process ends, however it ends, the pipe closes: the guard stops the server and removes its
-folder. The parent-death signal of Linux would not do, because it fires when the starting *thread*
-ends.
+The guard reads from a pipe whose only writing end belongs to the guarded process. When that process
+ends in any way, the pipe closes, and the guard stops the server and removes its folder. Linux's
+parent-death signal would not work, because it fires when the starting *thread* ends.
 
-This file is also the script of the guard, and therefore imports the standard library only.
+This file is also the guard's script, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ import time
 from pathlib import Path
 
 _GRACE = 5.0
-"""Seconds that an orphaned server has to stop by itself."""
+"""Seconds that an orphaned server has to stop by itself before it is killed."""
 _guards: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def watch(pid: int, stop_signal: signal.Signals, folder: Path) -> None:
-    """Have `pid` stopped by `stop_signal` and `folder` removed when this process ends."""
+    """Stop `pid` with `stop_signal` and remove `folder` when this process ends."""
     arguments = (pid, int(stop_signal), folder)
     _guards[pid] = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        # Out of reach of a terminal's Ctrl-C.
+        # So that Ctrl-C in a terminal does not reach it.
         start_new_session=True,
     )
 
 
 def forget(pid: int) -> None:
-    """Leave `pid` alone: it has ended in an orderly way."""
+    """Stop watching `pid`, because it has ended gracefully."""
     _guards.pop(pid).communicate(b"it has ended")
 
 
@@ -57,7 +56,7 @@ def _end_all() -> None:
 
 
 def _leave_to_parent() -> None:
-    """Close a forked child's copies of the pipes, which would keep the servers alive."""
+    """Close a forked child's copies of the pipes, which would keep the servers running."""
     _close_pipes()
     _guards.clear()
 
@@ -72,7 +71,7 @@ def _main(pid: int, stop_signal: int, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor: int | None = None
-    # Not everywhere, but where there are descriptors no other process can be taken for this one.
+    # Not available everywhere. With a pidfd, a reused process id cannot be confused.
     with contextlib.suppress(AttributeError, OSError):
         descriptor = os.pidfd_open(pid)
     if sys.stdin.buffer.read():

@@ -11,9 +11,9 @@ from queue_over_sql.testing.servers.databases import H2Databases
 
 
 class H2Server(PrivateServer):
-    """H2's TCP server in a JVM of its own, letting clients create databases in its folder.
+    """H2's TCP server in its own JVM; clients may create databases in its folder.
 
-    It runs the jar and the Java that this process's driver would take.
+    It uses the jar and the Java that this process's driver would use.
     """
 
     engine = "h2"
@@ -49,6 +49,6 @@ class H2Server(PrivateServer):
         return [str(self._java), *machine, "-cp", self._jar, "org.h2.tools.Server", *service]
 
     def drop_database(self, name: str) -> None:
-        """Remove the database's files, which needs no connection; open ones live on unseen."""
+        """Remove the database's files, which needs no connection; open ones stay valid."""
         for file in self.data.glob(f"{name}.*.db"):
             file.unlink(missing_ok=True)

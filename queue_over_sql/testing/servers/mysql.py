@@ -37,7 +37,7 @@ class MysqlFamilyServer(PrivateServer):
             self.account = Account()
 
     def command(self) -> list[str]:
-        # Each commit still reaches the operating system, so that a killed server loses nothing.
+        # Each commit still reaches the operating system, so a killed server loses nothing.
         quick = [
             "--innodb-flush-log-at-trx-commit=2",
             "--sync-binlog=0",
@@ -45,10 +45,10 @@ class MysqlFamilyServer(PrivateServer):
         ]
         return [
             str(self._server),
-            # First, or it is not known: no configuration file of the machine may take part.
+            # It must come first. No configuration file of the machine may be read.
             "--no-defaults",
             f"--datadir={self.data}",
-            # Relative to the data: a whole path may be longer than a socket's may be.
+            # Relative to the data folder, because the path of a socket has a short limit.
             "--socket=socket",
             f"--pid-file={self.folder / 'pid'}",
             "--bind-address=127.0.0.1",
@@ -60,7 +60,7 @@ class MysqlFamilyServer(PrivateServer):
         ]
 
     def _account_option(self) -> list[str]:
-        # The server refuses to run as root unless told so by name.
+        # The server runs as root only if it is told so explicitly.
         is_root = os.geteuid() == 0 and self.account.uid is None
         return ["--user=root"] if is_root else []
 
@@ -72,7 +72,7 @@ class MysqlServer(MysqlFamilyServer):
     login = URL.create("mysql+pymysql", "root")
 
     def locate(self) -> None:
-        """Find a ``mysqld`` that is MySQL's: MariaDB installs one of this name too."""
+        """Find MySQL's own ``mysqld``, because MariaDB installs a program of this name, too."""
         server = find_binary(self.engine, "mysqld", *_FOLDERS)
         if server is None or _is_mariadb(server):
             raise ServerMissing(
@@ -83,10 +83,10 @@ class MysqlServer(MysqlFamilyServer):
         self._server, self.origin = server, str(server)
 
     def initialise(self) -> None:
-        """Make a data folder whose root has no password, reachable on the loopback only."""
+        """Create a data folder whose root user has no password and can only connect locally."""
         where = ["--no-defaults", "--initialize-insecure", f"--datadir={self.data}"]
         self.prepare(self._server, *where, *self._account_option())
-        # Without name lookups root@localhost would not match a connection by TCP.
+        # Without name lookups, root@localhost would not match a TCP connection.
         self._grants.write_text(
             "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n"
             "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
@@ -127,7 +127,7 @@ class MariadbServer(MysqlFamilyServer):
         self._server, self._install, self.origin = server, install, str(server)
 
     def initialise(self) -> None:
-        """Make a data folder whose root has no password, reachable on the loopback only."""
+        """Create a data folder whose root user has no password and can only connect locally."""
         where = ["--no-defaults", f"--datadir={self.data}", "--skip-test-db"]
         login = "--auth-root-authentication-method=normal"
         self.prepare(self._install, *where, login, *self._account_option())

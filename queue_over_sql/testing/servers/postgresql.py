@@ -22,13 +22,13 @@ _FOLDERS = (
 
 
 class PostgresqlServer(PrivateServer):
-    """PostgreSQL from local binaries; as root it runs as the account that the package made."""
+    """PostgreSQL from local programs; as root it runs as the package's account."""
 
     engine = "postgresql"
     databases = PostgresqlDatabases()
     login = URL.create("postgresql+psycopg", "queue_over_sql", database="postgres")
     accounts: ClassVar = ("postgres", "nobody")
-    # The "fast" way: end the sessions, write everything out, go.
+    # The "fast" shutdown: end the sessions, write everything, and stop.
     stop_signal = signal.SIGINT
     ready = "database system is ready to accept connections"
 
@@ -46,7 +46,7 @@ class PostgresqlServer(PrivateServer):
         self._initdb, self._postgres, self.origin = initdb, postgres, str(postgres)
 
     def initialise(self) -> None:
-        """Make a cluster with one superuser, trusted on the loopback interface only."""
+        """Create a cluster with one superuser, which only local connections can use."""
         programs = self._initdb.resolve().parent
         # PostgreSQL refuses to run as root.
         if self.account.uid is not None and not open_to_all(programs):
@@ -63,7 +63,7 @@ class PostgresqlServer(PrivateServer):
             "unix_socket_directories": "",
             "max_connections": "300",
             "logging_collector": "off",
-            # Shared memory in the data folder goes away with it, also after a kill.
+            # Shared memory in the data folder is removed with it, also after a kill.
             "dynamic_shared_memory_type": "mmap",
         }
         if not self.durable:

@@ -1,4 +1,4 @@
-"""Where private servers run: ports, accounts, folders and programs."""
+"""The environment of private servers: ports, accounts, folders and programs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Below the range from which systems take the ports of outgoing connections: there a client that
-# retries while its server is down can connect to itself, or hold the port when it comes back.
+# Below the range of ports for outgoing connections. There, a client that retries while its server
+# is down could connect to itself, or occupy the server's port.
 _PORTS = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
+    """Return a port of 127.0.0.1 on which nobody listens."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - no secret
         with socket.socket() as probe:
@@ -33,14 +33,14 @@ def free_port() -> int:
 
 
 class Account(NamedTuple):
-    """The system account that a server runs as; without numbers, that of this process."""
+    """The system account of a server; without numbers it is that of this process."""
 
     uid: int | None = None
     gid: int | None = None
 
 
 def unprivileged_account(*names: str) -> Account:
-    """Return the first existing account of `names` where this process is root, else its own."""
+    """Return the first existing account of `names` if this process is root, else its own."""
     if os.geteuid() == 0:
         for name in names:
             with contextlib.suppress(KeyError):
@@ -50,11 +50,11 @@ def unprivileged_account(*names: str) -> Account:
 
 
 def surroundings(account: Account, folder: Path) -> dict[str, Any]:
-    """Return the arguments of `subprocess` for a program that works in `folder` as `account`."""
+    """Return arguments of `subprocess` for a program that runs in `folder` as `account`."""
     return {
         "stdin": subprocess.DEVNULL,
         "cwd": folder,
-        # The caller's TMPDIR may be closed to the server's account.
+        # The server's account may have no access to the caller's TMPDIR.
         "env": {**os.environ, "TMPDIR": str(folder)},
         "user": account.uid,
         "group": account.gid,
@@ -63,10 +63,10 @@ def surroundings(account: Account, folder: Path) -> dict[str, Any]:
 
 
 def new_folder(label: str, account: Account) -> Path:
-    """Make a private folder that `account` owns and may enter.
+    """Create a private folder that `account` owns and can enter.
 
-    It lies in the folder for temporary files, or in the system's own one where TMPDIR leads to a
-    place that `account` may not enter.
+    It is in the folder for temporary files; in the system's own one if `account` cannot enter
+    TMPDIR.
     """
     parent = Path(tempfile.gettempdir())
     if account.uid is not None and not open_to_all(parent):
@@ -78,27 +78,27 @@ def new_folder(label: str, account: Account) -> Path:
 
 
 def open_to_all(folder: Path) -> bool:
-    """Return whether every account may enter `folder`."""
+    """Return whether every account can enter `folder`."""
     resolved = folder.resolve()
     return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
 
 
 def copied_programs(folder: Path, into: Path) -> Path:
-    """Copy the programs of `folder`, and what lies beside it, to where an account may run them."""
+    """Copy the programs of `folder`, and their files, to where an account can run them."""
     shutil.copytree(folder.parent, into, symlinks=True)
     return into / folder.name
 
 
 def folder_variable(engine: str) -> str:
-    """Return the name of the environment variable that names the folder of an engine's programs."""
+    """Return the name of the environment variable for the folder of an engine's programs."""
     return f"QUEUE_OVER_SQL_TEST_{engine.upper()}_BIN"
 
 
 def find_binary(engine: str, name: str, *patterns: str) -> Path | None:
     """Return the program `name` of `engine`.
 
-    It comes from the folder that the environment names (see `folder_variable`), or from the PATH,
-    or from the folders matching `patterns`, newest first.
+    It looks in the folder of the environment variable (see `folder_variable`), on the PATH, and in
+    the folders that match `patterns`, newest first.
     """
     given = os.environ.get(folder_variable(engine))
     if given:
@@ -117,5 +117,5 @@ def find_binary(engine: str, name: str, *patterns: str) -> Path | None:
 
 
 def numbers(path: Path) -> list[int]:
-    """Return the numbers in `path`, by which versions order."""
+    """Return the numbers in `path`, to sort versions."""
     return [int(number) for number in re.findall(r"\d+", str(path))]

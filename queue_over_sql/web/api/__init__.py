@@ -1,6 +1,6 @@
-"""The HTTP API: an ASGI application to be mounted at ``/api/v1``.
+"""The HTTP API: an ASGI application to mount at ``/api/v1``.
 
-``create_api`` makes it. Its operations are functions of the modules beside this one.
+``create_api`` makes it. The modules beside this one have its operations.
 """
 
 from __future__ import annotations

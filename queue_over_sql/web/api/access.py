@@ -1,4 +1,4 @@
-"""Access: who asks, and the tokens by which programs and people come in."""
+"""Access: the caller, and the tokens of programs and people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ operations = Operations("access")
 
 @operations.add("GET", "/me", Role.VIEWER)
 def show_me(call: Call) -> shapes.Me:
-    """Say who asks, as the server sees it."""
+    """Show the caller's name and role."""
     who = call.principal
     return shapes.Me(
         name=who.name,
@@ -29,14 +29,14 @@ def show_me(call: Call) -> shapes.Me:
 
 @operations.add("GET", "/tokens", Role.ADMIN)
 def list_tokens(call: Call) -> shapes.Tokens:
-    """List all tokens, by name, but not the tokens themselves."""
+    """List all tokens by name, without the tokens themselves."""
     found = insist_on_tables(call.api.access.store).tokens()
     return shapes.Tokens(tokens=[shapes.Token(**_facts(token)) for token in found])
 
 
 @operations.act("POST", "/tokens", "add-token", status=201, problems=(409,))
 def add_token(call: Call, body: shapes.NewToken) -> shapes.MadeToken:
-    """Make a token; it is shown this once, and stored nowhere."""
+    """Create a token; only this answer contains it."""
     lasts = None if body.expires is None else timedelta(seconds=body.expires)
     secret, token = call.do(token=body.name, role=body.role, lasts=lasts).value
     call.api.access.forget_tokens()
@@ -45,7 +45,7 @@ def add_token(call: Call, body: shapes.NewToken) -> shapes.MadeToken:
 
 @operations.act("DELETE", "/tokens/{name}", "remove-token", status=204, problems=(404,))
 def remove_token(call: Call, name: str) -> None:
-    """Remove a token, and with it all sessions that were made from it."""
+    """Remove a token and end all sessions that were made from it."""
     call.do(token=name)
     call.api.access.forget_tokens()
 

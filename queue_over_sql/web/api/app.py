@@ -1,4 +1,4 @@
-"""The application: paths to operations, and the document that describes them."""
+"""The ASGI application: its routes and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     )
     for operation in part.all
 )
-"""All operations, in the order in which the document has them."""
+"""All operations, in the order of the document."""
 
 
 def create_api(service: QueueService, access: Access, settings: WebSettings) -> Starlette:
-    """Make the API, to be mounted at ``/api/v1``.
+    """Make the API, to mount at ``/api/v1``.
 
-    A server that is to end calls ``state.end_waits()`` first, so that nobody's long poll keeps it.
+    Call ``state.end_waits()`` before the server shuts down, so that no long poll delays it.
 
     Args:
-        service: whose queues it serves; it is neither started nor stopped here.
-        access: says who asks.
+        service: the service with the queues; it is neither started nor stopped here.
+        access: identifies callers.
         settings: of the server.
     """
     threads = access.threads
@@ -78,7 +78,7 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
 
     routes = [
         Route("/openapi.json", described, methods=["GET"]),
-        # Words before parameters: …/messages/hold is no id of a message.
+        # Fixed paths first: in …/messages/hold, ``hold`` is not the id of a message.
         *(
             _Route(path, Dispatcher(api, by_path[path]))
             for path in sorted(by_path, key=lambda path: path.count("{"))
@@ -86,17 +86,17 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
     ]
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _refused}
     made = Starlette(routes=routes, exception_handlers=handlers)
-    # A redirection would repeat whatever the Host header says.
+    # A redirect would repeat the Host header, which may say anything.
     made.router.redirect_slashes = False
     made.state.end_waits = clients.end_waits
     return made
 
 
 def standalone(service: QueueService, settings: WebSettings | None = None) -> Starlette:
-    """Make an application of the API alone, at ``/api/v1``, that starts and stops the service.
+    """Make an application with only the API, at ``/api/v1``; it starts and stops the service.
 
     Args:
-        service: whose queues it serves.
+        service: the service with the queues.
         settings: of the server.
     """
     settings = settings or WebSettings()
@@ -110,7 +110,8 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
             await threads.run(service.start)
         except QueueError as error:
             _log.warning(
-                "The service cannot start; the server answers what it can without it: %s", error
+                "The service cannot start; the server answers requests that do not need it: %s",
+                error,
             )
         yield
         await threads.run(service.stop)
@@ -127,7 +128,7 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
 
 
 class _Route(Route):
-    """A route that leaves the refusal of methods to its endpoint, which knows all of them."""
+    """A route whose endpoint refuses wrong methods, because it knows all allowed ones."""
 
     def __init__(self, path: str, endpoint: Dispatcher) -> None:
         super().__init__(path, endpoint)

@@ -12,7 +12,7 @@ operations = Operations("access")
 
 @operations.add("GET", "/audit", Role.OPERATOR)
 def list_audit(call: Call, query: shapes.AuditQuery) -> shapes.Audit:
-    """List what was done, the newest first."""
+    """List changes and sign-ins, the newest first."""
     rows = insist_on_tables(call.api.access.store).audit(query.limit, query.before, query.queue)
     names = set(shapes.AuditRow.__struct_fields__) - {"id"}
     shown = [

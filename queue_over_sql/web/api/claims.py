@@ -1,4 +1,4 @@
-"""Claims: take messages, and say what became of them."""
+"""Claims: claim and settle messages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _UNMASKED = Mask(())
 async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Claimed:
     """Claim messages: nobody else gets them until they are settled or the lease ends.
 
-    With `wait` it answers as soon as there is a message. A client that hangs up meanwhile gets
-    none. A client that goes away later lets the lease end, and the message comes back.
+    With `wait` the answer comes as soon as there is a message. A client that disconnects before the
+    answer gets no messages. If a client dies later, its lease ends and the messages are delivered
+    again.
     """
     clients, threads = call.api.clients, call.api.threads
     wait = min(body.wait, call.api.settings.longest_wait)
@@ -79,15 +80,15 @@ def _shown(
 def ack(call: Call, queue: str, body: shapes.Ack) -> shapes.Settled:
     """Finish messages.
 
-    409 names the claims that are lost: their lease has ended, or they were settled before. All
-    others were settled. So it is with each verb that settles.
+    409 lists the claims that are lost, because their lease has ended or they were settled before.
+    All others were settled. This applies to all verbs that settle.
     """
     return _settled(call, queue, body.claims, lambda verbs, messages: verbs.ack(messages))
 
 
 @operations.add("POST", "/queues/{queue}/nack", Role.OPERATOR, problems=(404, 409))
 def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
-    """Report failures: each message is retried later, or a dead letter when out of attempts."""
+    """Report failures: messages are retried later, or become dead letters if out of attempts."""
     return _settled(
         call, queue, body.claims, lambda verbs, found: verbs.nack(found, body.error, body.delay)
     )
@@ -95,7 +96,7 @@ def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
 
 @operations.add("POST", "/queues/{queue}/release", Role.OPERATOR, problems=(404, 409))
 def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
-    """Give messages back; this delivery is not counted."""
+    """Return messages to the queue; this delivery is not counted."""
     return _settled(
         call, queue, body.claims, lambda verbs, found: verbs.release(found, delay=body.delay)
     )
@@ -103,13 +104,13 @@ def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
 
 @operations.add("POST", "/queues/{queue}/reject", Role.OPERATOR, problems=(404, 409))
 def reject(call: Call, queue: str, body: shapes.Reject) -> shapes.Settled:
-    """End messages as dead letters, never to be delivered again."""
+    """Make dead letters of messages: they are not delivered again."""
     return _settled(call, queue, body.claims, lambda verbs, found: verbs.reject(found, body.reason))
 
 
 @operations.add("POST", "/queues/{queue}/extend", Role.OPERATOR, problems=(404, 409))
 def extend(call: Call, queue: str, body: shapes.Extend) -> shapes.Settled:
-    """Renew leases, counted from now."""
+    """Renew leases; the new length counts from now."""
     return _settled(call, queue, body.claims, lambda verbs, found: verbs.extend(found, body.lease))
 
 

@@ -1,9 +1,9 @@
-"""Clients: claims on behalf of those who come by HTTP, and settles them by their tokens.
+"""Clients: claims messages for HTTP clients, and settles them by tokens.
 
-All HTTP clients are one consumer, ``http-api``, which never expires, as those of the SQL API are.
-So their claims outlive a server, any server may settle them, and each ends with its lease. The
-stamp of a claim is a random number, and the token that a client gets carries it: who has it holds
-the message, and nobody else.
+All HTTP clients share one consumer, ``http-api``, which never expires, as the clients of the SQL
+API do. So their claims outlive a server, any server can settle them, and each ends with its lease.
+The stamp of a claim is a random number, which is part of the client's token. Only a client with the
+token holds the message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HTTP_CLIENTS: Final = "http-api"
-"""The consumer whose claims those of all HTTP clients are."""
+"""The consumer that all HTTP clients share."""
 
 _REGISTRATION: Final = {
     "consumer_id": HTTP_CLIENTS,
@@ -55,12 +55,12 @@ _REGISTRATION: Final = {
 }
 _TOKEN: Final = struct.Struct(">qq")
 _ROUND_BITS: Final = 62
-# How often the thread that hears of messages looks whether anybody still waits.
+# How often the notification thread checks whether anybody still waits.
 _HEARING_SECONDS: Final = 1.0
 
 
 class WrongToken(ValueError):
-    """What a client sent is no token of a claim."""
+    """The client sent a text that is not a claim token."""
 
 
 def token_of(message: Message) -> str:
@@ -71,10 +71,10 @@ def token_of(message: Message) -> str:
 
 
 def read_token(token: str) -> tuple[int, int]:
-    """The id of the message and the stamp of the claim that a token carries.
+    """The message's id and the claim's stamp in a token.
 
     Raises:
-        WrongToken: it is none.
+        WrongToken: it is not a token.
     """
     try:
         found = _TOKEN.unpack(base64.b64decode(f"{token}==", altchars=b"-_", validate=True))
@@ -85,19 +85,19 @@ def read_token(token: str) -> tuple[int, int]:
 
 
 class _Life(Identity):
-    """The one life of the consumer of all HTTP clients."""
+    """The one identity of the consumer of all HTTP clients."""
 
     def __init__(self) -> None:
         super().__init__(math.inf)
         self.consumer_id = HTTP_CLIENTS
 
     def next_claim(self) -> Claim:
-        # Other servers claim under the same name and know nothing of each other's numbers.
+        # A random stamp, because other servers claim with the same consumer.
         return Claim(HTTP_CLIENTS, secrets.randbits(_ROUND_BITS) + 1)
 
 
 class _HttpConsumer(Consumer):
-    """The consumer of all HTTP clients, registered at the first claim and never removed."""
+    """The consumer of all HTTP clients; registered at the first claim, and never removed."""
 
     def _register(self) -> Identity:
         system, dialect = self._system(), self._connections.dialect
@@ -137,25 +137,25 @@ class ClientQueue:
         self._claimer = Claimer(context, decoder, Recovery(context))
         self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
         self.reject, self.extend = settlements.reject, settlements.extend
-        # Only the first of those who wait looks, so that many cost no more than one.
+        # Only one waiting request polls, so many cost no more than one.
         self.line = anyio.Lock()
 
     def claim(self, count: int, lease: float | None) -> list[Message]:
-        """Claim messages that are there now."""
+        """Claim messages that are available now."""
         return self._claimer.consume(count, lease, 0.0, None)
 
     def settle(self, tokens: Sequence[str], act: Callable[[list[Message]], None]) -> list[str]:
         """Settle claims by their tokens.
 
         Args:
-            tokens: of the claims.
+            tokens: the tokens of the claims.
             act: a verb of ``settlements``.
 
         Returns:
-            The tokens whose claim is lost; all others were settled.
+            The tokens of lost claims; all others were settled.
 
         Raises:
-            WrongToken: one is none; nothing was settled.
+            WrongToken: one is not a token; nothing was settled.
         """
         stamps = {token: read_token(token) for token in tokens}
         held = self._held(set(stamps.values()))
@@ -168,11 +168,11 @@ class ClientQueue:
         return lost
 
     def reply(self, *_: Any) -> NoReturn:
-        """HTTP clients have no replies."""
+        """HTTP clients cannot reply to requests."""
         raise NotImplementedError
 
     def give_back(self, messages: list[Message]) -> None:
-        """Give back, uncounted, what nobody was there to take; never fails."""
+        """Give back, uncounted, messages for a client that is gone; never raises."""
         try:
             self.release(messages)
         except QueueError as error:
@@ -197,7 +197,7 @@ class ClientQueue:
 
     def _message(self, message_id: int, number: int, *facts: Any) -> Message:
         attempt, most, claimed_at, lease = facts
-        # Not the present one: an extension without a length would add to that of the one before.
+        # The lease of the claim, because without a length extensions would add up.
         lease = lease or to_microseconds(self.context.settings.lease, "lease")
         row = MessageRow(
             id=message_id,
@@ -252,15 +252,15 @@ class Clients:
         self._ending = False
 
     def queue(self, name: str) -> ClientQueue:
-        """A queue by its name.
+        """Open a queue.
 
         Raises:
-            QueueNotFound: there is none.
+            QueueNotFound: there is no such queue.
         """
         queue = self._service.queue(name)
         with self._lock:
             known = self._queues.get(name)
-            # One that was dropped and created anew is another.
+            # A queue that was dropped and created again is a different one.
             if known is None or known.queue is not queue:
                 known = self._queues[name] = ClientQueue(queue, self._consumer)
             return known
@@ -268,9 +268,9 @@ class Clients:
     async def claim(
         self, queue: ClientQueue, count: int, lease: float | None, wait: float
     ) -> list[Message]:
-        """Claim messages; while there is none, look again for so many seconds.
+        """Claim messages; while there are none, poll again for up to ``wait`` seconds.
 
-        Where it is cancelled nothing stays claimed.
+        If it is cancelled, no message stays claimed.
         """
         messages = await self._look(queue, count, lease)
         if messages or not wait or self._ending:
@@ -287,12 +287,12 @@ class Clients:
         return messages
 
     def end_waits(self) -> None:
-        """Answer whoever waits for messages at once, from now on: the server is going down."""
+        """Answer all waiting requests at once from now on, because the server is shutting down."""
         self._ending = True
         self._parts.arrivals.announce()
 
     async def _look(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
-        # A claim that is under way is always heard: whoever is cancelled gives it back.
+        # Always wait for a running claim; a cancelled request gives its messages back.
         messages: list[Message] = []
         with anyio.CancelScope(shield=True):
             messages += await self._threads.run_quick(lambda: queue.claim(count, lease))
@@ -300,7 +300,7 @@ class Clients:
 
 
 class _News:
-    """Tells the event loop of messages that arrive, by one thread while anybody waits."""
+    """Notifies the event loop of new messages, from one thread while anybody waits."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
@@ -312,11 +312,11 @@ class _News:
 
     @property
     def count(self) -> int:
-        """How much has arrived."""
+        """The count of arrivals."""
         return self._arrivals.count
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Wait until something arrives, at most so long; not at all where more is there."""
+        """Wait until something arrives, at most ``seconds``; return at once if it already has."""
         event = self._joined()
         try:
             if self._arrivals.count == seen:

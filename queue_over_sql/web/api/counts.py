@@ -1,4 +1,4 @@
-"""Counts: of a queue, made once for all who ask."""
+"""Counts of a queue, shared by all requests at the same time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import anyio
 if TYPE_CHECKING:
     from queue_over_sql.queues.admin import QueueStats
 
-# What clients are told of a queue at once, they are told of one look.
+# For this many seconds all clients get the same counts.
 _STATS_SECONDS: Final = 2.0
 _MOST_STATS: Final = 1_000
 
 
 class SharedStats:
-    """Counts of queues, which all who ask within two seconds share; for one event loop.
+    """Counts of queues, which all requests within two seconds share; for one event loop.
 
-    Who waits for another's look takes no thread.
+    A request that waits for another's count uses no thread.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class SharedStats:
             return await self._of(name, look)
         finally:
             if name not in self._found:
-                # It failed: whatever names are asked for, none is remembered.
+                # After a failure, forget it, so that unknown names are not remembered.
                 self._looking.pop(name, None)
 
     async def _of(self, name: str, look: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
         async with self._looking.setdefault(name, anyio.Lock()):
             found = self._found.get(name)
             if found is None or time.monotonic() - found[0] > _STATS_SECONDS:
-                # From its end on: a count that takes long is not repeated at once.
+                # Count the time from its end, so that a slow count is not repeated at once.
                 stats = await look()
                 found = self._found[name] = time.monotonic(), stats
                 while len(self._found) > _MOST_STATS:

@@ -17,14 +17,14 @@ from queue_over_sql.web.problems import PROBLEM
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEMS: Final = {
-    400: "The body is no JSON.",
-    401: "There is no token, or a wrong one.",
-    403: "The role, the database's login or a read-only server does not allow it.",
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    403: "The caller's role, the database login or a read-only server does not allow it.",
     404: "There is no such queue, message, schedule, topic or token.",
-    408: "The body did not come in time.",
-    409: "It is at odds with what is there: a key that is taken, a claim that is lost.",
+    408: "The body did not arrive in time.",
+    409: "It conflicts with the present state: the key is taken, or a claim is lost.",
     413: "The body or the payload is too large.",
-    415: "The body is of another media type.",
+    415: "The body has another media type.",
     422: "The request is not valid.",
     429: "There were too many wrong tokens from this address.",
     503: "The database cannot be reached.",
@@ -40,11 +40,11 @@ _ALWAYS: Final = (401, 403, 422, 429, 503)
 
 
 def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
-    """Describe operations.
+    """Describe operations as an OpenAPI document.
 
     Args:
         operations: all of them.
-        server: the path under which they are.
+        server: the path of the API.
     """
     types: list[Any] = [shapes.Problem]
     for operation in operations:
@@ -61,7 +61,7 @@ def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
             "title": "queue_over_sql",
             "version": __version__,
             "description": "Message queues in a SQL database, over HTTP. Ids are text. Durations "
-            "are seconds, instants ISO 8601. Errors are problems by RFC 9457.",
+            "are seconds, times are ISO 8601. Errors are problem documents (RFC 9457).",
         },
         "servers": [{"url": server or "/"}],
         "security": [{"token": []}, {"session": []}],
@@ -76,7 +76,7 @@ def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "queue_over_sql_session",
-                    "description": f"With {CSRF_HEADER} for whatever changes something.",
+                    "description": f"Requests that change something must also send {CSRF_HEADER}.",
                 },
             },
         },

@@ -1,4 +1,4 @@
-"""Messages: find them, look at one, edit, cancel and remove them, and send finished ones again."""
+"""Messages: find, show, edit, cancel and remove them, and requeue finished ones."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ archive_operations = Operations("archive")
 def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
     """List live messages by id.
 
-    A page ends early where its payloads are large: go on while `next` is not null. With
-    `Accept: application/x-ndjson` each line is a message, and there may be up to 1,000,000.
+    A page may end early if its payloads are large: continue while `next` is not null. With `Accept:
+    application/x-ndjson` each line is a message, and the limit is 1,000,000.
     """
     return _page(call, query, call.service.queue(queue).messages)
 
 
 @operations.add("GET", "/queues/{queue}/messages/{id}", Role.VIEWER, problems=(404,))
 def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noqa: A002 - in the path
-    """Show one message, live or finished, and what happened to it."""
+    """Show one live or finished message and its history."""
     target, number = call.service.queue(queue), read_id(id)
     for archived, place in ((False, target), (True, target.archive)):
         where = place.table.c.id == number
@@ -47,43 +47,43 @@ def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noq
     "POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,)
 )
 def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
-    """Count the live messages that a filter finds, for `at_most` of an edit."""
+    """Count matching live messages, for `at_most` of an edit."""
     return shapes.Count(count=_filtered(call, body, call.service.queue(queue).messages).count())
 
 
 @operations.act("POST", "/queues/{queue}/messages/hold", "hold", problems=(404, 409))
 def hold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Take messages out of delivery until `unhold`; those that consumers hold are left alone."""
+    """Hold messages: they are not delivered until `unhold`. Claimed ones stay unchanged."""
     return _edit(call, queue, body)
 
 
 @operations.act("POST", "/queues/{queue}/messages/unhold", "unhold", problems=(404, 409))
 def unhold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Put held messages back to where they were due first."""
+    """End the hold of messages; they are due at their original time."""
     return _edit(call, queue, body)
 
 
 @operations.act("POST", "/queues/{queue}/messages/reschedule", "reschedule", problems=(404, 409))
 def reschedule(call: Call, queue: str, body: shapes.Reschedule) -> shapes.Edited:
-    """Let messages be due at an instant, or so long from now."""
+    """Make messages due at a time or after a delay."""
     return _edit(call, queue, body, at=body.at, delay=body.delay)
 
 
 @operations.act("POST", "/queues/{queue}/messages/prioritize", "prioritize", problems=(404, 409))
 def prioritize(call: Call, queue: str, body: shapes.Prioritize) -> shapes.Edited:
-    """Move messages to another level, or to the front of their own."""
+    """Move messages to another priority, or to the front of their own."""
     return _edit(call, queue, body, priority=body.priority, front=body.front)
 
 
 @operations.act("POST", "/queues/{queue}/messages/delete", "remove", problems=(404, 409))
 def delete_messages(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Remove messages for ever; those that consumers hold stay."""
+    """Permanently remove messages; claimed ones stay."""
     return _edit(call, queue, body)
 
 
 @operations.act("POST", "/queues/{queue}/messages/cancel", "cancel", problems=(404,))
 def cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
-    """End messages as dead letters, even those that consumers hold."""
+    """Make dead letters of messages, even if a consumer holds them."""
     ids = [read_id(each) for each in body.ids]
     return _edited(call.do(queue, ids=ids, reason=body.reason))
 
@@ -95,7 +95,7 @@ def cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
     "GET", "/queues/{queue}/archive", Role.VIEWER, lines_out=True, problems=(404,)
 )
 def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
-    """List finished messages by id, as live ones are."""
+    """List finished messages by id, like live ones."""
     return _page(call, query, call.service.queue(queue).archive.messages)
 
 
@@ -103,16 +103,16 @@ def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.M
     "POST", "/queues/{queue}/archive/count", Role.VIEWER, writes=False, problems=(404,)
 )
 def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
-    """Count the finished messages that a filter finds."""
+    """Count matching finished messages."""
     found = _filtered(call, body, call.service.queue(queue).archive.messages)
     return shapes.Count(count=found.count())
 
 
 @archive_operations.act("POST", "/queues/{queue}/archive/requeue", "requeue", problems=(404, 409))
 def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Send finished messages again: each gets a new life under a new id, with all attempts.
+    """Requeue finished messages: each gets a new id and its attempt count is reset.
 
-    All of them in one transaction, or none.
+    One transaction moves all of them, or none.
     """
     return _edit(call, queue, body)
 
@@ -121,7 +121,7 @@ def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     "POST", "/queues/{queue}/archive/delete", "remove-archived", problems=(404, 409)
 )
 def delete_archive(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Remove finished messages for ever."""
+    """Permanently remove finished messages."""
     return _edit(call, queue, body)
 
 
@@ -129,10 +129,10 @@ def delete_archive(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited
 
 
 def read_id(given: str | int) -> int:
-    """The id of a message.
+    """Parse the id of a message.
 
     Raises:
-        Problem: it is none.
+        Problem: it is not an id.
     """
     text = str(given)
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= LARGEST):  # noqa: PLR2004 - digits of a BIGINT

@@ -1,7 +1,7 @@
-"""Operations: each is declared once, by its function; that checks requests and makes the document.
+"""Operations: each is a function whose declaration checks requests and makes the document.
 
-A function's parameters say what it takes: ``call``, parts of the path by their names, ``query`` and
-``body``, whose classes check them. What it returns says what it answers.
+A function's parameters declare its input: ``call``, parts of the path by name, and ``query`` and
+``body``, whose classes check them. Its result type declares the answer.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 JSON: Final = "application/json"
 DEEPEST: Final = 100
-"""How deeply the JSON of a request may be nested."""
+"""The deepest allowed nesting of a request's JSON."""
 BODY_SECONDS: Final = 60.0
-"""How long a body, or a line of NDJSON, may take to come."""
+"""How long the arrival of a body, or of a line of NDJSON, may take."""
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
-# Texts, of which one without an end goes to the end: so each byte is read once, whatever comes.
+# JSON strings; an unterminated one matches to the end, so each byte is read only once.
 _TEXTS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-# A body that takes longer to read than to hand over is read in a thread.
+# From this size on, parsing takes longer than the switch to a thread.
 _SMALL: Final = 65_536
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation: how it is called, who may, and what it takes and answers."""
+    """One operation: its method and path, its role, its input and its answer."""
 
     method: str
     path: str
@@ -64,15 +64,15 @@ class Operation:
     status: int = 200
     writes: bool = False
     act: str | None = None
-    """The name of what it does, in ``ACTS``."""
+    """The name of its act in ``ACTS``."""
     quick: bool = False
-    """No search may keep it waiting."""
+    """Whether it must not wait behind searches."""
     lines_in: bool = False
-    """The body is NDJSON, which the function reads itself."""
+    """Whether the body is NDJSON, which the function reads itself."""
     lines_out: bool = False
-    """With ``Accept: application/x-ndjson`` it answers line by line."""
+    """Whether it answers line by line to ``Accept: application/x-ndjson``."""
     problems: tuple[int, ...] = ()
-    """The statuses of its own errors, besides those of all."""
+    """The statuses of its own errors, besides the common ones."""
 
     @property
     def id(self) -> str:
@@ -86,12 +86,12 @@ class Operation:
 
     @functools.cached_property
     def body(self) -> Any:
-        """The class of the body; None without one."""
+        """The class of the body; None if it has no body."""
         return self.takes.get("body")
 
     @functools.cached_property
     def query(self) -> type[msgspec.Struct] | None:
-        """The class of the query; None without one."""
+        """The class of the query; None if it has no query."""
         return self.takes.get("query")
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class Operation:
 
     @functools.cached_property
     def body_may_be_left_out(self) -> bool:
-        """Whether all of its fields have defaults."""
+        """Whether all fields of the body have defaults."""
         fields = msgspec.structs.fields(self.body) if isinstance(self.body, type) else ()
         return bool(fields) and not any(field.required for field in fields)
 
@@ -110,8 +110,8 @@ class Operations:
     """The operations of one part of the API.
 
     Args:
-        tag: what the document calls it.
-        quick: whether no search may keep them waiting.
+        tag: the name of the part in the document.
+        quick: whether they must not wait behind searches.
     """
 
     def __init__(self, tag: str, *, quick: bool = False) -> None:
@@ -120,7 +120,7 @@ class Operations:
         self.all: list[Operation] = []
 
     def add(self, method: str, path: str, role: Role, **more: Any) -> Callable[[F], F]:
-        """Declare the function that follows as an operation; its docstring describes it."""
+        """Declare the following function as an operation; its docstring describes it."""
 
         def declare(function: F) -> F:
             options = {"writes": method not in SAFE_METHODS, "quick": self._quick, **more}
@@ -130,13 +130,13 @@ class Operations:
         return declare
 
     def act(self, method: str, path: str, act: str, **more: Any) -> Callable[[F], F]:
-        """Likewise, where it does one of ``ACTS``: the function calls ``Call.do`` once."""
+        """As ``add``, for one of ``ACTS``; the function calls ``Call.do`` once."""
         return self.add(method, path, ACTS[act].role, act=act, **more)
 
 
 @dataclasses.dataclass
 class Api:
-    """What the operations share."""
+    """The shared state of all operations."""
 
     service: QueueService
     access: Access
@@ -150,15 +150,15 @@ class Api:
 
 @dataclasses.dataclass
 class Call:
-    """One request that is being answered.
+    """One request in progress.
 
     Attributes:
-        api: what the operations share.
-        operation: what was asked for.
-        request: as it came.
-        principal: who asks.
-        status: of the answer, where it goes well.
-        headers: of the answer.
+        api: the shared state of all operations.
+        operation: the requested operation.
+        request: the request.
+        principal: the caller.
+        status: the status of a successful answer.
+        headers: the headers of the answer.
     """
 
     api: Api
@@ -174,20 +174,20 @@ class Call:
         return self.api.service
 
     def do(self, queue: str | None = None, **arguments: Any) -> Done:
-        """Do the operation's act for whoever asks; see ``Acts.do``."""
+        """Do the operation's act for the caller; see ``Acts.do``."""
         return self.api.acts.do(self.operation.act or "", self.principal, queue, **arguments)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let searches and counts take as long as the settings say."""
+        """Limit the time of searches and counts, as the settings say."""
         return reading(self.service, self.api.settings.longest_read)
 
     @property
     def wants_lines(self) -> bool:
-        """Whether the client asked for NDJSON."""
+        """Whether the client requested NDJSON."""
         return NDJSON in self.request.headers.get("accept", "")
 
     async def lines(self, longest: int) -> AsyncIterator[bytes]:
-        """The lines of a body of NDJSON, as they come, without empty ones."""
+        """The lines of an NDJSON body as they arrive, without empty ones."""
         rest = b""
         chunks = self.request.stream()
         while True:
@@ -206,17 +206,17 @@ class Call:
 
 
 class Lines:
-    """An answer of many values, which NDJSON sends one by one.
+    """An answer with many values, which NDJSON sends one by one.
 
     Args:
-        pages: parts of it, each of which is made in a thread.
+        pages: the parts of the answer, each made in a thread.
     """
 
     def __init__(self, pages: Iterable[list[Any]]) -> None:
         self._pages = iter(pages)
 
     async def sent(self, call: Call) -> AsyncIterator[bytes]:
-        """Its lines, some at a time."""
+        """The lines, in chunks."""
         while (text := await call.api.threads.run(lambda: self._next(call))) is not None:
             yield text
 
@@ -227,7 +227,7 @@ class Lines:
 
 
 class Dispatcher:
-    """Answers the requests for one path."""
+    """Answers the requests to one path."""
 
     def __init__(self, api: Api, operations: Mapping[str, Operation]) -> None:
         self._api = api
@@ -300,13 +300,13 @@ def _read(call: Call, function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def answer_to(error: Exception) -> Response:
-    """The answer that says what went wrong."""
+    """The error answer for an exception."""
     problem = problem_of(error)
     return problem.response(headers_of(problem, error))
 
 
 def encoded(value: Any) -> bytes:
-    """A structure as JSON; numbers that JSON does not have, which others stored, as text."""
+    """Encode a value as JSON; numbers that JSON lacks, which others stored, become text."""
     text = to_json(plain(value))
     if "Infinity" in text or "NaN" in text:
         text = to_json(_finite(plain(value)))
@@ -322,7 +322,7 @@ def _finite(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A structure as what JSON has; whole numbers of any size stay."""
+    """Convert a value to plain JSON values; whole numbers of any size stay."""
     return msgspec.to_builtins(value, enc_hook=_other) if _is_structure(value) else value
 
 
@@ -331,15 +331,15 @@ def _is_structure(value: Any) -> bool:
 
 
 def _other(value: Any) -> Any:
-    # What only drivers make, such as a value of a column of the queue's own.
+    # Values that only drivers create, such as a value of a queue's own column.
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
-    """Read the query by its class.
+    """Read the query into its class.
 
     Raises:
-        Problem: a parameter is unknown, has no such value, or comes twice.
+        Problem: a parameter is unknown, invalid, or occurs twice.
     """
     pairs = request.query_params.multi_items()
     given = dict(pairs)
@@ -355,7 +355,7 @@ def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
 
 
 def check_media_type(request: Request, wanted: str) -> None:
-    """Refuse a body of another sort, which a form of another site could have sent.
+    """Refuse a body of another media type, which a form on another site could send.
 
     Raises:
         HTTPException: 415.
@@ -366,16 +366,16 @@ def check_media_type(request: Request, wanted: str) -> None:
 
 
 async def read_body(request: Request, operation: Operation, threads: Threads) -> Any:
-    """Read the body by its class.
+    """Read the body into its class.
 
     Raises:
-        Problem: it is no JSON, nested too deeply, or not what the operation takes.
-        HTTPException: it is no JSON by its header (415), or too large (413).
-        TimeoutError: it did not come in time.
+        Problem: it is not JSON, nested too deeply, or not what the operation expects.
+        HTTPException: its media type is not JSON (415), or it is too large (413).
+        TimeoutError: it did not arrive in time.
     """
     given = "content-type" in request.headers
     if given:
-        # First: a body of lines may have any length.
+        # Check NDJSON first, because it may have any length.
         check_media_type(request, JSON)
     with anyio.fail_after(BODY_SECONDS):
         body = await request.body()
@@ -389,10 +389,10 @@ async def read_body(request: Request, operation: Operation, threads: Threads) ->
 
 
 def read_json(text: bytes, kind: Any) -> Any:
-    """Read JSON by a class.
+    """Parse JSON into a class.
 
     Raises:
-        Problem: it is none, nested too deeply, or not of that class.
+        Problem: it is not JSON, nested too deeply, or does not fit the class.
     """
     check_depth(text)
     try:
@@ -404,7 +404,7 @@ def read_json(text: bytes, kind: Any) -> Any:
 
 
 def check_depth(text: bytes) -> None:
-    """Refuse JSON that is nested too deeply, without reading it.
+    """Refuse JSON that is nested too deeply, without parsing it.
 
     Raises:
         Problem: it is.

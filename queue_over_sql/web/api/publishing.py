@@ -1,4 +1,4 @@
-"""Publishing: one message, many, and as many as a client streams."""
+"""Publishing: one message, many messages, or a stream of any length."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _IDEMPOTENCY: Final = "idempotency-key"
 def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.PublishedMessage:
     """Publish a message.
 
-    The header `Idempotency-Key` is the message's key with `on_conflict: skip`: sent again while
-    the message is live, or within the queue's `dedup_window` after its end, it answers 200 with
-    the id of the first.
+    The header `Idempotency-Key` is the message's key, with `on_conflict: skip`. If the request is
+    sent again while the message is live, or within the queue's `dedup_window` after it finished,
+    the answer is 200 with the id of the first message.
     """
     target = call.service.queue(queue)
     given = call.request.headers.get(_IDEMPOTENCY)
@@ -55,7 +55,7 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
 def publish_many(
     call: Call, queue: str, query: shapes.OnConflictQuery, body: shapes.NewMessages
 ) -> shapes.PublishedMessages:
-    """Publish many messages in one transaction: all or none, in their order."""
+    """Publish many messages in one transaction: all or none, in the given order."""
     _no_idempotency_key(call)
     done = _put(call.service.queue(queue), body, query.on_conflict)
     return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
@@ -71,11 +71,11 @@ def publish_many(
 async def publish_stream(
     call: Call, queue: str, query: shapes.OnConflictQuery
 ) -> shapes.PublishedCount:
-    """Publish messages as they come, one in each line of NDJSON.
+    """Publish a stream of messages, one per line of NDJSON.
 
-    Each 1,000 are one transaction. A problem's `line` says which line was refused; its
-    `published` counts what was published before. With keys and `on_conflict=skip` all of it may
-    be sent again.
+    Each 1,000 messages are one transaction. In a problem, `line` is the refused line, and
+    `published` is the number of messages published before. With keys and `on_conflict=skip` you can
+    send everything again.
     """
     _no_idempotency_key(call)
     threads, limit = call.api.threads, call.api.settings.max_body_bytes
@@ -108,20 +108,20 @@ async def publish_stream(
 
 
 def publication(given: shapes.NewMessage, queue: Queue) -> Publication:
-    """A message as the core takes it.
+    """Convert a message for the core.
 
     Raises:
-        Problem: its payload is not what its encoding says.
+        Problem: its payload does not match its encoding.
     """
     options = {name: getattr(given, name) for name in PUBLISH_OPTIONS}
     return Publication(read_payload(given.payload, given.payload_encoding, queue), **options)
 
 
 def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
-    """A payload that stands by itself, in Base64, or in text that holds JSON.
+    """Decode a payload that is plain JSON, Base64, or text that contains JSON.
 
     Raises:
-        Problem: it is not what the encoding says, or the queue takes no such payload.
+        Problem: it does not match its encoding, or the queue does not accept such payloads.
     """
     kind = queue.settings.payload
     if encoding is None and kind == "bytes":
@@ -142,7 +142,7 @@ def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
 
 def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) -> list[Published]:
     if any(each.on_conflict is not None for each in given):
-        text = "For many messages, on_conflict is a query parameter for all of them."
+        text = "Here on_conflict is a query parameter, which applies to all messages."
         raise Problem(422, "not-valid", text)
     items = [publication(each, queue) for each in given]
     return queue.publish_many(items, on_conflict=on_conflict)
@@ -150,5 +150,5 @@ def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) 
 
 def _no_idempotency_key(call: Call) -> None:
     if _IDEMPOTENCY in call.request.headers:
-        text = "With many messages, use their own keys and on_conflict=skip."
+        text = "Idempotency-Key is for one message. Use a key in each message and on_conflict=skip."
         raise Problem(422, "not-valid", text)

@@ -1,4 +1,4 @@
-"""Queues: which there are, their settings and counts, and the consumers."""
+"""Queues: their settings and counts, and the consumers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show_queue(call: Call, queue: str) -> shapes.Queue:
 
 @operations.act("PUT", "/queues/{queue}", "settings", problems=(409,))
 def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
-    """Create a queue, or change the settings that are given of one that exists."""
+    """Create a queue, or change the given settings of an existing one."""
     created = call.do(queue, **msgspec.to_builtins(body)).value
     return _shown(call.service, _record(call.service, created.name))
 
@@ -58,7 +58,7 @@ def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
 
 @operations.add("GET", "/queues/{queue}/stats", Role.VIEWER, problems=(404,))
 async def queue_stats(call: Call, queue: str) -> shapes.Stats:
-    """Count what a queue holds, by status and outcome; who ask at once share one count."""
+    """Count the messages of a queue by status and outcome; simultaneous requests share a count."""
 
     def look() -> QueueStats:
         with call.reading():
@@ -75,26 +75,26 @@ async def queue_stats(call: Call, queue: str) -> shapes.Stats:
 
 @operations.act("POST", "/queues/{queue}/pause", "pause", status=204, problems=(404,))
 def pause_queue(call: Call, queue: str) -> None:
-    """Hand out no more messages, everywhere and at once; what is claimed may be settled."""
+    """Stop delivering messages, on every server; claimed messages can still be settled."""
     call.do(queue)
 
 
 @operations.act("POST", "/queues/{queue}/resume", "resume", status=204, problems=(404,))
 def resume_queue(call: Call, queue: str) -> None:
-    """Hand out messages again."""
+    """Deliver messages again."""
     call.do(queue)
 
 
 @operations.act("POST", "/queues/{queue}/purge", "purge", problems=(404, 409))
 def purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
-    """Remove all live messages for ever; the archive stays."""
+    """Permanently remove all live messages; the archive stays."""
     _check_confirmed(body, queue)
     return shapes.Count(count=call.do(queue, claimed=body.claimed).count or 0)
 
 
 @operations.add("GET", "/consumers", Role.VIEWER)
 def list_consumers(call: Call) -> shapes.Consumers:
-    """List all consumers that are registered in the database."""
+    """List all consumers registered in the database."""
     found = []
     for each in call.service.consumers():
         names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at"}

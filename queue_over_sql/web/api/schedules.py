@@ -1,4 +1,4 @@
-"""Schedules: see when they publish, pause them and let them go on."""
+"""Schedules: list, show, pause and resume them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def list_schedules(call: Call) -> shapes.Schedules:
 
 @operations.add("GET", "/schedules/{name:path}/upcoming", Role.VIEWER, problems=(404,))
 def upcoming(call: Call, name: str, query: shapes.UpcomingQuery) -> shapes.Upcoming:
-    """Show the next instants of a schedule, whether or not it is paused."""
+    """Show the next times of a schedule, even if it is paused."""
     return shapes.Upcoming(upcoming=call.service.schedules.upcoming(name, query.count))
 
 
@@ -26,7 +26,7 @@ def upcoming(call: Call, name: str, query: shapes.UpcomingQuery) -> shapes.Upcom
     "POST", "/schedules/{name:path}/pause", "pause-schedule", status=204, problems=(404,)
 )
 def pause_schedule(call: Call, name: str) -> None:
-    """Publish nothing until it is resumed; its messages that are not due yet are removed."""
+    """Publish nothing until it is resumed, and remove its messages that are not due yet."""
     call.do(schedule=name)
 
 
@@ -34,7 +34,7 @@ def pause_schedule(call: Call, name: str) -> None:
     "POST", "/schedules/{name:path}/resume", "resume-schedule", status=204, problems=(404,)
 )
 def resume_schedule(call: Call, name: str) -> None:
-    """Go on with the next instant; what was left out in the pause does not count as missed."""
+    """Continue with the next time; the times during the pause do not count as missed."""
     call.do(schedule=name)
 
 

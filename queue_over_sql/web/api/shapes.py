@@ -1,6 +1,6 @@
-"""Shapes: what requests carry and answers say; each is checked, and is in the document, by itself.
+"""Shapes: the bodies of requests and answers. Their classes check them and document them.
 
-Ids are text, because JavaScript bends whole numbers beyond 2**53; they are taken as text and as
+Ids are text in answers, because JavaScript rounds integers above 2**53; requests may use text or
 numbers. Durations are seconds. Instants are ISO 8601 with an offset.
 """
 
@@ -33,7 +33,7 @@ Id: TypeAlias = Annotated[
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10 * _YEAR, description="Seconds.")]
 Lease: TypeAlias = Annotated[
     float,
-    Meta(ge=0.001, le=_YEAR, description="Seconds that a claim holds without being extended."),
+    Meta(ge=0.001, le=_YEAR, description="Length of the lease in seconds."),
 ]
 Span: TypeAlias = Annotated[float, Meta(ge=0.001, le=100 * _YEAR, description="Seconds.")]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH)]
@@ -54,33 +54,33 @@ FieldsText: TypeAlias = Annotated[
     str,
     Meta(
         max_length=10_000,
-        description="A JSON object of paths such as address.city to values that are equal.",
+        description="A JSON object of paths such as address.city to required values.",
     ),
 ]
 Encoding: TypeAlias = Annotated[
     Literal["json", "base64"],
     Meta(
-        description="How the payload is written: as text that holds JSON, in which numbers of any "
-        "size survive, or as bytes in Base64. Not there where the payload stands by itself."
+        description="json: the payload is text that contains JSON; it keeps numbers of any size. "
+        "base64: the payload is bytes in Base64. Missing: the payload is a JSON value or text."
     ),
 ]
 
 
 class Taken(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What comes in; a field that nobody knows is refused."""
+    """The base of request bodies; unknown fields are refused."""
 
 
 class Given(msgspec.Struct, kw_only=True):
-    """What goes out."""
+    """The base of answers."""
 
 
 # -- publish
 
 
 class NewMessage(Taken, kw_only=True):
-    """A message to be published."""
+    """A message to publish."""
 
-    payload: Annotated[Any, Meta(description="As the queue takes it: any JSON, or a text.")]
+    payload: Annotated[Any, Meta(description="Any JSON value, or text, by the payload type.")]
     payload_encoding: Encoding | None = None
     key: Key | None = None
     kind: Kind | None = None
@@ -92,12 +92,12 @@ class NewMessage(Taken, kw_only=True):
     lease: Lease | None = None
     columns: dict[str, Any] = msgspec.field(default_factory=dict)
     on_conflict: Annotated[
-        OnConflict | None, Meta(description="Where the key is taken: raise by default.")
+        OnConflict | None, Meta(description="What to do if the key is taken; default: raise.")
     ] = None
 
 
 class NewTopicMessage(Taken, kw_only=True):
-    """A message to be published to a topic."""
+    """A message to publish to a topic."""
 
     payload: Any
     routing_key: Annotated[str, Meta(max_length=255)]
@@ -116,13 +116,13 @@ NewMessages: TypeAlias = Annotated[list[NewMessage], Meta(min_length=1, max_leng
 
 
 class OnConflictQuery(Taken, kw_only=True):
-    """Options of many messages."""
+    """Options for all messages of the request."""
 
     on_conflict: OnConflict = "raise"
 
 
 class PublishedMessage(Given, kw_only=True):
-    """What became of a message: its id, or that of the one that has its key."""
+    """The result of a publish: the message's id, or that of the one that has its key."""
 
     id: str
     outcome: Literal["created", "skipped", "replaced", "unchanged"]
@@ -130,7 +130,7 @@ class PublishedMessage(Given, kw_only=True):
 
 
 class PublishedMessages(Given, kw_only=True):
-    """What became of messages, in their order."""
+    """The results of a publish, in the order of the messages."""
 
     messages: list[PublishedMessage]
 
@@ -149,18 +149,18 @@ class PublishedCount(Given, kw_only=True):
 
 
 class ClaimRequest(Taken, kw_only=True):
-    """How many messages are wanted, for how long, and how long to wait for the first."""
+    """How many messages to claim, for how long, and how long to wait for the first."""
 
     count: Annotated[int, Meta(ge=1, le=MOST_CLAIMED)] = 1
     lease: Annotated[
-        Lease | None, Meta(description="The message's or the queue's own by default.")
+        Lease | None, Meta(description="Default: the lease of the message or the queue.")
     ] = None
-    wait: Annotated[float, Meta(ge=0, le=3600, description="Cut to the server's longest.")] = 0.0
+    wait: Annotated[float, Meta(ge=0, le=3600, description="The server has a maximum.")] = 0.0
     payload_encoding: Literal["json"] | None = None
 
 
 class Message(Given, kw_only=True):
-    """A message, live or finished."""
+    """A live or finished message."""
 
     id: str
     queue: str
@@ -188,11 +188,11 @@ class Message(Given, kw_only=True):
 class ClaimedMessage(Message, kw_only=True):
     """A message that the client holds, with the token that settles it."""
 
-    claim: Annotated[str, Meta(description="Send it back, unchanged, to settle the message.")]
+    claim: Annotated[str, Meta(description="Send it back unchanged to settle the message.")]
 
 
 class Claimed(Given, kw_only=True):
-    """The messages that were claimed, oldest first; none where there were none in time."""
+    """The claimed messages, oldest first; empty if none came in time."""
 
     messages: list[ClaimedMessage]
 
@@ -204,43 +204,43 @@ ClaimTokens: TypeAlias = Annotated[
 
 
 class Ack(Taken, kw_only=True):
-    """Claims whose messages are done."""
+    """Claims to ack."""
 
     claims: ClaimTokens
 
 
 class Nack(Taken, kw_only=True):
-    """Claims whose messages failed."""
+    """Claims to nack."""
 
     claims: ClaimTokens
     error: ErrorText | None = None
     delay: Annotated[
-        Seconds | None, Meta(description="Until the next attempt; by the retry policy by default.")
+        Seconds | None, Meta(description="Seconds until the next attempt; default: by the policy.")
     ] = None
 
 
 class Release(Taken, kw_only=True):
-    """Claims that are given back, uncounted."""
+    """Claims to release, uncounted."""
 
     claims: ClaimTokens
     delay: Annotated[
-        Seconds | None, Meta(description="Nobody gets them before; at once by default.")
+        Seconds | None, Meta(description="Seconds until they are due again; default: now.")
     ] = None
 
 
 class Reject(Taken, kw_only=True):
-    """Claims whose messages are dead."""
+    """Claims to reject."""
 
     claims: ClaimTokens
     reason: ErrorText
 
 
 class Extend(Taken, kw_only=True):
-    """Claims that are to hold for longer, counted from now."""
+    """Claims to extend, counted from now."""
 
     claims: ClaimTokens
     lease: Annotated[
-        Lease | None, Meta(description="The message's own or the queue's by default.")
+        Lease | None, Meta(description="Default: the lease of the message or the queue.")
     ] = None
 
 
@@ -254,23 +254,23 @@ class Settled(Given, kw_only=True):
 
 
 class MessageQuery(Taken, kw_only=True):
-    """Which messages."""
+    """A choice of messages."""
 
     status: StatusText | None = None
     key: Key | None = None
     kind: Kind | None = None
     payload: FieldsText | None = None
     limit: Annotated[
-        int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is asked for.")
+        int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is requested.")
     ] = 100
-    after: Annotated[Whole | None, Meta(description="The id at which the last page ended.")] = None
+    after: Annotated[Whole | None, Meta(description="The last id of the previous page.")] = None
     payload_encoding: Literal["json"] | None = None
 
 
 class MessagePage(Given, kw_only=True):
     """Messages by id; ``next`` is ``after`` of the next page, null at the end.
 
-    ``unreadable`` has the ids of rows that hold what this library never writes.
+    ``unreadable`` has the ids of rows with values that this library never writes.
     """
 
     messages: list[Message]
@@ -279,7 +279,7 @@ class MessagePage(Given, kw_only=True):
 
 
 class MessageStory(Given, kw_only=True):
-    """A message and what happened to it."""
+    """A message and its history."""
 
     message: Message
     archived: bool
@@ -287,54 +287,54 @@ class MessageStory(Given, kw_only=True):
 
 
 class Filter(Taken, kw_only=True):
-    """Which messages, by what they are."""
+    """A filter for messages."""
 
     status: StatusText | None = None
     key: Key | None = None
     kind: Kind | None = None
     payload: Annotated[
         dict[str, Any] | None,
-        Meta(description="Paths such as address.city to values that are equal."),
+        Meta(description="Paths such as address.city to the values that they must have."),
     ] = None
 
 
 class Chosen(Taken, kw_only=True):
-    """Messages by their ids, or those that a filter finds, if they are not too many."""
+    """Messages by their ids, or those that a filter finds if they are not too many."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_CHOSEN)] | None = None
     filter: Filter | None = None
     at_most: Annotated[
         Annotated[int, Meta(ge=0, le=LARGEST)] | None,
         Meta(
-            description="With a filter: where it finds more messages than this, nothing is changed "
+            description="With a filter: if it finds more messages than this, nothing is changed "
             "and the answer says how many. Send what you have seen counted."
         ),
     ] = None
 
 
 class Reschedule(Chosen, kw_only=True):
-    """Messages that are to be due at an instant, or so long from now."""
+    """Messages to make due at a time or after a delay."""
 
     at: Instant | None = None
     delay: Seconds | None = None
 
 
 class Prioritize(Chosen, kw_only=True):
-    """Messages that are to have another level, or to be the first of theirs."""
+    """Messages to move to another priority, or to the front of their own."""
 
     priority: Level | None = None
     front: bool = False
 
 
 class Cancel(Taken, kw_only=True):
-    """Messages that are to end as dead letters, whoever holds them."""
+    """Messages to cancel, even if consumers hold them."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_CHOSEN)]
     reason: ErrorText | None = None
 
 
 class Edited(Given, kw_only=True):
-    """How many messages were changed; ``skipped`` were left alone, because a consumer has them."""
+    """How many messages were changed; ``skipped`` ones stayed, because a consumer holds them."""
 
     changed: int
     skipped: int
@@ -350,7 +350,7 @@ class Count(Given, kw_only=True):
 
 
 class SpanByOutcome(Taken, kw_only=True):
-    """Seconds for each outcome; null for ever."""
+    """Seconds for each outcome; null: forever."""
 
     done: Span | UnsetType | None = UNSET
     failed: Span | UnsetType | None = UNSET
@@ -359,7 +359,7 @@ class SpanByOutcome(Taken, kw_only=True):
 
 
 class CountByOutcome(Taken, kw_only=True):
-    """How many of each outcome; null for any number."""
+    """A number for each outcome; null: any number."""
 
     done: Whole | UnsetType | None = UNSET
     failed: Whole | UnsetType | None = UNSET
@@ -368,7 +368,7 @@ class CountByOutcome(Taken, kw_only=True):
 
 
 class QueueSettings(Taken, kw_only=True):
-    """Settings of a queue; what is left out is the default, or stays as it is."""
+    """Settings of a queue; missing fields get their default, or stay unchanged."""
 
     lease: Lease | UnsetType = UNSET
     max_attempts: Attempts | UnsetType = UNSET
@@ -399,11 +399,11 @@ class Queue(Given, kw_only=True):
     max_payload_bytes: int
     kind_timeout: float
     columns: list[str]
-    table: Annotated[str | None, Meta(description="The table of your own that it lives in.")]
+    table: Annotated[str | None, Meta(description="Your table, if the queue is an adopted table.")]
 
 
 class Queues(Given, kw_only=True):
-    """All queues, by name; those that cannot be read are named apart."""
+    """All queues by name; those that cannot be read are listed separately."""
 
     queues: list[Queue]
     unreadable: list[str]
@@ -427,19 +427,19 @@ class Stats(Given, kw_only=True):
 
 
 class Confirmed(Taken, kw_only=True):
-    """That it is meant."""
+    """A confirmation."""
 
-    confirm: Annotated[str, Meta(max_length=100, description="The name of the queue, once more.")]
+    confirm: Annotated[str, Meta(max_length=100, description="The name of the queue, to confirm.")]
 
 
 class Purge(Confirmed, kw_only=True):
-    """That all live messages are to go."""
+    """A purge of all live messages."""
 
-    claimed: Annotated[bool, Meta(description="Also those that consumers hold.")] = False
+    claimed: Annotated[bool, Meta(description="Also remove claimed messages.")] = False
 
 
 class ConsumerInfo(Given, kw_only=True):
-    """A consumer that is registered."""
+    """A registered consumer."""
 
     consumer_id: str
     name: str
@@ -459,7 +459,7 @@ class Consumers(Given, kw_only=True):
 
 
 class Me(Given, kw_only=True):
-    """Who asks, as the server sees it."""
+    """The caller, as the server sees it."""
 
     name: str
     role: Role
@@ -472,7 +472,7 @@ class Me(Given, kw_only=True):
 
 
 class Schedule(Given, kw_only=True):
-    """A message that is published again and again."""
+    """A message that is published regularly."""
 
     name: str
     queue: str
@@ -495,19 +495,19 @@ class Schedules(Given, kw_only=True):
 
 
 class UpcomingQuery(Taken, kw_only=True):
-    """How many instants."""
+    """How many times to show."""
 
     count: Annotated[int, Meta(ge=1, le=100)] = 5
 
 
 class Upcoming(Given, kw_only=True):
-    """The next instants of a schedule, in UTC, whether or not it is paused."""
+    """The next times of a schedule in UTC, even if it is paused."""
 
     upcoming: list[datetime]
 
 
 class Subscription(Given, kw_only=True):
-    """Which messages of a topic a queue gets."""
+    """A subscription: which messages of a topic a queue gets."""
 
     queue: str
     pattern: str
@@ -528,14 +528,14 @@ class Topics(Given, kw_only=True):
 
 
 class Route(Taken, kw_only=True):
-    """A message that is not published, to see where it would go."""
+    """A message for a test of the routing; it is not published."""
 
     routing_key: Annotated[str, Meta(max_length=255)]
     payload: Any = None
 
 
 class Routed(Given, kw_only=True):
-    """The queues that would get a copy, and the subscriptions that fit."""
+    """The queues that would get a copy, and the matching subscriptions."""
 
     queues: list[str]
     subscriptions: list[Subscription]
@@ -545,7 +545,7 @@ class Routed(Given, kw_only=True):
 
 
 class NewToken(Taken, kw_only=True):
-    """A token to be made."""
+    """A token to create."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     role: Role
@@ -553,7 +553,7 @@ class NewToken(Taken, kw_only=True):
 
 
 class Token(Given, kw_only=True):
-    """A token, but not the token itself."""
+    """A token, without the token itself."""
 
     name: str
     role: Role
@@ -568,21 +568,21 @@ class Tokens(Given, kw_only=True):
 
 
 class MadeToken(Token, kw_only=True):
-    """A token that was made; it is shown this once."""
+    """A new token; only this answer contains it."""
 
     token: str
 
 
 class AuditQuery(Taken, kw_only=True):
-    """Which rows of the audit."""
+    """A choice of audit rows."""
 
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
-    before: Annotated[Whole | None, Meta(description="`next` of the last page.")] = None
+    before: Annotated[Whole | None, Meta(description="`next` of the previous page.")] = None
     queue: Annotated[str, Meta(max_length=40)] | None = None
 
 
 class AuditRow(Given, kw_only=True):
-    """Something that was done."""
+    """A row of the audit."""
 
     id: str
     at: datetime
@@ -596,16 +596,16 @@ class AuditRow(Given, kw_only=True):
 
 
 class Audit(Given, kw_only=True):
-    """What was done, the newest first; ``next`` is ``before`` of the next page."""
+    """Rows of the audit, the newest first; ``next`` is ``before`` of the next page."""
 
     rows: list[AuditRow]
     next: str | None
 
 
 class Problem(Given, kw_only=True):
-    """What went wrong, by RFC 9457; some types have further members."""
+    """An error, by RFC 9457; some types have further members."""
 
-    type: Annotated[str, Meta(description="Stays the same: /problems/queue-not-found, …")]
+    type: Annotated[str, Meta(description="Never changes: /problems/queue-not-found, …")]
     title: str
     status: int
     detail: str

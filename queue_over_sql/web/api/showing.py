@@ -1,4 +1,4 @@
-"""Showing: messages and other things of the core as the API answers them."""
+"""Showing: messages and other objects of the core in the shapes of the API."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _FACTS: Final = (
     *("available_at", "claimed_at", "lease_expires_at", "consumer_id", "last_attempt_at"),
     *("last_error", "finished_at"),
 )
-# A page ends where its payloads take about so many bytes, however many messages were asked for.
+# A page ends when its payloads reach about this many bytes, even before its limit.
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _FIRST_READ, _LARGEST_READ = 20, 500
 
 
 def message(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.Message:
-    """A message for whoever looks: with masked fields."""
+    """A message for a viewer, with masked fields."""
     return shapes.Message(**_message(found, mask, as_text=as_text))
 
 
 def messages(
     found: list[Message], mask: Mask, *, as_text: bool
 ) -> tuple[list[shapes.Message], list[str]]:
-    """Messages for whoever looks, and the ids of those whose rows cannot be read."""
+    """Messages for a viewer, and the ids of rows that cannot be read."""
     shown, unreadable = [], []
     for each in found:
         try:
@@ -63,7 +63,7 @@ def messages(
 
 
 def claimed(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.ClaimedMessage:
-    """A message for whoever claimed it, as it is."""
+    """A message for the client that claimed it, without masking."""
     return shapes.ClaimedMessage(**_message(found, mask, as_text=as_text), claim=token_of(found))
 
 
@@ -87,7 +87,7 @@ def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
         return in_base64(payload), "base64"
     stored = row_of(found).payload
     if isinstance(payload, str) and payload is stored:
-        # Of a queue of text, or one that could not be read, and so cannot be masked.
+        # A text payload, or an unreadable one, which cannot be masked.
         return (_masked_text(payload, mask) if mask else payload), UNSET
     if isinstance(stored, str):
         try:
@@ -110,7 +110,7 @@ def _masked_text(text: str, mask: Mask) -> str:
 def pages(
     selection: Selection, limit: int, after: int | None, size: int = _PAGE_BYTES
 ) -> Iterator[list[Message]]:
-    """Messages by id, in parts of about so many bytes."""
+    """Messages by id, in parts of about this many bytes."""
     wanted = _FIRST_READ
     while limit > 0:
         count = min(wanted, limit)
@@ -125,7 +125,7 @@ def pages(
 
 
 def one_page(selection: Selection, limit: int, after: int | None) -> tuple[list[Message], bool]:
-    """Messages by id, and whether there may be more: at most so many, and not too many bytes."""
+    """Messages by id up to a number and a size, and whether there may be more."""
     found: list[Message] = []
     taken = 0
     for part in pages(selection, limit, after):
@@ -142,7 +142,7 @@ def _bytes_of(page: list[Message]) -> int:
 
 
 def published(found: PublishedCore) -> shapes.PublishedMessage:
-    """What became of a message."""
+    """The result of a publish."""
     queue = UNSET if found.queue is None else found.queue
     return shapes.PublishedMessage(id=str(found.id), outcome=found.outcome.value, queue=queue)
 

@@ -1,4 +1,4 @@
-"""Topics: their subscriptions, where a message would go, and publishing to all who subscribe."""
+"""Topics: subscriptions, tests of the routing, and publishing to subscribers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_subscriptions(call: Call, topic: str) -> shapes.Subscriptions:
 def publish_to_topic(
     call: Call, topic: str, body: shapes.NewTopicMessage
 ) -> shapes.PublishedMessages:
-    """Put a copy into each queue whose subscription fits: in one transaction, all or none."""
+    """Publish a copy to each queue with a matching subscription, in one transaction."""
     names = [name for name in PUBLISH_OPTIONS if name != "columns"]
     options = {name: getattr(body, name) for name in names}
     done = call.service.topic(topic).publish(
@@ -41,7 +41,7 @@ def publish_to_topic(
 
 @operations.add("POST", "/topics/{topic}/route", Role.VIEWER, writes=False, problems=(404,))
 def try_route(call: Call, topic: str, body: shapes.Route) -> shapes.Routed:
-    """Say which queues would get a message, without publishing it."""
+    """Show which queues would get a message, without publishing it."""
     key = check_routing_text("routing_key", body.routing_key)
     found = [
         each

@@ -50,7 +50,7 @@ def overview(view: View) -> Response:
 
 
 def queue(view: View) -> Response:
-    """One queue: what it holds, its charts and its settings."""
+    """One queue: its counts, charts and settings."""
     found = _queue(view)
     span = view.query("span") or "hour"
     if span not in SPANS:
@@ -111,7 +111,7 @@ def _list(view: View, *, archived: bool) -> Response:
 
 
 def message(view: View) -> Response:
-    """One message, with all that is known of it."""
+    """One message with all its details."""
     found, number = _queue(view), message_id(view.request.path_params["number"])
     known = None if number is None else looks.message_of(found, number)
     if known is None:
@@ -144,7 +144,7 @@ def dead_letters(view: View) -> Response:
 
 
 def dead_letters_of(view: View) -> Response:
-    """The dead letters of one queue, by their error."""
+    """The dead letters of one queue, grouped by error."""
     return _dead(view, _queue(view), "dead")
 
 

@@ -1,4 +1,4 @@
-"""Pages about what works on the queues: consumers, schedules, topics, health, the audit."""
+"""Pages about everything around the queues: consumers, schedules, topics, health, the audit."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 def consumers(view: View) -> Response:
-    """Who is registered, whether it is alive and since when."""
+    """The registered consumers, and whether they are alive."""
     found = sorted(view.service.consumers(), key=lambda each: each.started_at, reverse=True)
     return view.page("consumers.html", "consumers", consumers=found, now=datetime.now(UTC))
 
 
 def schedules(view: View) -> Response:
-    """What is published regularly, and when next."""
+    """The schedules and their next times."""
     listed = view.service.schedules
     found = [(each, listed.upcoming(each.name, _UPCOMING)) for each in listed.list()]
     return view.page("schedules.html", "schedules", schedules=found)
 
 
 def topics(view: View) -> Response:
-    """Topics with their subscriptions, and where a routing key would lead."""
+    """The topics with their subscriptions, and a test of the routing."""
     key = view.query("key")
     found = []
     for topic in view.service.topics():
@@ -59,7 +59,7 @@ def topics(view: View) -> Response:
 
 
 def health(view: View) -> Response:
-    """Whether the queues are served, and what the doctor says."""
+    """Whether the queues are served, and the findings of the doctor."""
     began = time.monotonic()
     try:
         findings, problem = diagnose(view.service), None
@@ -77,7 +77,7 @@ def health(view: View) -> Response:
 
 
 def audit(view: View) -> Response:
-    """Who changed what."""
+    """The audit: who changed what."""
     entries = view.site.access.store.audit(_ENTRIES + 1, before=view.after())
     more = entries[_ENTRIES - 1].id if len(entries) > _ENTRIES else None
     return view.page("audit.html", "audit", entries=entries[:_ENTRIES], more=more)

@@ -1,4 +1,4 @@
-// What is live on a page is fetched again when the server says that something changed.
+// Refresh the live parts of a page when the server says that something changed.
 "use strict";
 (() => {
   const live = document.querySelector("[data-events]");
@@ -11,7 +11,7 @@
   };
   const fetchAgain = () => {
     const held = document.activeElement;
-    // Not below somebody's hands: what has the focus is left alone until it is left.
+    // Do not replace a part while one of its elements has the focus.
     missed = live.contains(held) && held.matches("a, button, input, select");
     if (!missed) htmx.trigger(live, "changed");
   };
@@ -30,7 +30,7 @@
       say("No connection to the server: this page is not up to date.", true);
     };
   };
-  // Browsers keep six connections to a server: a page that nobody sees must not hold one.
+  // Browsers open at most six connections to a server, so a hidden page must not hold one.
   const close = () => {
     if (source) source.close();
     source = null;

@@ -1,8 +1,8 @@
 """The Java ancestor of queue_over_sql on H2 as it was written: it connects for each statement.
 
-What it calls of Java is what the ancestor calls: ``connect``, ``prepareStatement``,
-``setObject``, ``execute`` and ``close``. One more connection stays open beside it, without which
-H2 would open its file anew for each statement.
+It makes the same calls of Java as the ancestor: ``connect``, ``prepareStatement``, ``setObject``,
+``execute`` and ``close``. One more connection stays open, because otherwise H2 would open its file
+again for each statement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AncestorAsWritten(Ancestor):
         return "a connection for each statement"
 
     def open(self) -> None:
-        """Keep a connection, and note how others are made."""
+        """Open a connection that stays open, and store how to make others."""
         super().open()
         java = self.raw.jconn
         self._driver = jpype.JClass("org.h2.Driver")()

@@ -1,10 +1,10 @@
-"""The pattern of the Java ancestor of queue_over_sql, on H2.
+"""The SQL pattern of the Java ancestor of queue_over_sql, on H2.
 
-A message is marked by an UPDATE over a sub-select, which sorts the table and then looks for what
-nobody holds or was held for too long; it is read back by its mark and removed by its id. Each
-column has an index of its own. Unlike the ancestor it keeps its connection, so that what is
-measured is the pattern; ``ancestor_as_written`` connects for each statement, as the ancestor does.
-Several consumers that meet mark the same messages.
+An UPDATE with a sub-select marks a message: it sorts the table and picks one that nobody holds, or
+that was held for too long. The consumer reads the message by its mark and removes it by its id.
+Each column has its own index. Unlike the ancestor this keeps its connection, so that it measures
+the pattern alone; ``ancestor_as_written`` connects for each statement, as the ancestor does.
+Consumers at the same moment mark the same messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UPDATE tasks SET consumer_id = ?, consumer_round = ?, consume_time = ?
 _READ = "SELECT id, message FROM tasks WHERE consumer_id = ? AND consumer_round = ?"
 _DELETE = "DELETE FROM tasks WHERE id = ?"
 _COUNT = "SELECT COUNT(*) FROM tasks"
-# In milliseconds, after which a message is anybody's again.
+# The time in milliseconds after which a message can be claimed again.
 _TIMEOUT = 300_000
 
 
@@ -81,7 +81,7 @@ class Ancestor(Contender):
             self.run(_PUBLISH, (message_id, payload, _milliseconds()))
 
     def consume(self, batch: int, count: int) -> list[int]:
-        """Mark, read what was marked, remove one by one."""
+        """Mark, read the marked messages, and remove them one by one."""
         numbers: list[int] = []
         while len(numbers) < count:
             self._round += 1

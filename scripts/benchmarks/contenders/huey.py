@@ -1,6 +1,6 @@
-"""huey on SQLite: its consumer with threads, which looks at the queue at growing intervals.
+"""huey on SQLite: its consumer with threads, which polls at growing intervals.
 
-Results are not stored, as these tasks have none. Tasks are taken one by one, whatever the batch.
+Results are not stored. Tasks are taken one by one, whatever the batch size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.benchmarks.contenders.serving import Contender, serve
 
 
 class Huey(Contender):
-    """A task is deleted as it is claimed, so what a killed consumer had is lost."""
+    """A task is deleted when it is claimed, so a killed consumer loses its tasks."""
 
     name = "huey"
     durability = "each commit reaches the disk (fsync=True, synchronous=FULL; not set by default)"
@@ -73,7 +73,7 @@ class Huey(Contender):
         return self._handled.seconds, self._handled.numbers
 
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
-        """By its consumer, whose looks are 0.1 s to 10 s apart."""
+        """By its consumer, which polls every 0.1 s to 10 s."""
         self._work(1, count, None, ready)
         return self._handled.moments
 
@@ -103,7 +103,7 @@ class Huey(Contender):
         consumer.stop(graceful=True)
 
     def remaining(self) -> int:
-        """Those that are pending: it keeps no others."""
+        """The pending ones; there are no others."""
         return int(self._huey.pending_count())
 
     def close(self) -> None:

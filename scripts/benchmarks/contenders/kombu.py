@@ -1,8 +1,8 @@
 """kombu's SQLAlchemy transport on PostgreSQL, MariaDB and SQLite: SimpleQueue and ConsumerMixin.
 
-It has no concurrency of its own: a worker of several threads is a ConsumerMixin with a connection
-in each. It looks for messages once a second when there are none. They are got one by one, whatever
-the batch.
+It has no concurrency of its own: a worker with several threads is a ConsumerMixin with its own
+connection in each thread. It polls once a second if there are no messages. Messages are fetched one
+by one, whatever the batch size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEFT = sqlalchemy.text("SELECT count(*) FROM kombu_message WHERE visible = true
 
 
 class Kombu(Contender):
-    """A message is hidden for good as it is claimed, so what a killed consumer had is lost."""
+    """A claimed message stays hidden, so a killed consumer loses its messages."""
 
     name = "kombu"
     durability = "each commit reaches the disk"
@@ -75,7 +75,7 @@ class Kombu(Contender):
             try:
                 message = self._queue.get(block=False)
             except self._queue.Empty:
-                # It is also what a consumer gets when another was faster with the next message.
+                # Also raised if another consumer was faster with the next message.
                 if self.remaining() == 0:
                     break
                 continue
@@ -90,11 +90,11 @@ class Kombu(Contender):
         return handled.seconds, handled.numbers
 
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
-        """By a ConsumerMixin, which looks once a second."""
+        """By a ConsumerMixin, which polls once a second."""
         return self._work(1, lambda handled: handled.until(count), ready).moments
 
     def idle(self, seconds: float) -> int:
-        """By a ConsumerMixin, which looks once a second."""
+        """By a ConsumerMixin, which polls once a second."""
         statements: list[str] = []
 
         def count(*event: Any) -> None:
@@ -127,7 +127,7 @@ class Kombu(Contender):
         return handled
 
     def remaining(self) -> int:
-        """Those that are visible: it keeps the others for good."""
+        """The visible ones; claimed ones stay hidden."""
         with self._engine.connect() as connection:
             return int(connection.execute(_LEFT).scalar_one())
 
@@ -139,7 +139,7 @@ class Kombu(Contender):
 
 
 class _Worker(ConsumerMixin):  # type: ignore[misc]
-    """The library's run loop, until it is told to stop."""
+    """The library's run loop, with a stop."""
 
     def __init__(self, connection: Any, handled: Handled) -> None:
         self.connection = connection
@@ -156,7 +156,7 @@ class _Worker(ConsumerMixin):  # type: ignore[misc]
 
 
 def _engine_url(url: str) -> str:
-    """The URL with the driver that the transport is to use."""
+    """The URL with the transport's driver."""
     kind, _, rest = url.partition("://")
     match kind.partition("+")[0]:
         case "sqlite":

@@ -1,10 +1,9 @@
-"""The limit: the statements of queue_over_sql run by the bare driver, and nothing around them.
+"""The limit: the statements of queue_over_sql run by the bare driver, without anything else.
 
-The table is made by queue_over_sql, and what claims and acknowledges is the very text that it
-compiles, with its fence, rounds and low-water mark. There are no checks, no objects, no retries
-and no heartbeat. One by one it claims and acknowledges in two commits; its worker exchanges.
-Several messages are put in by the leanest statement that fills such a row: one multi-row INSERT,
-or COPY where there is one.
+queue_over_sql creates the table, and claims and acks use exactly its compiled text, with fence,
+rounds and low watermark. There are no checks, no objects, no retries and no heartbeat. Single
+messages are claimed and acknowledged in two commits; its worker exchanges. Several messages are
+published by the leanest statement that fills such rows: one multi-row INSERT, or COPY if available.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Limit(Contender):
         return SESSIONS[engine.dialect.name](sql, raw, durable=durable)
 
     def publish(self, payloads: list[Any], batch: int) -> None:
-        """One INSERT, or one of many rows, for each commit."""
+        """One INSERT, of one or many rows, per commit."""
         if batch == 1:
             for payload in payloads:
                 self._publisher.publish(payload)
@@ -79,7 +78,7 @@ class Limit(Contender):
             self._publisher.publish_many(payloads[start : start + batch])
 
     def load(self, payloads: list[Any]) -> None:
-        """COPY or multi-row INSERTs, ten thousand rows for each commit."""
+        """COPY or multi-row INSERTs, ten thousand rows per commit."""
         for start in range(0, len(payloads), _ROWS_PER_LOAD):
             self._publisher.load(payloads[start : start + _ROWS_PER_LOAD])
 
@@ -95,11 +94,11 @@ class Limit(Contender):
         return self.until_empty(consume, batch, count)
 
     def take(self, batch: int, count: int) -> list[int]:
-        """Select for update and delete, with one commit, which is the caller's and so durable."""
+        """Select for update and delete, with one durable commit, which is the caller's."""
         return self.until_empty(self._session(durable=True).take, batch, count)
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
-        """One by one on a connection of each thread: exchange, or take where transactional."""
+        """One by one on a connection per thread: exchange, or take if transactional."""
         seen: list[tuple[int, float]] = []
         sessions = [self._session(durable=transactional) for _ in range(threads)]
         running = [

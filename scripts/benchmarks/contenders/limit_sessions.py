@@ -1,4 +1,4 @@
-"""What the limit runs on one connection of a bare driver, by engine."""
+"""The limit's operations on one connection of a bare driver, by engine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NAMED = re.compile(r"%\((\w+)\)s")
 
 
 class Text:
-    """A statement of queue_over_sql as the bare driver takes it.
+    """A statement of queue_over_sql for the bare driver.
 
     Args:
         sql: the statements of the queue.
         builder: of the statement.
         variant: of the builder.
-        changing: the parameters that each call gives, in this order.
-        fixed: the others.
+        changing: the parameters of each call, in order.
+        fixed: the other parameters.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Text:
 
 
 class Session:
-    """One connection: puts in, claims and acknowledges; the base of the engines' own.
+    """One connection: publishes, claims and acknowledges; the base class for the engines.
 
     Args:
-        sql: the statements of the queue, which are its own here.
-        connection: of the driver, committing each statement.
-        durable: whether commits must wait for the disk, where that is a choice.
+        sql: the statements of the queue, for this session alone.
+        connection: of the driver, in autocommit mode.
+        durable: whether commits must wait for the disk, if there is a choice.
     """
 
     mark: ClassVar[str] = "?"
@@ -105,7 +105,7 @@ class Session:
         self._marks: dict[int, Text] = {}
         self._ends: dict[int, Text] = {}
 
-    # -- putting in
+    # -- publish
 
     def publish(self, payload: str) -> None:
         """One message, one commit."""
@@ -130,12 +130,12 @@ class Session:
         columns = "payload, priority, published_at, scheduled_at, available_at, attempt_count"
         return f"{self._table} ({columns})"
 
-    # -- getting out
+    # -- claim and ack
 
     def claim(self, count: int) -> list[tuple[int, int]]:
-        """The ids and numbers of the next messages, from the mark on, or of all if there are none.
+        """The ids and numbers of the next messages above the watermark, else of all.
 
-        Here as on engines without UPDATE … RETURNING: lock, then stamp by primary key.
+        As on engines without UPDATE … RETURNING: lock, then stamp by primary key.
         """
         self.run(self.begin)
         found = self._claim(count)
@@ -143,7 +143,7 @@ class Session:
         return found
 
     def ack(self, ids: Sequence[int]) -> None:
-        """Remove what was claimed last, under the fence."""
+        """Remove the last claimed messages, under the fence."""
         removal = self._ids_text(self._removals, settle.remove, len(ids), ["p_round"])
         self.cursor.execute(removal.text, removal.values(*_padded(ids), self._round))
         if self._removed() != len(ids):
@@ -211,7 +211,7 @@ class Session:
 
 
 class ClaimsAtOnce(Session):
-    """An engine whose claim is one statement, and so one commit."""
+    """An engine whose claim is one statement, and therefore one commit."""
 
     def __init__(
         self, sql: StatementCache, connection: Any, claim_at_once: Builder, *, durable: bool
@@ -277,7 +277,7 @@ class PostgresqlSession(ClaimsAtOnce):
 
 
 class SqliteSession(ClaimsAtOnce):
-    """sqlite3; claims and acks wait for no disk, as those of queue_over_sql do."""
+    """sqlite3; claims and acks do not wait for the disk, as in queue_over_sql."""
 
     begin = "BEGIN IMMEDIATE"
 
@@ -287,7 +287,7 @@ class SqliteSession(ClaimsAtOnce):
         self.run("PRAGMA busy_timeout = 10000")
 
     def publish(self, payload: str) -> None:
-        """To the end of its rows, which is when SQLite commits."""
+        """Read all its rows, because SQLite commits after the last one."""
         super().publish(payload)
         self.cursor.fetchall()
 
@@ -303,7 +303,7 @@ class MariadbSession(Session):
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def _removed(self) -> int:
-        # DELETE … RETURNING: its rows, where the server has that.
+        # DELETE … RETURNING, if the server supports it.
         return len(self.cursor.fetchall()) or super()._removed()
 
 

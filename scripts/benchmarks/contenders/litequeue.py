@@ -1,6 +1,7 @@
 """litequeue on SQLite. It has neither a worker nor a way to wait.
 
-Several messages are put in one of its transactions; they are popped one by one, whatever the batch.
+Several messages are published in one transaction; they are popped one by one, whatever the batch
+size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _READY, _LOCKED = litequeue.MessageStatus.READY.value, litequeue.MessageStatus.L
 
 
 class Litequeue(Contender):
-    """A claim has no end: a message that was popped and not done waits for somebody to retry it."""
+    """A claim never ends: a popped message that is not done must be retried by hand."""
 
     name = "litequeue"
     durability = "a commit survives the process, not a power cut (it sets synchronous=NORMAL)"

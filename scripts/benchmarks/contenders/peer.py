@@ -1,8 +1,8 @@
-"""What the peers of Python share: noting what their handlers got, and asking the database.
+"""Shared by the Python libraries: record what handlers get, and query the database.
 
-A peer is used as its documentation recommends for speed, with every commit on the disk where it
-lets its user choose. Its worker is stopped when the messages are through, which it does not know
-itself: `Handled` does.
+Each library is used as its documentation recommends for speed, with every commit on the disk if
+there is a choice. `Handled` stops its worker when all messages are handled, because the worker does
+not know that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTLING = 1.0
 
 
 class Handled:
-    """What the handler of a worker got, from now on."""
+    """The messages that a worker's handler got."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -32,7 +32,7 @@ class Handled:
         self._begun = self._last = self._looked = time.monotonic()
 
     def note(self, payload: str | bytes | Mapping[str, Any]) -> None:
-        """Take down a message: what a handler does."""
+        """Record a message; the handler calls this."""
         self._last = time.monotonic()
         number = number_of(payload)
         self.numbers.append(number)
@@ -40,16 +40,16 @@ class Handled:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last message."""
+        """Seconds from the start to the last message."""
         return self._last - self._begun
 
     def until(self, count: int, ready: Callable[[], int] | None = None) -> None:
-        """Wait until `count` messages came, or none come any more.
+        """Wait until `count` messages came, or no more come.
 
         Args:
             count: how many messages there are.
-            ready: counts those that a worker could get; asked when none came for `PATIENCE`.
-                Without it, what is waited for comes late.
+            ready: counts the messages that a worker could get; called if none came for `PATIENCE`.
+                Without it, the end is noticed late.
         """
         while not self._ended(count, ready):
             time.sleep(TICK)
@@ -70,7 +70,7 @@ class Handled:
 
 
 class PostgresqlPeer(Contender):
-    """A peer on PostgreSQL; what is left in its queue is counted by SQL on its tables."""
+    """A library on PostgreSQL; SQL on its tables counts the remaining messages."""
 
     durability = "each commit reaches the disk"
     left: ClassVar[str]

@@ -1,7 +1,7 @@
 """persist-queue on SQLite: SQLiteAckQueue, which has no worker.
 
-Its consumer waits on an event of its own process and looks at the file every 10 s besides. Items
-are got one by one, whatever the batch.
+Its consumer waits for an event of its own process and also polls the file every 10 s. Items are
+fetched one by one, whatever the batch size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scripts.benchmarks.contenders.serving import Contender, number_of, serve
 
 
 class PersistQueue(Contender):
-    """Whoever opens the file takes what others have in hand for left behind and delivers it."""
+    """A process that opens the file delivers others' unfinished messages again."""
 
     name = "persist-queue"
     durability = "each commit reaches the disk (synchronous=FULL, SQLite's own default)"
@@ -71,8 +71,8 @@ class PersistQueue(Contender):
         return received
 
     def remaining(self) -> int:
-        """Those that are not acknowledged; its own size knows what this process put and got."""
-        # Its own size counts what this process put and got.
+        """The unacknowledged ones, by SQL."""
+        # Its own size only counts the puts and gets of this process.
         with sqlite3.connect(path_of(self.url)) as connection:
             statement = "SELECT count(*) FROM ack_queue_default WHERE status < 5"  # 5: acknowledged
             return int(connection.execute(statement).fetchone()[0])

@@ -1,8 +1,8 @@
 """pgmq on PostgreSQL: its SQL, installed from the package of its Python client.
 
-The client is given one connection in autocommit: each call is then one round trip, where its own
-pool would begin and commit around it. pgmq has no worker; it waits by ``LISTEN`` after its notices
-were asked for, here without the pause of 250 ms between them that is its default.
+The client gets one autocommit connection, so each call is one round trip; its own pool would add a
+begin and a commit. pgmq has no worker. It waits by ``LISTEN`` with its notifications enabled, here
+without their default pause of 250 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHANNEL = f"pgmq.q_{QUEUE}.INSERT"
 
 
 class Pgmq(PostgresqlPeer):
-    """A claim is a visibility timeout; a consumer that lost it may still delete the message."""
+    """A claim is a visibility timeout; a consumer that lost it can still delete the message."""
 
     name = "pgmq"
     left = f"SELECT count(*) FROM pgmq.q_{QUEUE}"
@@ -30,7 +30,7 @@ class Pgmq(PostgresqlPeer):
 
     @property
     def version(self) -> str:
-        """Of its SQL, and of the client that carries it."""
+        """The versions of its SQL, and of the client that includes it."""
         return f"{pgmq.get_embedded_sql_version()} (client {pgmq.__version__})"
 
     def content(self, payload: str) -> Any:
@@ -84,7 +84,7 @@ class Pgmq(PostgresqlPeer):
         """By ``pop``."""
         numbers: list[int] = []
         while len(numbers) < count:
-            # One message comes by itself, several come as a list.
+            # One message is returned alone, several as a list.
             got = self._pgmq.pop(QUEUE, qty=batch, conn=self._connection)
             messages = got if isinstance(got, list) else [got] if got else []
             if not messages:

@@ -1,7 +1,7 @@
 """PgQueuer on PostgreSQL, with asyncpg and uvloop, as its command line runs it.
 
-One manager with a connection of its own for each thread that is asked for. All of its tables are
-logged, which is its default `durable`.
+One manager with its own connection per thread. All its tables are logged, which is its default
+`durable`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH = 100
 
 
 class Pgqueuer(PostgresqlPeer):
-    """A claim ends when its heartbeats do; its holder may still log the job as done."""
+    """A claim ends when its heartbeats do; its holder can still log the job as done."""
 
     name = "pgqueuer"
     left = "SELECT count(*) FROM pgqueuer"
@@ -83,7 +83,7 @@ class Pgqueuer(PostgresqlPeer):
             await self._queries.enqueue([QUEUE] * len(part), part, [0] * len(part))
 
     def consume(self, batch: int, count: int) -> list[int]:
-        """By ``dequeue`` and ``log_jobs``, which are what its worker runs."""
+        """By ``dequeue`` and ``log_jobs``, as its worker does."""
         return self._runner.run(self._consume(batch, count))
 
     async def _consume(self, batch: int, count: int) -> list[int]:
@@ -98,13 +98,13 @@ class Pgqueuer(PostgresqlPeer):
         return numbers
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
-        """By its queue managers, one a thread."""
+        """By its queue managers, one per thread."""
         del transactional
         handled = self._runner.run(self._work(threads, count))
         return handled.seconds, handled.numbers
 
     def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
-        """By one queue manager, which runs each job in a task; it bounds them itself."""
+        """By one queue manager, which runs each job in a task and limits them itself."""
         del tasks
         self._pause = HANDLER_SECONDS
         handled = self._runner.run(self._work(1, count))

@@ -1,6 +1,6 @@
 """procrastinate on PostgreSQL: its asynchronous worker, woken by LISTEN/NOTIFY.
 
-Jobs that succeeded are deleted, as acknowledged messages are elsewhere; by default they stay.
+Successful jobs are deleted, like acknowledged messages of others; by default they stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.benchmarks.contenders.serving import HANDLER_SECONDS, serve
 
 
 class Procrastinate(PostgresqlPeer):
-    """A worker that is taken for dead may still finish its job."""
+    """A worker that is considered dead may still finish its job."""
 
     name = "procrastinate"
     left = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
@@ -108,7 +108,7 @@ class Procrastinate(PostgresqlPeer):
             ready()
         ending = self._handled.until_async(count, None if ready else self._ready)
         waiting = asyncio.create_task(ending)
-        # A worker that fails ends, and nothing would come any more.
+        # A worker that fails ends, and no more messages would come.
         await asyncio.wait([worker, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         await self._stop(worker)

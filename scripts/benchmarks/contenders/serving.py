@@ -1,9 +1,9 @@
 """The protocol between the benchmark of workloads and each program that it measures.
 
-A contender is a program that is started with the URL of an empty database. It reads one command
-per line from its standard input, a JSON object whose ``do`` names it, and answers each with one
-JSON line: what was asked for, or ``{"error": reason}``. Its standard output carries nothing else.
-All times are seconds of CLOCK_MONOTONIC, which the processes of a machine share.
+A contender is a program that is started with the URL of an empty database. It reads one command per
+line from its standard input, a JSON object whose ``do`` is its name, and answers each with one JSON
+line: the result, or ``{"error": reason}``. Its standard output has nothing else. All times are
+seconds of CLOCK_MONOTONIC, which all processes of a machine share.
 
 ======================  ===================================  ======================================
 do                      with                                 answer
@@ -26,11 +26,11 @@ quit
 ======================  ===================================  ======================================
 
 ``consume``, ``take``, ``work`` and ``tasks`` end when this process had `count` messages or the
-queue stayed empty, for `PATIENCE` seconds where a single look does not tell; the seconds end with
-the last message.
+queue stayed empty, for `PATIENCE` seconds if a single poll is not enough; the seconds end with the
+last message.
 
-A contender in Python is a subclass of `Contender` and a call of `serve`; what it can do is what it
-overrides. One in another language speaks the protocol itself.
+A contender in Python is a subclass of `Contender` and a call of `serve`; it supports the acts that
+it overrides. Others implement the protocol themselves.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, ClassVar
 
 PATIENCE = 0.5
-"""How long a queue is empty, in seconds, before one consumer of several ends."""
+"""How long, in seconds, a queue must be empty before one of several consumers ends."""
 HANDLER_SECONDS = 0.005
-"""How long the handler of `tasks` awaits."""
+"""How long the handler of `tasks` sleeps."""
 _PAUSE = 0.002
 # Drivers quote the statement, which may have thousands of rows.
 _REASON = 1_000
@@ -55,32 +55,32 @@ Answer = dict[str, Any]
 
 
 class Contender:
-    """One process of a contender; a subclass overrides what its library can do.
+    """One process of a contender; a subclass overrides the acts of its library.
 
     Args:
         url: of an empty database: ``postgresql://user:password@host:port/name``, ``mysql://…``,
-            ``sqlite:////absolute/path`` or one of H2's as queue_over_sql takes them.
+            ``sqlite:////absolute/path`` or one of H2's in queue_over_sql's form.
     """
 
     name: ClassVar[str]
     durability: str
-    """What a commit means: ``each commit reaches the disk`` where it does, or what else is true."""
+    """The durability of a commit: ``each commit reaches the disk``, or another description."""
     delivery: ClassVar[str] = "at least once"
     fence: ClassVar[bool] = False
     """Whether a consumer that lost its claim is refused."""
     batches: ClassVar[bool] = True
-    """Whether `publish` makes use of a batch above 1."""
+    """Whether `publish` uses a batch above 1."""
     transactional: ClassVar[bool] = False
     """Whether `work` can run handlers inside the transaction that acknowledges."""
     asynchronous: bool = True
-    """Whether `tasks`, where it is overridden, works on this database."""
+    """Whether `tasks`, if it is overridden, works on this database."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.batch = 1
-        """How many messages a thread of `work` claims at once, where that is a choice."""
+        """How many messages a thread of `work` claims at once, if there is a choice."""
         self.finished_at: float | None = None
-        """When `consume` or `take` had its last message, where it waited for more after it."""
+        """When `consume` or `take` had its last message, if it waited for more after that."""
 
     @property
     def version(self) -> str:
@@ -88,21 +88,21 @@ class Contender:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Create the queue: once for a database, by the first process."""
+        """Create the queue, once per database, in the first process."""
 
     def open(self) -> None:
-        """Connect and warm up: every process, after `prepare`."""
+        """Connect and warm up; in every process, after `prepare`."""
 
     def content(self, payload: str) -> Any:
-        """What `publish` and `load` get for a JSON text; made before the clock starts."""
+        """Convert a JSON text for `publish` and `load`, before the clock starts."""
         return payload
 
     def publish(self, payloads: list[Any], batch: int) -> None:
-        """Publish contents in order, `batch` of them with one call; timed by the caller."""
+        """Publish contents in order, `batch` of them per call; the caller measures the time."""
         raise NotImplementedError
 
     def load(self, payloads: list[Any]) -> None:
-        """Publish contents the fastest way that there is; timed by the caller."""
+        """Publish contents in the fastest way; the caller measures the time."""
         raise NotImplementedError
 
     def consume(self, batch: int, count: int) -> list[int]:
@@ -114,12 +114,12 @@ class Contender:
         raise NotImplementedError
 
     def until_empty(self, get: Callable[[int], list[int]], batch: int, count: int) -> list[int]:
-        """For `consume` and `take` where other processes may still have claims.
+        """For `consume` and `take` while other processes may still have claims.
 
         Args:
-            get: claims and acknowledges up to so many messages; returns their numbers.
-            batch: how many at a time.
-            count: how many in all.
+            get: claims and acknowledges up to a number of messages; returns their numbers.
+            batch: the number for each call.
+            count: the total number.
         """
         numbers: list[int] = []
         self.finished_at = time.monotonic()
@@ -135,11 +135,11 @@ class Contender:
         return numbers
 
     def take(self, batch: int, count: int) -> list[int]:
-        """Remove `batch` at a time, one transaction of the consumer for each; else as `consume`."""
+        """Remove `batch` at a time, each in one transaction of the consumer; see `consume`."""
         raise NotImplementedError
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
-        """Run the library's worker with a handler that notes the number.
+        """Run the library's worker with a handler that records the number.
 
         Returns:
             The seconds from its start to the last message, and the numbers.
@@ -147,15 +147,15 @@ class Contender:
         raise NotImplementedError
 
     def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
-        """As `work` on an event loop; the handler awaits `HANDLER_SECONDS`."""
+        """As `work` on an event loop; the handler sleeps `HANDLER_SECONDS`."""
         raise NotImplementedError
 
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
-        """Wait for messages as the library does by default, and take `count` of them.
+        """Wait for messages in the library's default way, and take `count` of them.
 
         Args:
             count: how many messages will come.
-            ready: to call when the consumer is waiting.
+            ready: call it when the consumer is waiting.
 
         Returns:
             The monotonic time at which the handler got each number.
@@ -166,12 +166,12 @@ class Contender:
         """Run a worker on the empty queue.
 
         Returns:
-            How many statements it ran, where it knows; else the server is asked.
+            How many statements it ran, if known; otherwise the server is asked.
         """
         raise NotImplementedError
 
     def remaining(self) -> int:
-        """How many messages are left in the queue, claimed ones too."""
+        """How many messages are left in the queue, including claimed ones."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -185,13 +185,13 @@ def payload_of(number: int, size: int) -> str:
 
 
 def number_of(payload: str | bytes | Mapping[str, Any]) -> int:
-    """The number of a message from its payload, as text or as the object."""
+    """The number of a message, from its payload as text or object."""
     content = json.loads(payload) if isinstance(payload, str | bytes) else payload
     return int(content["n"])
 
 
 def serve(contender: type[Contender]) -> None:
-    """Answer the commands on the standard input until `quit` or its end: a contender's main."""
+    """Answer the commands on standard input until `quit` or its end."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     serving = _Serving(contender(sys.argv[1]), answers)

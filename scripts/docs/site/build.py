@@ -1,7 +1,7 @@
 """Build the site of the documentation: ``python scripts/docs/site/build.py``.
 
-The pages are copied to ``.cache/docs`` first: there the index gets the navigation, and
-``<!-- reference: Queue -->`` becomes what the docstrings say.
+It first copies the pages to ``.cache/docs``. There the index gets the navigation, and ``<!--
+reference: Queue -->`` is replaced by the docstrings.
 """
 
 # ruff: noqa: INP001, T201 - a script, not part of a package
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def stage() -> None:
-    """Copy the pages, and make of some what only the site has."""
+    """Copy the pages, and add the parts that only the site has."""
     shutil.rmtree(SOURCE.parent, ignore_errors=True)
     shutil.copytree(DOCS, SOURCE)
     (SOURCE / "README.md").rename(SOURCE / "index.md")
@@ -56,7 +56,7 @@ def stage() -> None:
 
 
 def as_on_the_site(page: Path) -> str:
-    """The text of a page with its reference, and links that lead to files within the site."""
+    """The text of a page with its reference, and with links to files within the site."""
     text = _REFERENCE.sub(reference, page.read_text())
     if page.parent == SOURCE:
         for file in _OUTSIDE.findall(text):
@@ -76,7 +76,7 @@ def reference(names: re.Match[str]) -> str:
 
 
 def directive(name: str) -> str:
-    """What shows a constant, a class or a function, each of which is spelled in its own way."""
+    """The directive for a constant, a class or a function, each with its own syntax."""
     if name.isupper():
         return "autodata"
     return "autoclass" if name[0].isupper() else "autofunction"
@@ -88,7 +88,7 @@ def navigation() -> str:
 
 
 def toctree(caption: str, pages: Iterable[str]) -> str:
-    """A directive that puts pages into the tree of the site."""
+    """A directive that adds pages to the tree of the site."""
     names = [page.removeprefix("../") for page in pages]
     return "\n".join(
         ["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *names, "```", ""]
@@ -101,7 +101,7 @@ def classes() -> list[str]:
 
 
 def report_what_comes_from_elsewhere() -> int:
-    """Name the pages that would load fonts, scripts or pictures from another host."""
+    """Report pages that would load fonts, scripts or pictures from another host."""
     guilty = [page for page in SITE.rglob("*.html") if _FROM_ELSEWHERE.search(page.read_text())]
     for page in guilty:
         print(f"error: {page.relative_to(SITE)} loads from another host", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What Sphinx has to know to build the site; ``build.py`` prepares the pages."""
+"""The configuration of Sphinx for the site; ``build.py`` prepares the pages."""
 
 # ruff: noqa: INP001 - a script, not part of a package
 
@@ -20,7 +20,7 @@ version = release = queue_over_sql.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
 
-# The anchors that code hosts give to headings.
+# The anchors of headings, as code hosts make them.
 myst_heading_anchors = 4
 
 autodoc_default_options = {
@@ -46,7 +46,7 @@ html_show_copyright = False
 
 
 def setup(app: Sphinx) -> None:
-    """Let types lead to their pages, and show no constructor that users do not call."""
+    """Link types to their pages, and hide constructors that users do not call."""
     app.connect("missing-reference", find_public_name)
     app.connect("autodoc-process-signature", hide_inner_constructor)
 
@@ -54,7 +54,7 @@ def setup(app: Sphinx) -> None:
 def hide_inner_constructor(
     _app: Sphinx, what: str, _name: str, value: Any, *_: object
 ) -> tuple[str, str] | None:
-    """Leave out the arguments of a class that only the package makes: its docstring has none."""
+    """Hide the arguments of a class that users do not create; its constructor has no docstring."""
     if what != "class" or dataclasses.is_dataclass(value) or issubclass(value, Exception):
         return None
     return None if "Args:" in (value.__doc__ or "") else ("", "")
@@ -63,9 +63,9 @@ def hide_inner_constructor(
 def find_public_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
 ) -> nodes.reference | None:
-    """Find the class that an annotation names by the module that defines it.
+    """Find the class of an annotation, which names the module that defines it.
 
-    Users import it from the package, and so its page has it under that name.
+    Users import it from the package, so its page has that name.
     """
     if node.get("refdomain") != "py":
         return None

@@ -1,7 +1,7 @@
 """The sections of the documentation, and how long they are.
 
-``docs/README.md`` is the navigation: each heading is a section, each item that begins with a link a
-page.
+``docs/README.md`` is the navigation: each heading is a section, and each item that begins with a
+link is a page.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package
@@ -14,12 +14,12 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[3] / "docs"
 USER_SECTIONS = ("Tutorial", "Concepts", "How-to", "Spark")
-"""What a user reads; the other sections are for looking things up, and for those who build it."""
+"""The sections for users; the others are for reference, and for contributors."""
 _PAGE = re.compile(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", re.MULTILINE)
 
 
 def sections() -> dict[str, list[str]]:
-    """The pages of each section, relative to docs/, in their order."""
+    """The pages of each section in order, relative to docs/."""
     parts = re.split(r"^## (.+)$", (DOCS / "README.md").read_text(), flags=re.MULTILINE)
     return {
         title: pages
@@ -29,12 +29,12 @@ def sections() -> dict[str, list[str]]:
 
 
 def words(page: str) -> int:
-    """How many words a page has, samples and all."""
+    """The number of words of a page, including samples."""
     return len((DOCS / page).read_text().split())
 
 
 def user_words() -> dict[str, int]:
-    """The words of each page that a user needs: the README and all of the user's sections."""
+    """The words of each page for users: the README and all users' sections."""
     pages = [page for title in USER_SECTIONS for page in sections()[title]]
     return {page: words(page) for page in ("../README.md", *pages)}
 

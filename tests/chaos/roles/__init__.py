@@ -1,1 +1,1 @@
-"""The programs that the chaos tests start: one module per part, run as `python -m`."""
+"""The programs that the chaos tests start: one module each, run as `python -m`."""

@@ -1,4 +1,4 @@
-"""A process whose timer interrupts it anywhere while it publishes and consumes."""
+"""A process that publishes and consumes while a timer interrupts it anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer under load: claims batches, settles them by chance, and writes down all it saw."""
+"""A consumer under load: claims batches, settles them at random, and logs everything."""
 
 from __future__ import annotations
 

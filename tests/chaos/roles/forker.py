@@ -1,4 +1,4 @@
-"""A process that forks after it has used a service: both sides go on, as consumers of their own."""
+"""A process that forks after using a service; both sides continue as separate consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that upgrades tables of an earlier release, and may be killed in the middle of it."""
+"""A process that upgrades tables of an earlier release and may be killed in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every role shares: its arguments, its events, its commands, and dying with the test."""
+"""The common part of every role: arguments, events, commands, and ending with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A publisher that writes down what it is about to publish and what was committed."""
+"""A publisher that logs each message before its publish and after its commit."""
 
 from __future__ import annotations
 

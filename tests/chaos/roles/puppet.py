@@ -1,4 +1,4 @@
-"""A consumer that does nothing by itself: each step is a command of the test."""
+"""A consumer that acts only on the test's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose worker answers requests: effect, reply and ack in one transaction, or apart."""
+"""A server whose worker answers requests: effect, reply and ack in one transaction or apart."""
 
 from __future__ import annotations
 

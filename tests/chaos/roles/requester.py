@@ -1,4 +1,4 @@
-"""A process that asks: several threads, each one request after another."""
+"""A process with several threads that send one request after another."""
 
 from __future__ import annotations
 

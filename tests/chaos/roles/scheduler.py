@@ -1,4 +1,4 @@
-"""A server that boots with a schedule of its own code, and runs its reaper until it is stopped."""
+"""A server that starts with its own schedule, and runs its reaper until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that waits for a message until somebody interrupts it."""
+"""A process that waits for a message until it is interrupted."""
 
 from __future__ import annotations
 

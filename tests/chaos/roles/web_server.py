@@ -1,4 +1,4 @@
-"""A server of the HTTP API on a port that it is told."""
+"""A server of the HTTP API on a given port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that runs a Worker; its handler can take its time, or take the whole process with it."""
+"""A server with a Worker whose handler can be slow or kill the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of streaming queries through any number of kills, and their account at the end."""
+"""Runs of streaming queries through any number of kills, and the account at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrived in a sink, read around Spark and around the product."""
+"""The content of a sink, read without Spark and without the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The product's source and sink with crash points around and inside what they do."""
+"""The product's source and sink with crash points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of an export is killed again and again: nothing is lost, nothing is there twice."""
+"""The driver of an export is killed repeatedly: no message is lost or exported twice."""
 
 from __future__ import annotations
 

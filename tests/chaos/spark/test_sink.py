@@ -1,4 +1,4 @@
-"""The sink of a stream is killed at each point of a batch, and cut otherwise when it comes back."""
+"""The sink of a stream is killed at each point of a batch, and restarts with other partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on Spark and their drivers are killed: what becomes of every message."""
+"""Workers on Spark and their drivers are killed: no message is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An idle consumer is woken by what others publish; without that it finds it by polling."""
+"""A publish wakes an idle consumer; without notifications it polls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements go straight to the driver, and all the same to those who follow them."""
+"""Statements bypass SQLAlchemy, but listeners still see them."""
 
 from __future__ import annotations
 

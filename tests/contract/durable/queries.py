@@ -1,4 +1,4 @@
-"""Durable consumers for tests: two ways to claim rounds, and what is in them."""
+"""Durable consumers for tests: two ways to claim rounds, and their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes for tests: messages in columns, and what tables there are."""
+"""Staged writes for tests: messages as columns, and the existing staging tables."""
 
 from __future__ import annotations
 

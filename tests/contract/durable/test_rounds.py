@@ -1,4 +1,4 @@
-"""Durable consumers: rounds are claimed, read again whoever asks, and acknowledged by sets."""
+"""Durable consumers: rounds are claimed, read again by any process, and acknowledged by sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single messages of a round that failed: retried or buried, as ordinary ones are."""
+"""Failed messages of a round: retried or dead-lettered, as ordinary ones."""
 
 from __future__ import annotations
 

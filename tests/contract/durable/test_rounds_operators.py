@@ -1,4 +1,4 @@
-"""What becomes of what a durable consumer holds when nobody asks for it any more."""
+"""Messages of abandoned durable consumers: expiry, release and drop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable consumers beside others: no message is in two hands, whoever comes first."""
+"""Durable consumers and others at once: no message has two holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes: many write, one publishes, all or none and only once."""
+"""Staged writes: many processes write, one publishes; all or none, and only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adopting a table: what is added, what is refused, and that it may be done again."""
+"""Adopting a table: what it adds, what it refuses, and that it can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator finds and edits the messages of an existing table, and sends finished ones again."""
+"""An operator finds, edits and requeues messages of an adopted table."""
 
 from __future__ import annotations
 

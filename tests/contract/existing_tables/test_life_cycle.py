@@ -1,4 +1,4 @@
-"""The life of a row as a message: every verb, and what the row shows afterwards."""
+"""A row as a message: every verb, and the row's columns afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become messages: published as new ones, or enqueued where they are."""
+"""Rows as messages: inserted by a publish, or enqueued in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the user's own, which tests make queues of."""
+"""A user's own tables, which tests adopt as queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases of an earlier release: upgraded with all that they hold, or refused with what to do."""
+"""Databases of an earlier release: upgraded without loss, or refused with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: each finding is provoked on the engine that it names, and its advice mends it."""
+"""The doctor: each finding is provoked on its engine, and its advice fixes it."""
 
 from __future__ import annotations
 

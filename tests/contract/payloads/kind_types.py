@@ -1,4 +1,4 @@
-"""Types of payloads for the tests of kinds, and the services that know them."""
+"""Payload types for the tests of kinds, and services that know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds: typed payloads, from the publisher's hands to the consumer's, and what is refused."""
+"""Kinds: typed payloads from the publisher to the consumer, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A payload that does not fit the type of its kind here waits for a server whose type it fits."""
+"""A payload that does not fit its kind here waits for a server where it fits."""
 
 from __future__ import annotations
 

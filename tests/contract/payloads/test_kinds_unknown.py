@@ -1,4 +1,4 @@
-"""A kind that is unknown to a server: it waits, at its place, for one that knows it."""
+"""A message of an unknown kind waits at its place for a server that knows the kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads: what is accepted comes back equal, the rest is refused with a clear error."""
+"""Payloads: accepted ones come back equal, others are refused with a clear error."""
 
 from __future__ import annotations
 

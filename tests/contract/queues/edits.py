@@ -1,4 +1,4 @@
-"""Edits by name, alone or in a caller's transaction, and the messages that tests edit."""
+"""Edits by name, with or without a caller's transaction, and the messages to edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``archive.export``: finished messages as JSON Lines, whole or not at all."""
+"""``archive.export``: finished messages as JSON Lines, completely or not at all."""
 
 from __future__ import annotations
 

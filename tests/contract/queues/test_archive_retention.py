@@ -1,4 +1,4 @@
-"""Retention: how long and how many finished messages are kept, by their outcome."""
+"""Retention: how long, and how many, finished messages are kept by outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers' transactions on every driver of the queue's database, of SQLAlchemy and of their own."""
+"""Callers' transactions on every driver of the database, through SQLAlchemy and directly."""
 
 from __future__ import annotations
 
@@ -434,7 +434,7 @@ def test_an_atomic_block_that_failed_takes_nothing_more(
         caller.begin()
         with pytest.raises(KeyError), transaction.atomic(using="of_the_test", savepoint=False):
             raise KeyError
-        with pytest.raises(DatabaseUnavailable, match="has failed before"):
+        with pytest.raises(DatabaseUnavailable, match="has already failed"):
             queue.publish("x", connection=caller.given)
         caller.rollback()
     assert 0 == queue.stats().live

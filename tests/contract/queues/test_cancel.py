@@ -1,4 +1,4 @@
-"""An operator ends a message whoever holds it; a release may wait."""
+"""An operator cancels a message that a consumer holds; a release with a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claiming: which messages come, in which order, and for how long."""
+"""Claiming: which messages are claimed, in which order, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``where=``: any condition on the queue's table chooses among what may be claimed."""
+"""``where=``: a condition on the queue's table filters the messages to claim."""
 
 from __future__ import annotations
 

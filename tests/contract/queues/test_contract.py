@@ -1,4 +1,4 @@
-"""The contract that is offered to authors of engines, on all of ours."""
+"""The contract suite for authors of engines, on all our engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dedup_window``: a key stays taken for a while after its message finished."""
+"""``dedup_window``: a key stays taken for a while after its message is finished."""
 
 from __future__ import annotations
 

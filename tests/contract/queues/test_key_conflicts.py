@@ -1,4 +1,4 @@
-"""Conflicts told apart: the key's from another index's, and what a replace does to a holder."""
+"""Conflicts of keys versus other indexes, and the effect of a replace on the holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traceback of a failure is kept with the message, also in the archive."""
+"""The traceback of a failure is stored with the message, also in the archive."""
 
 from __future__ import annotations
 

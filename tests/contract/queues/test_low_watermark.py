@@ -1,4 +1,4 @@
-"""The low watermark spares dead rows and hides no message: late ones come within the bound."""
+"""The low watermark skips dead rows and hides no message; late ones are found in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names a queue may have."""
+"""Valid and invalid queue names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``publish_many`` and ``load`` send what messages share only once: each must come back its own."""
+"""``publish_many`` and ``load`` send shared values once; each message comes back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of live messages: what each does, and that no holder and no consumer is disturbed by it."""
+"""Edits of live messages: their effects, and no effect on holders and consumers."""
 
 from __future__ import annotations
 

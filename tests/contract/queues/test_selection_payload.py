@@ -1,4 +1,4 @@
-"""``payload=``: messages found by fields of their JSON, equal by type and value on every engine."""
+"""``payload=``: messages by JSON fields, equal by type and value on every engine."""
 
 from __future__ import annotations
 

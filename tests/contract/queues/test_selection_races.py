@@ -1,4 +1,4 @@
-"""Edits against consumers that are at work: seen at the very next claim, and never in the way."""
+"""Edits beside busy consumers: the very next claim sees them, and they block nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``requeue``: finished messages get a new life, and nothing of them is lost on the way."""
+"""``requeue``: finished messages return to the queue complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slips of an operator and half-way failures: nothing is changed that was not meant."""
+"""An operator's mistakes and failures halfway: nothing unintended is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting and clearing a queue."""
+"""Counting the messages of a queue, and removing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other side of a request, beside a test."""
+"""A replier beside a test."""
 
 from __future__ import annotations
 

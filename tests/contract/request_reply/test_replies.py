@@ -1,4 +1,4 @@
-"""Replies: fenced by the claim, given once, in the caller's transaction, or reported as lost."""
+"""Replies: fenced by the claim, sent once, in the caller's transaction, or reported as lost."""
 
 from __future__ import annotations
 

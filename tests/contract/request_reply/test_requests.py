@@ -1,4 +1,4 @@
-"""Requests: who asks gets its own reply, in time or not at all."""
+"""Requests: each gets its own reply in time, or an error."""
 
 from __future__ import annotations
 

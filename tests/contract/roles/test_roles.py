@@ -1,4 +1,4 @@
-"""Roles of the database: each can do its work, and is refused the rest with an error of ours."""
+"""Database roles: each can do its work, and gets our error for everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help for the tests of schedules: times that are far away, and time that has passed."""
+"""Times for the tests of schedules: far in the future, and in the past."""
 
 from __future__ import annotations
 

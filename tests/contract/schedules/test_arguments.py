@@ -1,4 +1,4 @@
-"""Schedules: which arguments are refused, what is kept exactly, and what cannot be fired."""
+"""Schedules: refused arguments, exact storage, and schedules that cannot be published."""
 
 from __future__ import annotations
 

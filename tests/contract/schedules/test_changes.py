@@ -1,4 +1,4 @@
-"""Changing, pausing and removing schedules: their future messages go along, due ones stay."""
+"""Changing, pausing and removing schedules: future messages are removed, due ones stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: what is published when, once for each instant, and what is missed."""
+"""Schedules: what is published when, exactly once per time, and missed times."""
 
 from __future__ import annotations
 

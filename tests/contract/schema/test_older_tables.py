@@ -1,4 +1,4 @@
-"""Tables that an older version made: opened as they are, with what is newer added."""
+"""Tables of an older version: opened as they are, with newer columns added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing to a topic: what the copies are, and that there are all of them or none."""
+"""Publishing to a topic: the content of the copies, and all of them or none."""
 
 from __future__ import annotations
 

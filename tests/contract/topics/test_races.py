@@ -1,4 +1,4 @@
-"""Topics while everything around them changes: publishers never fail, and no fan-out is halved."""
+"""Topics while subscriptions and queues change: no publish fails, and no fan-out is partial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: which there are, who subscribes to them, and who gets which message."""
+"""Topics: listing, subscribing, and which queue gets which message."""
 
 from __future__ import annotations
 

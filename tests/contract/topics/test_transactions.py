@@ -1,4 +1,4 @@
-"""Publishing to a topic inside the caller's transaction: all copies commit with it, or none."""
+"""Publishing to a topic in the caller's transaction: all copies commit with it, or none."""
 
 from __future__ import annotations
 

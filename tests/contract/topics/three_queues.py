@@ -1,4 +1,4 @@
-"""A topic with three queues, and what is in them."""
+"""A topic with three queues, and their content."""
 
 from __future__ import annotations
 

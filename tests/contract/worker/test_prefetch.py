@@ -1,4 +1,4 @@
-"""Prefetch: how many messages a worker has in hand, and who gets those that it does not begin."""
+"""Prefetch: how many messages a worker holds, and who gets those that it does not begin."""
 
 from __future__ import annotations
 

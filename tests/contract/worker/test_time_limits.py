@@ -1,4 +1,4 @@
-"""Time limits of handlers, cancelled messages, and what a handler that hangs can still do."""
+"""Time limits of handlers, cancelled messages, and what a hanging handler can still do."""
 
 from __future__ import annotations
 

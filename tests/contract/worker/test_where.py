@@ -1,4 +1,4 @@
-"""``where=`` for handlers, exchanges and takes: each gets only what is its own."""
+"""``where=`` for handlers, exchanges and takes: each gets only matching messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that create queues in one database at the same moment, where DDL commits by itself."""
+"""Servers create queues in one database at the same time, where DDL commits by itself."""
 
 from __future__ import annotations
 

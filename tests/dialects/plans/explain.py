@@ -1,4 +1,4 @@
-"""How to ask the engines for a plan, what it reads, and the numbers that make plans."""
+"""Get a plan from each engine, the rows that it reads, and table sizes that affect plans."""
 
 from __future__ import annotations
 

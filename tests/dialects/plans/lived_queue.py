@@ -1,4 +1,4 @@
-"""A queue that has lived, and the plans of single statements on it, by their builders."""
+"""A queue with a past, and the plans of single statements on it."""
 
 from __future__ import annotations
 

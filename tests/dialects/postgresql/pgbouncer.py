@@ -1,4 +1,4 @@
-"""A private PgBouncer before the PostgreSQL server of a test."""
+"""A private PgBouncer in front of a test's PostgreSQL server."""
 
 from __future__ import annotations
 

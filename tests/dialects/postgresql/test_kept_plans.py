@@ -1,4 +1,4 @@
-"""Plans that PostgreSQL may keep for prepared statements, on a queue that was empty and is not."""
+"""Plans that PostgreSQL keeps for prepared statements, on a queue that was empty when prepared."""
 
 from __future__ import annotations
 

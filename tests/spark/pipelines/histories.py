@@ -1,4 +1,4 @@
-"""Histories made for a test, written as an export writes them."""
+"""Histories for tests, written as an export writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`export_history`: each finished message is in the history once, whenever it was committed."""
+"""`export_history`: each finished message is exported once, whenever it was committed."""
 
 from __future__ import annotations
 

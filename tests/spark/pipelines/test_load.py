@@ -1,4 +1,4 @@
-"""Loading: rows become messages, once, and rows that cannot are kept apart with the reason."""
+"""Loading: each row becomes a message once; invalid rows are stored separately with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`process`: a queue through a transformation into Parquet and a queue, exactly once."""
+"""`process`: transform a queue's messages into Parquet and a queue, exactly once."""
 
 from __future__ import annotations
 

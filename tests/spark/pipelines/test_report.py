@@ -1,4 +1,4 @@
-"""The report: its numbers, its files, and a page that shows hostile texts as texts."""
+"""The report: its numbers, its files, and a page that escapes hostile texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of single messages inside a stream: they are retried or end, and the rest goes on."""
+"""Failures of single messages in a stream: they are retried or ended, and the others continue."""
 
 from __future__ import annotations
 

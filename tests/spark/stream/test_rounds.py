@@ -1,4 +1,4 @@
-"""The streaming source: what comes in which batch, and what is acknowledged."""
+"""The streaming source: the content of each batch, and what is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams through Spark itself; what its engine asks of the reader is in test_rounds.py."""
+"""Streams through Spark itself; test_rounds.py tests its calls of the reader."""
 
 from __future__ import annotations
 

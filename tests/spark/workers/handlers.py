@@ -1,4 +1,4 @@
-"""Handlers of workers in tests, and the plan of a single worker."""
+"""Handlers for tests of workers, and the plan of a single worker."""
 
 from __future__ import annotations
 

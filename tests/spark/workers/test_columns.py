@@ -1,4 +1,4 @@
-"""What an Arrow handler gets: the same columns whichever way the messages came."""
+"""The columns for Arrow handlers are the same for claimed and taken messages."""
 
 from __future__ import annotations
 

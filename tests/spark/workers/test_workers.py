@@ -1,4 +1,4 @@
-"""Workers on Spark: work shared by executors, progress, an end in order, and lost workers."""
+"""Workers on Spark: shared work, progress, a graceful end, and lost workers."""
 
 from __future__ import annotations
 

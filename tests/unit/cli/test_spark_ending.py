@@ -1,4 +1,4 @@
-"""The end of Spark's commands: which errors are only the end that was asked for."""
+"""The end of Spark's commands: which errors belong to a requested end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the messages that a query of `spark process` has left."""
+"""The message about the messages that a query of `spark process` has left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a connection stays with its user for the next transaction, and when it goes back."""
+"""When a connection is kept for its user's next transaction, and when it is given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exception of the caller's own, raised by a signal, is no failure of the driver."""
+"""A signal's exception during the driver's work does not count as a failure of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of databases: what messages show of them, and what they say of those that are none."""
+"""URLs of databases: how messages show them, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -116,5 +116,5 @@ def test_a_url_says_when_statements_are_prepared(text: str, threshold: int | Non
 @pytest.mark.parametrize("text", ["-1", "many", "1&prepare_threshold=2"])
 def test_another_threshold_is_refused(text: str) -> None:
     """Else psycopg would fail with the first statement."""
-    with pytest.raises(ValueError, match="or none to prepare no statements"):
+    with pytest.raises(ValueError, match="or none to disable"):
         QueueService(f"postgresql://127.0.0.1:1/db?prepare_threshold={text}")

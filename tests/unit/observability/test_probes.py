@@ -1,4 +1,4 @@
-"""The server of probes: what it answers, and what it does not let others do."""
+"""The probe server: its answers, and its limits for clients."""
 
 from __future__ import annotations
 

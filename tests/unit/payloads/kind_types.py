@@ -1,4 +1,4 @@
-"""Payload types for the tests of kinds: plain ones, and ones with a twist each."""
+"""Payload types for the tests of kinds: plain ones, and difficult ones."""
 
 from __future__ import annotations
 

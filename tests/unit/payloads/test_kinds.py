@@ -1,4 +1,4 @@
-"""Kinds: which types are accepted, which kind a payload is of, and what a consumer reads."""
+"""Kinds: accepted types, the kind of a payload, and what a consumer reads."""
 
 from __future__ import annotations
 

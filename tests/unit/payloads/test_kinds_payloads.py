@@ -1,4 +1,4 @@
-"""Payloads of kinds: they come back equal, or are refused; nothing is bent."""
+"""Payloads of kinds: they come back equal or are refused, and are never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is accepted as a payload comes back equal: shown on generated values."""
+"""Every accepted payload comes back equal: tested with generated values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plots of a report: their ticks are round, and their labels have room."""
+"""The plots of a report: round ticks, and labels that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The low watermark by itself: when a claim looks from the beginning, and when it need not."""
+"""The low watermark alone: when a claim searches from the beginning, and when not."""
 
 from __future__ import annotations
 

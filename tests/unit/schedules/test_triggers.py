@@ -1,4 +1,4 @@
-"""The instants of schedules: daylight saving, intervals, and what is published when."""
+"""The times of schedules: daylight saving, intervals, and what is published when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python workers of Spark leave out of their collections."""
+"""What Spark's Python workers exclude from garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases that Spark's readers and writers use: never made, where they are not there."""
+"""Databases of Spark's readers and writers: they are never created if they do not exist."""
 
 from __future__ import annotations
 

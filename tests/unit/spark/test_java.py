@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: which one is taken, and what is said where there is none."""
+"""The Java for Spark: which one is used, and the error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of streams: what Spark keeps in its checkpoint, and which checkpoints are refused."""
+"""Offsets of streams: their form in Spark's checkpoint, and refused checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the Spark format: read from text, refused by the names that users write."""
+"""Options of the Spark format: parsed from text; errors use the user's spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `process` refuses by itself; what stands in for Spark only records its questions."""
+"""The checks of `process`, with a stand-in for Spark that only records calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of ids: none lost, none twice, about as many messages in each."""
+"""Ranges of ids: each id in exactly one, with about as many messages in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of Spark's errors: the reason, of texts as Spark writes them."""
+"""The reasons of Spark's errors, from texts as Spark writes them."""
 
 from __future__ import annotations
 

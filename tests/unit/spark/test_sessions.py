@@ -1,4 +1,4 @@
-"""Arguments of ``session``: settings by their names, and what cannot be meant."""
+"""Arguments of ``session``: settings by name, and contradictions."""
 
 from __future__ import annotations
 

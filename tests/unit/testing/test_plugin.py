@@ -1,4 +1,4 @@
-"""The pytest plugin: engines are chosen, kept apart, and never missing in silence."""
+"""The pytest plugin: engines are selected and separated, and a missing one is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private servers that all other tests stand on."""
+"""The private servers of all other tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routing: AMQP's wildcards against another way to decide them, and filters on payloads."""
+"""Routing: AMQP's wildcards compared with a second implementation, and payload filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that renews leases: it is woken only by what is due before it looks by itself."""
+"""The thread that renews leases wakes early only for leases that are due before its next look."""
 
 from __future__ import annotations
 

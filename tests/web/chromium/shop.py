@@ -1,4 +1,4 @@
-"""The queues of a shop: something of all that a page can show, as real processes leave it."""
+"""The queues of a shop: one of everything that a page can show, made by real processes."""
 
 from __future__ import annotations
 

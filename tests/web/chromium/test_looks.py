@@ -1,4 +1,4 @@
-"""How the pages look: in both themes, at each width, without scripts, and with hostile content."""
+"""The look of pages: in both themes, at all widths, without scripts, with hostile content."""
 
 from __future__ import annotations
 

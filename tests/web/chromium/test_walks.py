@@ -1,4 +1,4 @@
-"""Walks through the dashboard, by clicks and by keys, as its users take them."""
+"""Walks through the dashboard, by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _message(window: Window, shop: QueueService) -> None:
     window.follow(str(message.id))
     window.says('"trace": "4bf92f35"')
     window.press("Hold")
-    window.says("Held: nobody gets it")
+    window.says("Held: not delivered")
     window.press("Release from hold")
     expect(page.locator(".head .tag")).to_have_text("ready")
     window.press("Remove")

@@ -1,7 +1,7 @@
-"""Values on their way into H2 and back: only plain Python types leave this module.
+"""Conversion of values for H2 and back; only plain Python types leave this module.
 
-Dates and times travel as ISO text in both directions, because ``java.sql.Timestamp`` passes
-through the JVM's time zone and loses the hours that daylight saving skips.
+Dates and times are sent as ISO text in both directions, because ``java.sql.Timestamp`` uses the
+JVM's time zone and loses the hours that daylight saving skips.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _BINDERS: dict[type, Binder] = {
     ),
     dt.time: _bind_time,
 }
-# JPype looks at the exact type; for an enum member str() would give its name.
+# JPype uses the exact type, and str() of an enum member would be its name.
 _PLAIN: dict[type, Callable[[Any], Any]] = {int: int, str: "".join, float: float}
 
 
@@ -189,7 +189,7 @@ _READERS: dict[int, Reader] = {  # by java.sql.Types
 
 
 class Layout(NamedTuple):
-    """What is known of a result's columns: enough to describe and read its rows."""
+    """The columns of a result: enough to describe and read its rows."""
 
     description: tuple[tuple[Any, ...], ...]
     codes: list[int]
@@ -212,6 +212,6 @@ class Layout(NamedTuple):
         )
 
     def still_fits(self, meta: Any) -> bool:
-        """Say whether a later result of the same SQL text has the same column types."""
+        """Whether a later result of the same SQL text has the same column types."""
         kind = meta.getColumnType
         return all(kind(column) == code for column, code in enumerate(self.codes, 1))

@@ -1,4 +1,4 @@
-"""PEP 249 module for H2: jaydebeapi's classes with the parts replaced that are wrong for H2."""
+"""PEP 249 module for H2: jaydebeapi's classes, with those parts replaced that fail on H2."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from queue_over_sql.dialects.h2.driver.errors import (
 from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 
 _MOST_LAYOUTS = 256
-# A bare star stands for columns that may change without the text changing.
+# A bare star stands for columns that may change while the text does not.
 _FIXED_COLUMNS = re.compile(r"\s*SELECT\b(?:[^*]|\(\s*\*\s*\))*", re.IGNORECASE)
 
 
 class Statements:
-    """Prepared Java statements by SQL text: on a server each preparation is a round trip.
+    """Prepared Java statements by SQL text, because each preparation is a round trip to a server.
 
-    A statement is out of the cache while a cursor uses it, because running it again would
-    close the first cursor's result.
+    A statement is not in the cache while a cursor uses it, because running it again would close the
+    first cursor's result.
     """
 
     def __init__(self, jconn: Any, limit: int = 64) -> None:
@@ -62,13 +62,13 @@ class Statements:
         if sql in kept:
             statement.close()
             return
-        statement.clearParameters()  # a missing one must be an error, a large one be freed
+        statement.clearParameters()  # a missing parameter must raise, a large one must be freed
         if len(kept) >= self._limit:
             kept.pop(next(iter(kept))).close()
         kept[sql] = statement
 
     def clear(self) -> None:
-        # Without closing them: it is the connection that closes.
+        # Do not close them, because the connection does.
         self._kept.clear()
 
 
@@ -157,8 +157,8 @@ def connect(
 ) -> Connection:
     """Open a connection; autocommit is off.
 
-    ``url`` is a JDBC URL. ``admin_settings`` (``;KEY=VALUE...``) are added to it where the user
-    has admin rights, and left out, with a look at the durability, where not. The other
+    ``url`` is a JDBC URL. ``admin_settings`` (``;KEY=VALUE...``) are added to it if the user has
+    admin rights; otherwise they are left out, and delayed commits raise a warning. The other
     arguments are those of :func:`.jvm.start`. Raises OperationalError when H2 refuses, and
     InterfaceError when the jar or Java is missing.
     """
@@ -187,13 +187,13 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         super().__init__(None, None)
         self._open_in_turn(url, user, password)
         self.statements = Statements(self.jconn)
-        # By SQL text, so that not every execution asks for names and types.
+        # By SQL text, so that not every execution must read names and types.
         self.layouts: dict[str, Layout] = {}
 
     def _open_in_turn(self, url: str, user: str, password: str) -> None:
-        """Open it; wait while another has the database for itself, or a file changes hands.
+        """Open it; wait while another process alters a table, or opens or closes a shared file.
 
-        H2 refuses at once: because of a table that is altered, or a lock file just written.
+        H2 refuses at once in exclusive mode, and if the lock file has just been written.
         """
         deadline = time.monotonic() + _SHARED_SECONDS
         while True:
@@ -214,26 +214,26 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         properties.setProperty("password", password)
         bounded = url.startswith(_REMOTE) and "NETWORK_TIMEOUT=" not in url
         if bounded:
-            # H2 bounds only the way to the server by itself, and not what the server says then.
+            # H2's own timeout only covers the TCP connect, not the server's answer.
             properties.setProperty("NETWORK_TIMEOUT", _CONNECT_MILLISECONDS)
         self.reaches_out = url.startswith(_REMOTE)
-        # The driver itself: DriverManager hides drivers from a foreign class loader.
+        # Use the driver itself, because DriverManager hides drivers of a foreign class loader.
         self.jconn = java.Driver().connect(url, properties)
         self.reaches_out = False
         self.jconn.setAutoCommit(False)
         if bounded:
-            # Statements may take as long as they like.
+            # Statements may take any time.
             for socket in self._sockets():
                 socket.setSoTimeout(0)
 
     @java_call
     def has_network(self) -> bool:
-        """Whether there is a server at the other end, and not the database itself."""
+        """Whether there is a server at the other end, and not an embedded database."""
         return bool(self._sockets())
 
     def sever(self) -> None:
-        """Close the sockets, from any thread: a statement that waits for its answer fails."""
-        # One that is just being closed has none any more.
+        """Close the sockets, from any thread, so that waiting statements fail."""
+        # A connection that is just being closed has no sockets any more.
         with contextlib.suppress(Error):
             self._sever()
 
@@ -243,7 +243,7 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
             socket.close()
 
     def _sockets(self) -> list[Any]:
-        """The sockets to the servers; H2 has no way to them that waits for no statement."""
+        """The sockets to the servers; H2's own ways to close them wait for the statement."""
         session = self.usable().getSession()
         if session.getClass().getName() != "org.h2.engine.SessionRemote":
             return []
@@ -400,7 +400,7 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
 
     def _open_result(self, sql: str, result: Any) -> None:
         self._rs = result
-        # Its labels hold, its types may have been altered.
+        # Its labels are valid, but its types may have been altered.
         known = self._layouts.get(sql)
         self._types_known = known is None
         self._layout = self._learned(sql, result) if known is None else known
@@ -445,7 +445,7 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
             if result is not None:
                 result.close()
             self._statements.give_back(self._sql, statement)
-        except (JException, JVMNotRunning):  # the connection is lost: the next statement says so
+        except (JException, JVMNotRunning):  # the connection is lost; the next statement will raise
             self._statements.clear()
 
     def _drop(self) -> None:
@@ -459,5 +459,5 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
 def _update_count(statement: Any) -> int:
     try:
         return int(statement.getUpdateCount())
-    except JException:  # after SHUTDOWN there is nobody to ask
+    except JException:  # impossible after SHUTDOWN
         return -1

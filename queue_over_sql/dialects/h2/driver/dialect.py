@@ -19,7 +19,7 @@ DEFAULT_SETTINGS: Final = {"LOCK_TIMEOUT": "10000"}
 """Settings of every connection that the URL does not set itself."""
 
 ADMIN_SETTINGS: Final = {"WRITE_DELAY": "0", "OPTIMIZE_REUSE_RESULTS": "0"}
-"""The same, where H2 asks for admin rights: left out for other users."""
+"""Settings that need admin rights; they are left out for other users."""
 
 MEMORY_SETTINGS: Final = {"DB_CLOSE_DELAY": "-1"}
 """An in-memory database would end with its last connection. (Asks for admin rights.)"""
@@ -51,9 +51,9 @@ def connect_arguments(url: URL) -> dict[str, Any]:
 
 
 def database_file(url: URL) -> Path | None:
-    """The file of an embedded database; None where it is in memory or on a server.
+    """The file of an embedded database; None if it is in memory or on a server.
 
-    Nor is there one of the other kinds of files that H2 knows, such as ``zip:``.
+    None also for H2's other kinds of files, such as ``zip:``.
     """
     path = (url.database or "").removeprefix("file:")
     if url.host or not path or ":" in path:
@@ -89,7 +89,7 @@ def _target(url: URL, transport: str) -> str:
     if database.startswith("mem:"):
         return database
     path = database.removeprefix("file:")
-    # Java would resolve against the folder in which the JVM was started.
+    # Java would resolve it against the folder in which the JVM was started.
     return "file:" + (str(Path.cwd() / path) if path.startswith(("./", "../")) else path)
 
 
@@ -99,7 +99,7 @@ def _refuse_semicolons(url: URL, target: str, settings: dict[str, str]) -> None:
         raise ArgumentError("an H2 URL may not contain ';': write settings as ?KEY=VALUE")
 
 
-# SQLAlchemy gives the names, arguments and protected parts of visitors, and the driver is optional.
+# SQLAlchemy defines the names of visitors, and the driver is optional.
 # ruff: noqa: N802, N815, PLC0415, RUF012, SLF001
 
 
@@ -144,7 +144,7 @@ class H2TypeCompiler(compiler.GenericTypeCompiler):
     visit_DATETIME = visit_TIMESTAMP
 
     def visit_TIME(self, type_: Any, **kw: Any) -> str:
-        # A bare TIME has whole seconds.
+        # TIME without a precision has whole seconds.
         return "TIME(6)" + (" WITH TIME ZONE" if type_.timezone else "")
 
     def visit_DOUBLE(self, type_: Any, **kw: Any) -> str:
@@ -154,7 +154,7 @@ class H2TypeCompiler(compiler.GenericTypeCompiler):
         return f"FLOAT({type_.precision})" if type_.precision else "DOUBLE PRECISION"
 
     def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
-        # Without a precision a NUMERIC would have no decimals.
+        # NUMERIC without a precision would have no decimals.
         return "DECFLOAT" if type_.precision is None else super().visit_NUMERIC(type_, **kw)
 
     visit_DECIMAL = visit_NUMERIC

@@ -1,4 +1,4 @@
-"""DB-API exceptions for H2, and how Java's exceptions become them.
+"""DB-API exceptions for H2, and their translation from Java's exceptions.
 
 The classes are jaydebeapi's. Each error that comes from H2 carries ``.code`` (H2's error code,
 https://h2database.com/javadoc/org/h2/api/ErrorCode.html) and ``.sqlstate``.
@@ -83,10 +83,10 @@ def error_class(code: int, sqlstate: str) -> Any:
 
 
 def translate(thrown: Any) -> Any:
-    """Return the DB-API error for what a Java call threw.
+    """Return the DB-API error for an exception of a Java call.
 
-    An SQL exception goes by its code; any other one is an OperationalError, and the lack of a
-    JVM (at the end of the process) an InterfaceError.
+    An SQL exception is translated by its code. Any other one becomes an OperationalError; a missing
+    JVM (at the end of the process) becomes an InterfaceError.
     """
     code, sqlstate = 0, ""
     error: Any

@@ -1,4 +1,4 @@
-"""The Java VM and the H2 jar: found, checked and started; and every call from Python into Java."""
+"""The Java VM and the H2 jar: find, check and start them; and every call from Python into Java."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOK_AGAIN: Final = 0.005  # seconds
 class _Cancellable(Protocol):
     @property
     def reaches_out(self) -> bool:
-        """Whether it only tries to connect to a server."""
+        """Whether it is only trying to connect to a server."""
 
     def cancel(self) -> None: ...
 
@@ -40,7 +40,7 @@ _main_thread: Final = threading.main_thread().ident
 
 
 class _State:
-    """What is known of this process."""
+    """The state of this process."""
 
     ending = False
     pid: int | None = None
@@ -57,8 +57,8 @@ def java_call(
 ) -> Callable[Concatenate[_Self, _P], _T]:
     """Let a method of a connection or cursor call Java; its exceptions become DB-API errors.
 
-    Raises InterfaceError in a forked child, and SystemExit in a daemon thread when the process
-    is ending.
+    Raises InterfaceError in a forked child, and SystemExit in a daemon thread while the process is
+    ending.
     """
 
     @functools.wraps(method)
@@ -81,7 +81,7 @@ def java_call(
 def tidying_java_call(
     method: Callable[Concatenate[_Self, _P], None],
 ) -> Callable[Concatenate[_Self, _P], None]:
-    """The same for what only tidies up: it does nothing where this thread may not call Java."""
+    """As ``java_call``, for cleanup: it does nothing if this thread may not call Java."""
     called = java_call(method)
 
     @functools.wraps(method)
@@ -93,7 +93,7 @@ def tidying_java_call(
 
 
 def possible() -> bool:
-    """Say whether this thread may call Java; there is none when the process has ended it."""
+    """Whether this thread may call Java; the process may have ended the JVM."""
     return (
         jpype.isJVMStarted()
         and not is_forked()
@@ -110,27 +110,27 @@ def _enter(thread: int) -> None:
 
 
 class _ThreadEnd(threading.local):
-    """Per thread: an object that is deleted when the thread ends."""
+    """An object per thread that is deleted when the thread ends."""
 
     known = False
     guard: _Detacher | None = None
 
     def watch(self, thread: int) -> None:
-        """Have this thread, unless it is the main one, detached from the JVM when it ends."""
+        """Detach this thread from the JVM when it ends, unless it is the main thread."""
         self.known = True
         if thread != _main_thread:
             self.guard = _Detacher()
 
 
 class _Detacher:
-    """Takes its thread off the JVM's list, where ended threads would pile up."""
+    """Removes its thread from the JVM's list, which would grow with ended threads."""
 
     def __init__(self) -> None:
-        # Kept here: when the interpreter ends the names of this module are gone before this.
+        # A reference, because module names are gone when the interpreter ends.
         self._state, self._is_forked, self._java = _State, is_forked, java
 
     def __del__(self) -> None:
-        """Detach, while there is a JVM that belongs to this process."""
+        """Detach, if there is a JVM that belongs to this process."""
         if not (self._state.ending or self._is_forked()):
             self._java().Thread.detach()
 
@@ -140,16 +140,16 @@ _thread_end = _ThreadEnd()
 
 @atexit.register
 def _end() -> None:
-    """Close Java for other threads, and empty it of them (runs before JPype's own exit)."""
+    """Close Java for other threads, and wait until they have left it (before JPype's own exit)."""
     _State.ending = True
     if is_forked() or _emptied():
         return
-    # Ending the JVM under a thread can hang. Without that H2 is left as after a kill.
+    # Ending the JVM under a thread can hang. If a thread stays, H2 ends as after a kill.
     jpype.config.onexit = False
 
 
 def _emptied() -> bool:
-    """Cancel what runs in other threads, and say whether they have left Java in time."""
+    """Cancel what runs in other threads, and return whether they left Java in time."""
     me = threading.get_ident()
     deadline = time.monotonic() + _WAIT_AT_EXIT
     for thread, running in list(_inside.items()):
@@ -157,7 +157,7 @@ def _emptied() -> bool:
             with contextlib.suppress(JException, JVMNotRunning):
                 running.cancel()
     while others := [running for thread, running in list(_inside.items()) if thread != me]:
-        # Nothing ends an attempt to connect, and there is nothing that it could spoil.
+        # An attempt to connect cannot be cancelled, but it does no harm.
         if time.monotonic() > deadline or all(running.reaches_out for running in others):
             return False
         time.sleep(_LOOK_AGAIN)
@@ -251,7 +251,7 @@ def _inspect_jar(path: Path) -> Jar:
 
 
 def find_runtime(jar: Jar, explicit: str | None = None) -> Runtime:
-    """Return a Java runtime that is new enough for ``jar``; InterfaceError when there is none."""
+    """Return a Java runtime that is new enough for ``jar``; InterfaceError if there is none."""
     if explicit:
         found = [_named_runtime(explicit)]
     else:
@@ -310,7 +310,7 @@ JVM_FLAGS: Final = (
     "-Xmx256m",  # Java's own default is a quarter of the machine
     "-Dh2.bindAddress=127.0.0.1",  # AUTO_SERVER would listen on every interface
 )
-"""Flags of every JVM that is started here; ``?jvm_args=`` come after them and so win."""
+"""Flags of every JVM that is started here; ``?jvm_args=`` come after them and override them."""
 
 _NATIVE_ACCESS: Final = "--enable-native-access=ALL-UNNAMED"
 _NATIVE_ACCESS_SINCE: Final = 24
@@ -372,15 +372,15 @@ def java() -> Java:
 
 
 def is_forked() -> bool:
-    """Say whether this process was forked from one that had started the JVM."""
+    """Whether this process was forked from one that had started the JVM."""
     return _State.pid is not None and _State.pid != os.getpid()
 
 
 def check_process() -> None:
     """Raise InterfaceError in a child process that was forked after the JVM started.
 
-    Such a child holds the JVM's memory without its threads: it works for a while, then hangs
-    in the first garbage collection.
+    Such a child has the JVM's memory without its threads. It works for a while, then hangs in the
+    first garbage collection.
     """
     if is_forked():
         raise InterfaceError(
@@ -404,7 +404,7 @@ def _start(jar: Jar, jvm: str | None, arguments: tuple[str, ...]) -> None:
 
 
 def _become_daemon() -> None:
-    """Attach this thread anew: the JVM would wait for ever for the thread that started it."""
+    """Attach this thread again as a daemon; otherwise the JVM waits forever for it."""
     thread = jpype.JClass("java.lang.Thread")
     thread.detach()
     thread.attachAsDaemon()
@@ -418,7 +418,7 @@ def _add_jar(jar: str | None) -> None:
 
 
 def _leave_jvm_alone() -> None:
-    """Keep a forked child from waiting, as it exits, for the JVM's threads: it has none."""
+    """Keep a forked child from waiting at exit for the JVM's threads, which it does not have."""
     if jpype.isJVMStarted():
         jpype.config.onexit = False
 

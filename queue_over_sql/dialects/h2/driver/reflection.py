@@ -1,7 +1,7 @@
-"""What SQLAlchemy's inspector asks about a database, from INFORMATION_SCHEMA.
+"""The queries of SQLAlchemy's inspector, on INFORMATION_SCHEMA.
 
-H2 folds unquoted names to upper case, SQLAlchemy means lower case by them:
-``normalize_name`` and ``denormalize_name`` translate at this border.
+H2 folds unquoted names to upper case; SQLAlchemy uses lower case for them. ``normalize_name`` and
+``denormalize_name`` translate between the two.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _VIEW: Final = """
     SELECT VIEW_DEFINITION FROM INFORMATION_SCHEMA.VIEWS
     WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :table"""
 
-# Those that SQLAlchemy calls otherwise.
+# Types for which SQLAlchemy has other names.
 _TYPES: Final[dict[str, Any]] = {
     "BINARY LARGE OBJECT": types.BLOB,
     "BINARY VARYING": types.VARBINARY,

@@ -1,4 +1,4 @@
-"""The report: what happened in the queues, computed by Spark, as tables and as one page."""
+"""The report: the activity of queues, computed by Spark, as tables and as one page."""
 
 from queue_over_sql.spark.pipelines.report.making import ReportFiles, report
 

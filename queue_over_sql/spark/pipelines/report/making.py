@@ -42,7 +42,7 @@ _TITLE: Final = "Queue report"
 _BINS: Final = 120
 _LENGTHS: Final = (60, 300, 900, HOUR, 3 * HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
 _CONSUMERS_SHOWN: Final = 12
-# What a spreadsheet would take for the beginning of a formula.
+# The first characters that make a spreadsheet evaluate a text as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _INSTANT: Final = pa.timestamp("us", "UTC")
 
@@ -93,7 +93,7 @@ def report(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         queues: only these queues; default: all.
         since: only messages that finished since this time, or in this last period.
         title: title of the page.
@@ -117,7 +117,7 @@ def report(
 
     def tell(what: str) -> None:
         if progress is not None:
-            # Reading, each table, drawing.
+            # The steps: reading, each table, drawing.
             progress(what, next(steps), len(measures.ORDERS) + 2)
 
     files = files_at(spark, output)
@@ -182,7 +182,7 @@ def _by_cause(lost: Sequence[Row]) -> list[Row]:
     for row in lost:
         before = causes.get((row["queue"], row["cause"]))
         total = row["messages"] + (before["messages"] if before else 0)
-        # The rows are ordered by hour, so this one is the last so far.
+        # The rows are ordered by hour, so this is the last one so far.
         causes[row["queue"], row["cause"]] = {**row, "messages": total}
     return list(causes.values())
 
@@ -225,9 +225,9 @@ def _timeline(
 
 
 def _computed(frame: DataFrame, order: Sequence[str]) -> pa.Table:
-    """Compute a table in one job, ordered by columns; with a ``-`` from the highest value on.
+    """Compute a table in one job, ordered by columns; ``-`` means descending.
 
-    Instants are in UTC.
+    Times are in UTC.
     """
     found = frame.toArrow()
     fields = [
@@ -244,8 +244,8 @@ def _computed(frame: DataFrame, order: Sequence[str]) -> pa.Table:
 def _written(files: Files, name: str, table: pa.Table) -> str:
     """Write a table as Parquet and CSV; returns the folder of the Parquet.
 
-    In the CSV file instants are ISO 8601 in UTC, and a text that a spreadsheet would run as a
-    formula has an apostrophe before it.
+    In the CSV file times are ISO 8601 in UTC. A text that a spreadsheet would run as a formula gets
+    an apostrophe before it.
     """
     folder = f"parquet/{name}"
     files.remove(folder)

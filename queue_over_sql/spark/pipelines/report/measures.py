@@ -1,7 +1,7 @@
-"""What a report says, as Spark computes it from finished and live messages.
+"""The measures of a report, which Spark computes from finished and live messages.
 
-``finished`` has the columns of a history; ``live`` has ``queue``, ``status`` and those columns that
-a live message has. All instants are in UTC, all durations in seconds.
+``finished`` has the columns of a history; ``live`` has ``queue``, ``status`` and the columns that a
+live message has. All times are in UTC, all durations in seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ERROR_LENGTH: Final = 500
 _REASON_LENGTH: Final = 200
 OUT_OF_ATTEMPTS: Final = "out of attempts: "
 
-# What differs between two failures for one reason, and what is put in its place.
+# Parts in which failures with the same reason differ, and their replacements.
 _PARTICULARS: Final = (
     (rf"(?s)^{OUT_OF_ATTEMPTS}", ""),
     (r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "<uuid>"),
@@ -38,25 +38,25 @@ _PARTICULARS: Final = (
 ORDERS: Final = {
     # Per queue and hour of UTC: published, finished by outcome, retries, durations.
     "hourly": ("queue", "hour"),
-    # Per queue the same over all, and what is live.
+    # Per queue, the same in total, and the live messages.
     "queues": ("queue",),
-    # Per queue the most frequent reasons, with the oldest and the newest example.
+    # Per queue, the most frequent reasons, with the oldest and the newest example.
     "failures": ("queue", "rank"),
     # The newest dead letters of each queue.
     "dead_letters": ("queue", "rank"),
-    # Per queue and hour, messages that came back from a dead consumer or an expired lease and whose
-    # last failure that was.
+    # Per queue and hour, messages that a dead consumer or an expired lease returned, if this was
+    # their last failure.
     "lost_claims": ("queue", "hour", "cause"),
-    # Per queue what each consumer finished, and its share.
+    # Per queue, how many messages each consumer finished, and its share.
     "consumers": ("queue", "-finished", "consumer_id"),
 }
-"""The tables of a report, and by what their rows are ordered; with a ``-`` from the highest on."""
+"""The tables of a report, and the order of their rows; ``-`` means descending."""
 
 
 def measure(finished: DataFrame, live: DataFrame, *, top: int) -> dict[str, DataFrame]:
-    """Compute all tables by their names; nothing is read before one of them is.
+    """Compute all tables by name; Spark reads nothing before one of them is used.
 
-    Of each queue so many reasons and dead letters are named as ``top`` says.
+    ``top`` is how many reasons and dead letters to list per queue.
     """
     timed = with_durations(finished)
     return {
@@ -70,7 +70,7 @@ def measure(finished: DataFrame, live: DataFrame, *, top: int) -> dict[str, Data
 
 
 def with_durations(finished: DataFrame) -> DataFrame:
-    """Finished messages with what their last attempt waited and ran, and how long it took in all.
+    """Finished messages with the wait and run time of the last attempt, and the total time.
 
     ``wait``: from due to claimed. ``run``: from claimed to finished. ``total``: from first due to
     finished, all attempts included.
@@ -85,9 +85,9 @@ def with_durations(finished: DataFrame) -> DataFrame:
 
 
 def binned(timed: DataFrame, live: DataFrame, seconds: int, name: str) -> DataFrame:
-    """What happened per queue and bin of so many seconds, whose beginning is the column ``name``.
+    """The activity per queue and bin of ``seconds``; the column ``name`` is the start of the bin.
 
-    Finished messages are as ``with_durations`` returns them.
+    ``finished`` comes from ``with_durations``.
     """
     ended = timed.groupBy("queue", bin_start("finished_at", seconds).alias(name)).agg(*_ended())
     born = timed.select("queue", "published_at").unionByName(live.select("queue", "published_at"))
@@ -172,7 +172,7 @@ def _failures(finished: DataFrame, live: DataFrame, top: int) -> DataFrame:
 
 
 def reason_of(error: Column) -> Column:
-    """The reason of a failure without what is particular to one message."""
+    """The reason of a failure without the parts that are specific to one message."""
     reason = sql.substring(error, 1, _ERROR_LENGTH)
     for pattern, instead in _PARTICULARS:
         reason = sql.regexp_replace(reason, pattern, instead)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no script, no other file."""
+"""The report as one HTML page without scripts, other files or network access."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_DRAWN: Final = 24
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What the page shows: rows of the report's tables, with instants that know their zone.
+    """The content of the page: rows of the report's tables, with time zones in all times.
 
     Attributes:
-        lost_claims: per queue and cause, how many and the last hour.
-        consumers: of each queue those that finished most.
-        known_consumers: what is known of those that are registered, by their ids.
+        lost_claims: per queue and cause, the number and the last hour.
+        consumers: per queue, the consumers that finished most.
+        known_consumers: the registered consumers by id.
         consumers_of: how many consumers each queue had.
-        timeline: per queue and bin what ``hourly`` says per hour, by ``bin``.
+        timeline: as ``hourly``, per queue and ``bin``.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Facts:
     bin_seconds: int
 
     def drawn(self) -> list[str]:
-        """The queues that get plots: those with most messages, by name."""
+        """The queues with plots: those with the most messages, by name."""
         busy = sorted(self.queues, key=lambda row: (-row["published"], row["queue"]))
         return sorted(row["queue"] for row in busy[:_MOST_DRAWN])
 
@@ -59,7 +59,7 @@ def page(facts: Facts) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        # Whatever might slip through: nothing is loaded, nothing runs.
+        # In case of injected HTML: nothing is loaded, and nothing runs.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>{clean(facts.title)}</title><style>{style}</style></head>"
@@ -120,7 +120,7 @@ def _tiles(facts: Facts) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Cell:
-    """HTML that is safe, and the class of its cell."""
+    """Safe HTML, and the class of its cell."""
 
     markup: str
     look: str = ""

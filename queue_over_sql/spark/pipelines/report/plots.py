@@ -1,4 +1,4 @@
-"""The plots of one queue: what became of its messages, how long they waited and ran."""
+"""The plots of one queue: outcomes of its messages, and their wait and run times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BIN_NAMES: Final = (
 
 
 def charts_of(rows: Sequence[Row], seconds: int) -> Iterator[str]:
-    """The plots of one queue as HTML, of rows per bin of so many seconds, in their order."""
+    """The plots of one queue as HTML, from rows per bin of ``seconds``, in order."""
     times = Times([int(row["bin"].timestamp()) for row in rows], seconds)
     series = [Series(name, name, [row[name] for row in rows]) for name in OUTCOMES]
     series = [one for one in series if any(one.values)]

@@ -1,4 +1,4 @@
-"""What a report is about: finished messages from a history or the archives, and live ones."""
+"""The data of a report: finished messages from a history or the archives, and live ones."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _NEEDED: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What a report is about.
+    """The data of a report.
 
-    ``finished`` and ``live`` have the columns of a history that a report needs, ``live`` has a
-    ``status`` as well. Live messages were looked at ``now``; ``words`` say where all come from.
-    What is known of registered ``consumers`` is told by their ids.
+    ``finished`` and ``live`` have the columns of a history that a report needs; ``live`` also has a
+    ``status``. Live messages were read at ``now``. ``words`` describe the origin of all data.
+    ``consumers`` are the registered consumers by id.
     """
 
     finished: DataFrame
@@ -62,10 +62,10 @@ def gathered(
 ) -> Source:
     """Read the database once, into files, so that all tables are about the same messages.
 
-    Without a database it is a report on a history alone, without a history one on the archives. The
-    folder ``work`` has files that last as long as the report is made.
+    Without a database the report is about a history alone; without a history, about the archives.
+    The folder ``work`` keeps files until the report is made.
     """
-    # First, since it may be missing, which is to be known before the database is read.
+    # Check first whether it exists, before the database is read.
     known = None if history is None else history_of(spark, history)
     now, live, words = datetime.now(UTC), _slim(empty_history(spark)), []
     found: list[Queue] = []
@@ -122,7 +122,7 @@ def _chosen(
         return finished
     start = _instant(since, now)
     at = sql.timestamp_micros(sql.lit(int(start.timestamp() * 1_000_000)))
-    # The day prunes partitions, the instant chooses.
+    # The day prunes partitions, the time filters.
     return finished.where((sql.col("date") >= utc_date(at)) & (sql.col("finished_at") >= at))
 
 

@@ -1,4 +1,4 @@
-"""Names of what a report tells."""
+"""Names in a report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 from queue_over_sql.message import Outcome
 
 Row = Mapping[str, Any]
-"""A row of a table by its columns."""
+"""A row of a table, by column."""
 
 OUTCOMES: Final = tuple(map(str, Outcome))
-"""How messages ended, each a column that counts them."""
+"""The outcomes, which are columns with counts."""
 STATUSES: Final = ("ready", "delayed", "claimed", "held")
-"""How live messages stand, likewise."""
+"""The statuses of live messages, which are columns with counts."""
 DURATIONS: Final = ("wait", "run", "total")
-"""What is measured of a finished message; see ``measures.with_durations``."""
+"""The durations of a finished message; see ``measures.with_durations``."""
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-"""What is told of a duration, each by a column such as ``wait_p50``."""
+"""The statistics of a duration, in columns such as ``wait_p50``."""

@@ -1,13 +1,13 @@
--- From the name of a queue to its routines.
+-- Call the routines of a queue by its name.
 
 CREATE PROCEDURE queue_over_sql_unknown(IN _queue VARCHAR(64) <exact>)
 SQL SECURITY INVOKER
 CALL queue_over_sql_refuse(31001, CONCAT('No queue ', COALESCE(QUOTE(_queue), 'NULL'),
   ' is known here. If it is new, run: queue-over-sql sql-api install'))
 -----
--- READ COMMITTED, so that clients that look at the end of a queue lock no gaps against each other
--- and against publishers; inside a transaction of the caller's the level stays as it is. Tells
--- whether the next statement is a transaction of its own, which may be repeated after a deadlock.
+-- Use READ COMMITTED, so that clients at the end of a queue take no gap locks that block each other
+-- and publishers. Inside the caller's transaction the level does not change. Returns whether the next
+-- statement is its own transaction, which may be repeated after a deadlock.
 CREATE PROCEDURE queue_over_sql_prepare(OUT _alone BOOLEAN)
 SQL SECURITY INVOKER
 BEGIN

@@ -1,6 +1,6 @@
--- What the routines for clients share. Whoever calls these needs rights of their own.
+-- The shared routines behind the public ones. Calling them directly needs separate rights.
 
--- Refuse a call; the text of an error holds 128 characters.
+-- Refuse a call; an error's text can have 128 characters.
 CREATE PROCEDURE queue_over_sql_refuse(IN _number INT, IN _text TEXT <text>)
 SQL SECURITY INVOKER
 BEGIN
@@ -8,7 +8,7 @@ BEGIN
   SIGNAL SQLSTATE '43100' SET MYSQL_ERRNO = _number, MESSAGE_TEXT = _said;
 END
 -----
--- The clock, as the tables keep it.
+-- The clock in the tables' unit, microseconds.
 CREATE FUNCTION queue_over_sql_now() RETURNS BIGINT
 NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -28,7 +28,7 @@ BEGIN
   RETURN _settings;
 END
 -----
--- Whether it is a JSON array of at most 1,000.
+-- Whether a value is a JSON array of at most 1,000 items.
 CREATE FUNCTION queue_over_sql_is_array(_given LONGTEXT <text>) RETURNS BOOLEAN
 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -49,7 +49,7 @@ BEGIN
   RETURN CAST(_seconds * 1000000 AS SIGNED);
 END
 -----
--- A token that no other claim has: a row that is gone at once leaves its number behind.
+-- A unique token for a claim: the AUTO_INCREMENT number of a row that is not kept.
 CREATE FUNCTION queue_over_sql_token() RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -60,7 +60,7 @@ BEGIN
   RETURN _token;
 END
 -----
--- How long a message waits after a failed attempt, by the queue's policy; NULL where it is given up.
+-- How long a message waits after a failed attempt, by the queue's retry policy; NULL: no retry.
 CREATE FUNCTION queue_over_sql_delay(_settings LONGTEXT <text>, _attempt INT) RETURNS BIGINT
 NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN

@@ -1,4 +1,4 @@
--- What clients call; a new queue does not change them, so that rights on them stay.
+-- The public routines. A new queue does not change them, so their grants stay.
 
 CREATE FUNCTION put_message_in_queue(queue VARCHAR(64) <exact>, payload LONGTEXT <text>, max_read_cnt BIGINT, invisibility_time DECIMAL(40, 6)) RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY DEFINER

@@ -1,9 +1,9 @@
--- What each queue has of its own: stored functions cannot run dynamic SQL.
--- Functions, because all that a function does is one statement of its caller: it happens as a whole
--- under autocommit, and inside a transaction of the caller's it neither begins nor commits anything.
--- But claims are procedures: MySQL forgets SKIP LOCKED in a function and waits.
+-- The routines of each queue, because stored functions cannot run dynamic SQL.
+-- A function is one statement of its caller. So it is atomic under autocommit, and inside the caller's
+-- transaction it neither begins nor commits one. Claims are procedures, because MySQL ignores SKIP
+-- LOCKED in functions and waits.
 
--- Put one message in; payloads of a queue of bytes are base64.
+-- Publish one message; bytes payloads are base64.
 CREATE FUNCTION <routine put>(_payload LONGTEXT <text>, _allowed INT, _lease BIGINT) RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -36,7 +36,7 @@ BEGIN
   RETURN LAST_INSERT_ID();
 END
 -----
--- Put several in; the ids as a JSON array, in their order.
+-- Publish several messages; returns the ids as a JSON array, in order.
 CREATE FUNCTION <routine put_all>(_payloads LONGTEXT <text>) RETURNS LONGTEXT <text>
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -57,7 +57,7 @@ BEGIN
   RETURN CONCAT('[', SUBSTR(_ids, 3), ']');
 END
 -----
--- End a message that is locked: to the archive where the queue keeps it, else it is counted.
+-- Finish a locked message: archive it, or count it if the queue does not keep it.
 CREATE FUNCTION <routine finish>(_settings LONGTEXT <text>, _id BIGINT, _outcome VARCHAR(20) <exact>, _reason LONGTEXT <text>) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -86,7 +86,7 @@ BEGIN
   RETURN TRUE;
 END
 -----
--- Give back the messages whose lease has passed, whoever held them; how many are ready again.
+-- Give back messages whose lease has expired, of all consumers; returns how many are ready again.
 CREATE PROCEDURE <routine restore>(IN _settings LONGTEXT <text>, OUT _restored INT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 give_back: BEGIN
@@ -127,7 +127,7 @@ give_back: BEGIN
   CLOSE _dead;
 END
 -----
--- Claim messages in a transaction, oldest first: a JSON array of the token and the ids, or NULL.
+-- Claim messages in a transaction, oldest first; returns a JSON array of the token and the ids, or NULL.
 CREATE PROCEDURE <routine claim>(IN _settings LONGTEXT <text>, IN _how_many BIGINT, OUT _claim LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -188,7 +188,7 @@ BEGIN
   SET _claim = CONCAT('[', _token, _ids, ']');
 END
 -----
--- Claim, then show what was claimed: nothing without settings, as a paused queue has them here.
+-- Claim and return messages; nothing without settings, which is how a paused queue looks here.
 CREATE PROCEDURE <routine get>(IN _settings LONGTEXT <text>, IN _how_many BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -229,7 +229,7 @@ BEGIN
    ORDER BY c.n;
 END
 -----
--- What the holder of a claim does with one message; an error where the claim is lost.
+-- Settle one message with its token; an error if the claim is lost.
 CREATE FUNCTION <routine settle>(_settings LONGTEXT <text>, _verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _reason LONGTEXT <text>, _length BIGINT) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -270,7 +270,7 @@ BEGIN
   RETURN TRUE;
 END
 -----
--- Acknowledge all of these, or none and say which are lost.
+-- Acknowledge all of these, or none and return an error that names the lost ones.
 CREATE FUNCTION <routine ack_all>(_settings LONGTEXT <text>, _claims LONGTEXT <text>) RETURNS INT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -308,7 +308,7 @@ BEGIN
   RETURN _acked;
 END
 -----
--- Acknowledge without a token, where it is clear who holds the message.
+-- Acknowledge without a token, if it is clear who holds the message.
 CREATE FUNCTION <routine delete>(_settings LONGTEXT <text>, _id BIGINT) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -328,7 +328,7 @@ BEGIN
   RETURN <routine settle>(_settings, 'ack', _id, _token, NULL, NULL);
 END
 -----
--- All that is done with messages that were claimed.
+-- All operations on claimed messages.
 CREATE FUNCTION <routine act>(_settings LONGTEXT <text>, _verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _words LONGTEXT <text>, _length BIGINT) RETURNS INT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN

@@ -1,8 +1,8 @@
--- What the functions for clients share. Nobody else may execute them.
--- Every name is qualified and the search path is pinned, so that no object of a caller's is used.
+-- The shared functions behind the public ones. No client may execute them directly.
+-- Every name is qualified and the search path is fixed, so that no caller's object is used.
 
--- The settings of a queue, or an error that says what to do. The temporary queues of replies are
--- nobody's but their owner's, who would wait in vain for what somebody else has taken.
+-- The settings of a queue, or an error that says what to do. Temporary reply queues are refused,
+-- because only their owners may take replies from them.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_settings(queue text) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -24,7 +24,7 @@ BEGIN
 END
 $body$;
 -----
--- The clock, as the tables keep it; read when it is needed, not when the statement began.
+-- The clock in the tables' unit, microseconds; the present time, not the statement's start.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_now() RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $body$
   SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
@@ -60,7 +60,7 @@ BEGIN
 END
 $body$;
 -----
--- Read JSON that a client gave; an error in the words of the API where it is none.
+-- Parse a client's JSON; invalid JSON raises the API's error.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_json(what text, given text, code text) RETURNS json
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
@@ -70,7 +70,7 @@ EXCEPTION WHEN invalid_text_representation THEN
 END
 $body$;
 -----
--- The text of a JSON string that a client gave, likewise.
+-- The text of a client's JSON string; errors as above.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_text(given json) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
@@ -81,7 +81,7 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
 END
 $body$;
 -----
--- Read base64 that a client gave, likewise.
+-- Decode a client's base64; errors as above.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_bytes(given text) RETURNS bytea
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
@@ -92,7 +92,7 @@ EXCEPTION WHEN invalid_parameter_value THEN
 END
 $body$;
 -----
--- Put one message in; payloads of a queue of bytes are base64.
+-- Publish one message; bytes payloads are base64.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -128,8 +128,8 @@ BEGIN
 END
 $body$;
 -----
--- End a message under the fence: to the archive where the queue keeps it, else it is counted.
--- False where the claim is lost.
+-- Finish a message under the fence: archive it, or count it if the queue does not keep it.
+-- False if the claim is lost.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_finish(
   queue text, settings jsonb, id bigint, holder text, token bigint, outcome text, reason text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
@@ -175,7 +175,7 @@ BEGIN
 END
 $body$;
 -----
--- Give back the messages whose lease has passed, whoever held them; how many are ready again.
+-- Give back messages whose lease has expired, of all consumers; returns how many are ready again.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_restore(queue text, settings jsonb) RETURNS int
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -205,7 +205,7 @@ BEGIN
 END
 $body$;
 -----
--- How long a message waits after a failed attempt, by the queue's policy; NULL where it is given up.
+-- How long a message waits after a failed attempt, by the queue's retry policy; NULL: no retry.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_delay(queue text, settings jsonb, attempt int) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -237,7 +237,7 @@ BEGIN
 END
 $body$;
 -----
--- Remember in this session that it made a claim, for delete_message_from_queue.
+-- Note in this session that it made a claim, for delete_message_from_queue.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_remember(claims text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $body$
   SELECT set_config('queue_over_sql.claims',

@@ -1,4 +1,4 @@
--- What clients call.
+-- The public functions.
 
 CREATE OR REPLACE FUNCTION <schema>.put_message_in_queue(queue text, payload text, max_read_cnt bigint, invisibility_time double precision) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$

@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log under a reader of another process that does not end."""
+"""SQLite's write-ahead log while a reader in another process does not end."""
 
 from __future__ import annotations
 

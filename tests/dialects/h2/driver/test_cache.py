@@ -1,4 +1,4 @@
-"""H2 driver: what is kept between executions of one SQL text never shows."""
+"""H2 driver: its cache by SQL text never returns outdated results."""
 
 from __future__ import annotations
 

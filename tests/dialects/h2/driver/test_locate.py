@@ -1,4 +1,4 @@
-"""H2 driver: finding the jar and Java, and saying how to get them."""
+"""H2 driver: finding the jar and Java, and advice on how to get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""H2 driver: transactions begin and end where SQLAlchemy, or plain SQL, says so."""
+"""H2 driver: transactions begin and end as SQLAlchemy, or plain SQL, requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""H2 driver: values come back as they went in, as plain Python types."""
+"""H2 driver: values come back unchanged, as plain Python types."""
 
 from __future__ import annotations
 
