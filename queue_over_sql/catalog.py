@@ -249,6 +249,7 @@ class Catalog:
             added = self.connections.run(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
+                creates=True,
             )
             if added:
                 _log.info("Created queue %s.", name)
@@ -309,7 +310,9 @@ class Catalog:
 
     def _add_tables(self, tables: Sequence[Table]) -> None:
         dialect = self.connections.dialect
-        self.connections.run(lambda c: ddl.ensure_tables(c, tables, dialect), atomic=True)
+        self.connections.run(
+            lambda c: ddl.ensure_tables(c, tables, dialect), atomic=True, creates=True
+        )
 
     def _check_same_schema(
         self, stored: StoredSettings, present: EffectiveSettings, asked: QueueSettings

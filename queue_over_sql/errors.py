@@ -37,6 +37,7 @@ Errors of drivers and of SQLAlchemy are never raised directly. They are the ``__
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -58,6 +59,26 @@ def shown(value: object, limit: int = 100) -> str:
         # For example, Python refuses to convert very large integers to text.
         return f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+# Control characters, changes of the direction of writing, and what no character is.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# They join the parts of an emoji, and letters of some scripts.
+_JOINERS: Final = "\u200c\u200d"
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    r"""A text with what cannot be seen written out, such as ``\x1b`` or ``\u202e``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        repr(each)[1:-1] if is_unseen(each) and each not in keep else each for each in text
+    )
+
+
+def is_unseen(character: str) -> bool:
+    """Whether a character does something to whoever looks, or is not there for them."""
+    return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
 
 
 def near_queue_name(name: object) -> str:

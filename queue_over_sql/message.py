@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 PREVIOUS_ERROR: Final = "previous_error"
 """The header of a requeued message that holds the reason of its earlier failure."""
 
+REQUEUED_FROM: Final = "requeued_from"
+"""The header of a requeued message that holds the id of its earlier life."""
+
 REPLY_TO: Final = "reply_to"
 """The header of a request that names its reply queue."""
 

@@ -94,7 +94,9 @@ def _durable_row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]
     )
 
 
-STATS_COLUMNS = ("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready")
+STATS_COLUMNS = (
+    *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#dead", "#oldest ready"),
+)
 CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
 SHOWN_OF_ID = 8
 # After this time --watch refreshes, however slow a refresh is.
@@ -125,8 +127,12 @@ def stats(
 ) -> None:
     """Count messages by status, in one queue or in all. Exit code 3: there is no queue.
 
-    With --since it shows recent activity as small charts. Only services that have the observer
-    `History` record it. With --json it prints one line per queue and minute.
+    "dead" counts the dead letters in the archive: messages that failed or were rejected.
+
+    With --since it shows recent activity as small charts: messages published, done and dead, and
+    failures of handlers. Only services that have the observer `History` record it. With --json it
+    prints one line per queue and minute. There, "released" counts messages that returned to their
+    queue without a counted attempt, as a worker releases those that it did not begin when it stops.
     """
     if interval <= 0:
         raise typer.BadParameter("it must be longer than zero", param_hint="--interval")
@@ -149,9 +155,16 @@ def stats(
 
 
 HISTORY_COLUMNS = (
-    *("queue", "published", "#", "#done", "#failures", "#dead"),
+    *("queue", "", "activity", "#"),
     *("#wait p50", "#wait p95", "#handler p50", "#handler p95"),
 )
+_PUBLISHED: Final = "published"
+_DRAWN: Final = {
+    _PUBLISHED: ("published",),
+    "done": ("done",),
+    "failures": ("handler_failures",),
+    "dead": ("failed", "rejected"),
+}
 _STEPS = 30
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -170,36 +183,38 @@ def _show_history(session: Session, service: QueueService, queue: str | None, si
             session.output.record(dataclasses.asdict(minute))
         return
     last = max(minute.begins_at for minute in minutes)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(minute.queue for minute in minutes):
-        total, steps = Minute(name, last), [0] * _STEPS
+        total, steps = Minute(name, last), {what: [0] * _STEPS for what in _DRAWN}
         for minute in minutes:
             if minute.queue == name:
                 total.add(minute)
                 ago = (last - minute.begins_at).total_seconds()
-                steps[-1 - min(_STEPS - 1, int(ago / max(since, 60.0) * _STEPS))] += (
-                    minute.published
-                )
-        times = (quantile(each, q) for each in (total.waited, total.handled) for q in (0.5, 0.95))
-        counts = (
-            total.published,
-            total.done,
-            total.handler_failures,
-            total.failed + total.rejected,
-        )
-        published, *others = (f"{count:,}" for count in counts)
-        shown = ("-" if seconds is None else f"≤ {_short(seconds)}" for seconds in times)
-        rows.append((name, _drawn(steps), published, *others, *shown))
+                step = -1 - min(_STEPS - 1, int(ago / max(since, 60.0) * _STEPS))
+                for what, counts in _DRAWN.items():
+                    steps[what][step] += sum(getattr(minute, count) for count in counts)
+        times = [quantile(each, q) for each in (total.waited, total.handled) for q in (0.5, 0.95)]
+        rows += _history_rows(name, steps, times)
     session.output.table(None, HISTORY_COLUMNS, rows)
+
+
+def _history_rows(
+    name: str, steps: dict[str, list[int]], times: Sequence[float | None]
+) -> list[tuple[str, ...]]:
+    most = max(map(max, steps.values()))
+    drawn = [what for what, counts in steps.items() if what == _PUBLISHED or any(counts)]
+    rows = [("", what, _drawn(steps[what], most), f"{sum(steps[what]):,}") for what in drawn]
+    shown = ("-" if seconds is None else f"≤ {_short(seconds)}" for seconds in times)
+    none = [""] * len(times)
+    return [(name, *rows[0][1:], *shown), *((*row, *none) for row in rows[1:])]
 
 
 def _short(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else format_duration(seconds)
 
 
-def _drawn(steps: Sequence[int]) -> str:
-    most = max(*steps, 1)
-    return "".join(_BARS[-(-step * (len(_BARS) - 1) // most)] for step in steps)
+def _drawn(steps: Sequence[int], most: int) -> str:
+    return "".join(_BARS[-(-step * (len(_BARS) - 1) // max(most, 1))] for step in steps)
 
 
 def _look_at(
@@ -251,6 +266,7 @@ def _stats_table(
         (
             name,
             *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
+            f"{s.failed + s.rejected + s.expired:,}",
             "-" if (age := s.oldest_ready_age) is None else format_duration(age.total_seconds()),
             *((format_bytes(s.wal_bytes),) if log else ()),
             Text("paused", style="yellow") if s.paused else "",

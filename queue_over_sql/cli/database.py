@@ -44,10 +44,11 @@ def migrate(
         ),
     ] = False,
 ) -> None:
-    """Upgrade tables that an earlier release created; its workers can keep running.
+    """Upgrade tables that an earlier release created; its workers can keep running, except on H2.
 
-    It is safe to run this command repeatedly, concurrently, and after it was killed. Services
-    upgrade the tables when they start, unless they have auto_migrate=False.
+    It is safe to run this command repeatedly, concurrently, and after it was killed. On H2 stop all
+    other processes first: it waits a minute for them, and then refuses. Services upgrade the tables
+    when they start, unless they have auto_migrate=False.
     """
     if plan + sql + check > 1:
         raise typer.BadParameter("use only one of --plan, --sql and --check")

@@ -363,9 +363,9 @@ def requeue(
     """Move finished messages from the archive back to the queue, with the attempt count reset.
 
     Each message is due now and gets a new id. A transaction moves up to 500 messages. The header
-    previous_error holds the reason of the earlier failure. A row of an adopted table is requeued in
-    place. The command shows how many messages match and asks for confirmation. Exit code 3: nothing
-    matched.
+    previous_error holds the reason of the earlier failure, and requeued_from the earlier id. A row
+    of an adopted table is requeued in place. The command shows how many messages match and asks for
+    confirmation. Exit code 3: nothing matched.
 
     With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
     error names the file with your text.

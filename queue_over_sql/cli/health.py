@@ -111,7 +111,10 @@ def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
         said = json.loads(answer.read())
         checks = [Check(k, ok=v == "ok", text=str(v)) for k, v in said["checks"].items()]
     except (OSError, HTTPException, ValueError, KeyError, AttributeError) as error:
-        text = f"nothing answers {path} at {address}: {error}"
+        text = (
+            f"nothing answers {path} at {address}: {error}. Start the worker, the reaper or serve "
+            f"with --http {address}, or give its own address with --http."
+        )
         return [Check("process", ok=False, text=text)]
     finally:
         connection.close()

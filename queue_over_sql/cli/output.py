@@ -16,7 +16,7 @@ from rich.text import Text
 
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.dialects.engines import hide_passwords
-from queue_over_sql.plots.words import visible
+from queue_over_sql.errors import visible
 from queue_over_sql.queues.json_lines import to_json
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
+from sqlalchemy import ColumnElement, String, Table, and_, cast, or_
 
 from queue_over_sql import ConsumerInfo, Message, Outcome, Queue, QueueService, Selection, Status
 from queue_over_sql.cli.filters import (
@@ -22,8 +23,8 @@ from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, argument, numb
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
-from queue_over_sql.message import PREVIOUS_ERROR
-from queue_over_sql.plots.words import visible
+from queue_over_sql.errors import visible
+from queue_over_sql.message import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.queues.json_lines import message_fields
 
 ArchiveOption = Annotated[
@@ -101,7 +102,7 @@ def show(
 ) -> None:
     """Show one message: its fields, its history, and the traceback of its last failure.
 
-    Exit code 3: it does not exist.
+    Exit code 3: it does not exist. If it was requeued, the text names its new id.
     """
     with session.connect() as service:
         looked_at = service.queue(queue)
@@ -111,7 +112,9 @@ def show(
             archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
             message = next((each for each in archived if each.id == message_id), None)
         if message is None:
-            session.output.nothing(f"Queue {queue} has no message {message_id}.")
+            anew = _requeued(looked_at, message_id)
+            where = "" if anew is None else f" It was requeued with the new id {anew}."
+            session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)
         status = _status(looked_at, message)
         consumer = _holder(service, message)
@@ -131,6 +134,23 @@ def show(
         if traceback is not None:
             session.output.line("")
             session.output.line(visible(traceback.rstrip()))
+
+
+def _requeued(queue: Queue, message_id: int) -> int | None:
+    if "headers" not in queue.table.c:
+        # A table of the user's own, whose rows are requeued in place.
+        return None
+    live = queue.messages(where=_is_requeued_from(message_id, queue.table))
+    finished = queue.archive.messages(where=_is_requeued_from(message_id, queue.archive.table))
+    found = live.first() or finished.first()
+    return None if found is None else found.id
+
+
+def _is_requeued_from(message_id: int, table: Table) -> ColumnElement[bool]:
+    headers = cast(table.c.headers, String)
+    # Some databases write JSON in a form of their own.
+    forms = (f'%"{REQUEUED_FROM}":{space}{message_id}{end}%' for space in ("", " ") for end in ",}")
+    return and_(table.c.id > message_id, or_(*(headers.like(form) for form in forms)))
 
 
 _HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")
@@ -160,8 +180,9 @@ def _story(
     message: Message, status: str, consumer: ConsumerInfo | None
 ) -> list[tuple[datetime | None, str]]:
     claimed = status == Status.CLAIMED
-    previous = message.headers.get(PREVIOUS_ERROR)
-    again = "" if previous is None else f" requeued after a failure: {previous}"
+    earlier, previous = (message.headers.get(name) for name in (REQUEUED_FROM, PREVIOUS_ERROR))
+    again = "" if earlier is None else f" again: requeued from message {earlier}"
+    again += "" if previous is None else f" after a failure: {previous}"
     story: list[tuple[datetime | None, str]] = [(message.published_at, f"published{again}")]
     if message.last_error is not None and status not in {Outcome.REJECTED, Outcome.FAILED}:
         tried = message.attempt - claimed

@@ -8,8 +8,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
+from difflib import get_close_matches
 from typing import Annotated, Any, TypedDict
 
 import typer
@@ -34,10 +35,10 @@ from queue_over_sql.errors import near_queue_name
 def in_words(error: Exception) -> str:
     """The text of an error, with advice for users of the shell."""
     if isinstance(error, QueueNotFound):
-        name = near_queue_name(error.queue)
+        near = "".join(f"{note} If not, " for note in getattr(error, "__notes__", ()))
         return (
-            f"There is no queue {error.queue!r} in this database; "
-            f"create it with: queue-over-sql create {name}"
+            f"There is no queue {error.queue!r} in this database; {near}"
+            f"create it with: queue-over-sql create {near_queue_name(error.queue)}"
         )
     if isinstance(error, TopicNotFound):
         name = near_queue_name(error.topic)
@@ -56,6 +57,14 @@ def in_words(error: Exception) -> str:
             f"{error.id}): use --on-conflict skip or replace."
         )
     return str(error) or type(error).__name__
+
+
+def _note_near_names(service: QueueService, error: QueueNotFound) -> None:
+    # Only advice: whatever stands in the way of the names is not what went wrong.
+    with suppress(QueueError, SQLAlchemyError):
+        names = [queue.name for queue in service.queues()]
+        if near := get_close_matches(near_queue_name(error.queue), names):
+            error.add_note(f"did you mean {' or '.join(map(repr, near))}?")
 
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
@@ -185,6 +194,9 @@ class Session(typer.Context):
         service = self.service(creates=creates, **options)
         try:
             yield service
+        except QueueNotFound as error:
+            _note_near_names(service, error)
+            raise
         finally:
             service.stop()
 

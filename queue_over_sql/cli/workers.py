@@ -33,7 +33,7 @@ from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import import_object
 from queue_over_sql.dialects.engines import hide_passwords
-from queue_over_sql.plots.words import visible
+from queue_over_sql.errors import visible
 from queue_over_sql.worker.worker import narrow, stop_at_once
 
 if TYPE_CHECKING:

@@ -202,6 +202,7 @@ class Connections:
         atomic: bool = False,
         durable: bool = False,
         repeat: bool = True,
+        creates: bool = False,
         refused: Callable[[DatabaseRefused], None] | None = None,
     ) -> T:
         """Run an act on a connection that only this caller uses.
@@ -213,6 +214,7 @@ class Connections:
             durable: whether the commit must survive a power failure (if the engine has a choice).
             repeat: whether it is safe to run again if the connection broke and it is unknown
                 whether the transaction was committed.
+            creates: it creates tables, outside of any transaction of the caller.
             refused: called if the database refuses a statement; it may raise a better error.
 
         Raises:
@@ -220,7 +222,8 @@ class Connections:
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
-        deadline = time.monotonic() + _RETRY_SECONDS
+        patience = self.dialect.creation_seconds if creates else _RETRY_SECONDS
+        deadline = time.monotonic() + patience
         reconnects = _RECONNECTS if repeat else 0
         tries = 0
         while True:
@@ -235,7 +238,7 @@ class Connections:
                     reconnects -= 1
                     self.runtime.sleep(0.05)
                 else:
-                    raise self._told(error, kind, refused) from error
+                    raise self._told(error, kind, refused, creates=creates) from error
             except PoolTimeout as error:
                 raise self._unavailable(error) from error
             except StatementError as error:
@@ -407,6 +410,12 @@ class Connections:
         self._left_to = self.runtime.me()
         self._sessions.drain(min(_DRAIN_SECONDS, seconds))
 
+    def leave(self) -> None:
+        """Close all connections that nobody uses now; who needs one next gets a new one."""
+        if not self._opened.shared:
+            self._sessions.close()
+            self.engine.dispose()
+
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
         """Do something that the database must finish in this time; returns whether it did.
 
@@ -556,7 +565,8 @@ class Connections:
         unfit = unfit_way(self.engine, cause)
         if unfit is not None:
             return self._unsupported(unfit)
-        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, str(cause).strip())
+        hint = hint_for(self.engine, cause)
+        reason = shown_reason(self.engine.url, str(cause).strip())
         return DatabaseUnavailable(
             f"The database {self.where} cannot be reached: {reason} ({hint})"
         )
@@ -571,14 +581,18 @@ class Connections:
         error: DBAPIError,
         kind: ErrorKind,
         refused: Callable[[DatabaseRefused], None] | None,
+        *,
+        creates: bool,
     ) -> QueueError:
-        problem = self._in_our_words(error, kind)
+        problem = self._in_our_words(error, kind, creates=creates)
         if refused is not None and isinstance(problem, DatabaseRefused):
             problem.__cause__ = error
             refused(problem)
         return problem
 
-    def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
+    def _in_our_words(
+        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False
+    ) -> QueueError:
         unfit = unfit_way(self.engine, error.orig)
         if unfit is not None:
             return self._unsupported(unfit)
@@ -589,9 +603,10 @@ class Connections:
                 "change was committed."
             )
         if kind is ErrorKind.TRANSIENT:
+            hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
-                f"{self.dialect.locked_hint}: {reason}."
+                f"{f' ({hint})' if hint else ''}: {reason}."
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(

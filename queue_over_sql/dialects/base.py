@@ -171,6 +171,8 @@ class QueueDialect(SqlDialect):
     """A query for tables ``:names`` in ``:schema`` and their columns; None: use the inspector."""
     alters_in_view = False
     """A table can seem to be missing or broken for a moment while another process alters it."""
+    alters_alone = False
+    """An ALTER beside other work can destroy the database, so an upgrade waits to be alone."""
     rows_at_once: int | None = None
     """How many messages ``publish_rows`` accepts at most; None if there is no such statement."""
     loads_as_it_comes = False
@@ -188,6 +190,10 @@ class QueueDialect(SqlDialect):
     """Advice for when the database cannot be reached."""
     locked_hint = ""
     """Further advice for when the database stays locked."""
+    creation_seconds = 30.0
+    """How long the creation of tables is repeated while the database is locked."""
+    creation_hint = ""
+    """What to ask when it stays locked for a creation, or for the first connection."""
     lock_seconds = 10
     """How long the creation and removal of tables waits for transactions that use them."""
     look_first = False
@@ -369,6 +375,10 @@ class QueueDialect(SqlDialect):
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
         """Inside ``creating``: give up soon on a table in use, because others wait behind."""
         yield
+
+    def count_others(self, connection: Connection) -> int | None:
+        """How many other sessions are open, where ``alters_alone``; None: this login cannot see."""
+        return 0
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
         """Wait for transactions that use a table, if DDL cannot be rolled back.

@@ -22,7 +22,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-from queue_over_sql.dialects.base import QueueDialect
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
@@ -367,9 +367,11 @@ def routines_of(engine: str) -> str | None:
     return _dialect_named(engine).routines
 
 
-def hint_for(engine: Engine) -> str:
+def hint_for(engine: Engine, error: BaseException | None) -> str:
     """Advice for when the database of this engine cannot be reached."""
-    return _dialect_named(engine.dialect.name).unreachable_hint
+    dialect = _dialect_named(engine.dialect.name)()
+    is_locked = dialect.classify_driver_error(error) is ErrorKind.TRANSIENT
+    return (is_locked and dialect.creation_hint) or dialect.unreachable_hint
 
 
 def unfit_way(engine: Engine, error: BaseException | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -48,9 +49,19 @@ _PATIENCE_AT_OPENING: Final = 10.0
 # How long all others can use the table between two tries.
 _BETWEEN_TRIES: Final = (0.05, 0.5)
 
+_ALONE: Final = "This engine can lose the database when a table is altered while others work in it."
+
 
 class _InUse(QueueError):
-    """The table was in use for longer than an ALTER may wait."""
+    """Others used the table for longer than an ALTER may wait, or the database at all."""
+
+    def __init__(
+        self,
+        why: str = "transactions used its tables",
+        advice: str = "Let long transactions end, and try again.",
+    ) -> None:
+        super().__init__(why)
+        self.why, self.advice = why, advice
 
 
 class Upgrader:
@@ -157,14 +168,21 @@ class Upgrader:
         absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])
         if absent:
             try:
-                self._connections.run(lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True)
+                self._connections.run(
+                    lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True, creates=True
+                )
             except DatabaseRefused as error:
                 if system.queues in absent:
                     # There are no tables of any release.
                     raise
                 raise self._unable("the shared tables", error) from error
-        if self._run(lambda c: ddl.incomplete(c, system.all, dialect)):
-            self._patiently("the shared tables", _PATIENCE, lambda c: self._add_missing(c, system))
+
+        def lacks(connection: Connection) -> bool:
+            return bool(ddl.incomplete(connection, system.all, dialect))
+
+        if self._run(lacks):
+            act = partial(self._add_missing, system=system)
+            self._patiently("the shared tables", _PATIENCE, act, lacks)
 
     def _add_missing(self, connection: Connection, system: SystemTables) -> None:
         dialect = self._connections.dialect
@@ -189,7 +207,12 @@ class Upgrader:
         def act(connection: Connection) -> bool:
             return self._upgrade_locked(connection, system, name)
 
-        if self._patiently(f"queue {name!r}", patience, act):
+        def lacks(connection: Connection) -> bool:
+            prefix = self._settings.table_prefix
+            record = registry.queue_record(connection, system, prefix, name)
+            return record is not None and is_outdated(record)
+
+        if self._patiently(f"queue {name!r}", patience, act, lacks):
             _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
 
     def _upgrade_locked(self, connection: Connection, system: SystemTables, name: str) -> bool:
@@ -208,25 +231,57 @@ class Upgrader:
     def _add(self, connection: Connection, column: Any) -> None:
         dialect = self._connections.dialect
         with dialect.waiting_briefly(connection):
+            # Again: now nobody else can come.
+            _check_alone(self._others(connection))
             ddl.add_column_in_use(connection, column, dialect)
 
-    def _patiently(self, what: str, patience: float, act: Callable[[Connection], T]) -> T:
+    def _others(self, connection: Connection) -> int | None:
+        dialect = self._connections.dialect
+        return dialect.count_others(connection) if dialect.alters_alone else 0
+
+    def _rest(self, took: float) -> None:
+        self._leave()
+        rest = random.uniform(*_BETWEEN_TRIES)  # noqa: S311 - spreads them, guards nothing
+        if self._connections.dialect.alters_alone:
+            # However slow the machine is, several who wait to be alone seldom look at once.
+            rest += random.uniform(0.0, 8 * took)  # noqa: S311 - likewise
+        self._connections.runtime.sleep(rest)
+
+    def _leave(self) -> None:
+        # Idle connections of this service are others to those who wait to be alone.
+        if self._connections.dialect.alters_alone:
+            self._connections.leave()
+
+    def _patiently(
+        self,
+        what: str,
+        patience: float,
+        act: Callable[[Connection], T],
+        lacks: Callable[[Connection], bool],
+    ) -> T | None:
         deadline = time.monotonic() + patience
+        self._leave()
         while True:
+            began = time.monotonic()
             try:
+                others = self._run(self._others)
+                if others != 0:
+                    # One of them may have done it, and be at work now.
+                    if not self._run(lacks):
+                        return None
+                    _check_alone(others)
                 return self._connections.run(lambda c: self._or_in_use(c, act), atomic=True)
             except _InUse as busy:
                 if time.monotonic() > deadline:
                     lasted = f" for {patience:g} seconds" if patience else ""
                     msg = (
-                        f"Not upgraded: {what} of {self._connections.where}, because transactions "
-                        f"used its tables{lasted}. Workers continue as before. Let long "
-                        "transactions end, and try again."
+                        f"Not upgraded: {what} of {self._connections.where}, because {busy.why}"
+                        f"{lasted}. Workers continue as before. {busy.advice}"
                     )
                     raise ddl.TablesInUse(msg) from busy.__cause__
             except DatabaseRefused as error:
                 raise self._unable(what, error) from error
-            self._connections.runtime.sleep(random.uniform(*_BETWEEN_TRIES))  # noqa: S311
+            self._rest(time.monotonic() - began)
 
     def _or_in_use(self, connection: Connection, act: Callable[[Connection], T]) -> T:
         try:
@@ -272,6 +327,17 @@ class Upgrader:
         return self._connections.run(act)
 
 
+def _check_alone(others: int | None) -> None:
+    if others is None:
+        raise DatabaseRefused(f"{_ALONE} Only an administrator can see whether there are any.")
+    if others:
+        were = "another connection was" if others == 1 else f"{others} other connections were"
+        raise _InUse(
+            f"{were} open to the database",
+            f"{_ALONE} Stop the other processes that use it first, and try again.",
+        )
+
+
 def _outdated(why: str, changes: list[SchemaChange]) -> SchemaOutdated:
     statements = [statement for change in changes for statement in change.statements]
     return SchemaOutdated(why, [change.summary for change in changes], statements)
@@ -312,8 +378,9 @@ class Migrations:
     def apply(self) -> list[SchemaChange]:
         """Make the changes; safe to repeat, while workers run, and from several processes at once.
 
-        A service does this when it starts or opens a queue, unless it has ``auto_migrate=False``.
-        This method works in both cases.
+        On H2 it waits until no other connection to the database is open. A service does this when
+        it starts or opens a queue, unless it has ``auto_migrate=False``. This method works in both
+        cases.
 
         Returns:
             The changes; another process may have made some of them at the same time.
@@ -321,7 +388,8 @@ class Migrations:
         Raises:
             SchemaTooNew: as in ``pending``; nothing was changed.
             SchemaOutdated: this login may not alter the tables.
-            DatabaseUnavailable: other transactions used a table for a minute.
+            DatabaseUnavailable: other transactions used a table for a minute, or others were
+                connected to H2.
         """
         self._check_open()
         return self._upgrader.apply()

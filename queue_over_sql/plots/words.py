@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-import unicodedata
 from datetime import UTC, datetime
 from typing import Final
+
+from queue_over_sql.errors import is_unseen
 
 UNKNOWN: Final = "\N{EN DASH}"
 _SMALL: Final = 10
@@ -13,26 +14,6 @@ _MINUTE: Final = 60.0
 _HOUR: Final = 3_600.0
 _DAY: Final = 86_400.0
 _THOUSAND: Final = 1_000.0
-
-
-# Control characters, changes of writing direction, and noncharacters.
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-# Joiners, which emoji and some scripts need.
-_JOINERS: Final = "\u200c\u200d"
-
-
-def visible(text: str, keep: str = "\n\t") -> str:
-    r"""A text with invisible characters escaped, such as ``\x1b`` or ``\u202e``."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        repr(each)[1:-1] if is_unseen(each) and each not in keep else each for each in text
-    )
-
-
-def is_unseen(character: str) -> bool:
-    """Whether a character is invisible or changes how others are shown."""
-    return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
 
 
 def clean(text: object) -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import UNFIT_SINCE, Message, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
@@ -125,12 +125,16 @@ class Decoder:
             else:
                 self._settler.nack(undecoded(self._context, row, self._settler), error=reason)
         except QueueError as failure:
-            _log.warning("Message %d of queue %s: %s", row.id, self._context.name, failure)
+            self._warn(row, str(failure))
 
     def _reason(self, row: MessageRow, error: Exception) -> str:
         reason = undecodable(error)
-        _log.warning("Message %d of queue %s: %s", row.id, self._context.name, reason)
+        self._warn(row, reason)
         return reason
+
+    def _warn(self, row: MessageRow, text: str) -> None:
+        said = visible(text, keep="")
+        _log.warning("Message %d of queue %s: %s", row.id, self._context.name, said)
 
 
 def as_where(condition: ColumnElement[bool] | None) -> Where | None:

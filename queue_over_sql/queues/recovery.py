@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND
+from queue_over_sql.errors import visible
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
@@ -72,7 +73,8 @@ class Recovery:
         reason = f"no server knew its kind for {settings.kind_timeout}"
 
         def disposition(row: MessageRow) -> Disposition:
-            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, row.kind, reason)
+            kind = visible(str(row.kind), keep="")
+            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, kind, reason)
             error = f"{reason}: {row.kind}"
             return Disposition(settings.archive != "none", settings.dedup_us, error)
 

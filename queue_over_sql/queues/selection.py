@@ -318,8 +318,8 @@ class ArchiveSelection(Selection):
 
         Each is published again with a new id and with its payload, key, headers, priority and
         columns, and is removed from the archive in the same transaction. A transaction moves up to
-        500 messages. The header ``previous_error`` holds the reason of the earlier failure. A row
-        of an adopted table is requeued in place.
+        500 messages. The header ``previous_error`` holds the reason of the earlier failure, and
+        ``requeued_from`` the earlier id. A row of an adopted table is requeued in place.
 
         Args:
             connection: the caller's own transaction for all of them, which this does not commit.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
-from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, shown
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, shown, visible
 from queue_over_sql.message import (
     Claim,
     Message,
@@ -185,7 +185,7 @@ class Settlements:
                     message_id,
                     tables.queue,
                     settlement.outcome,
-                    settlement.error,
+                    visible(str(settlement.error), keep=""),
                     extra={"queue": tables.queue, "message_id": message_id},
                 )
         return gone
@@ -206,7 +206,8 @@ class Settlements:
         )
         if there:
             fields = {"queue": context.name, "message_id": message_id}
-            _log.error("Message %d of queue %s: %s", message_id, context.name, error, extra=fields)
+            said = visible(error, keep="")
+            _log.error("Message %d of queue %s: %s", message_id, context.name, said, extra=fields)
             if context.observer is not None:
                 context.observer.settled(context.name, "rejected", [message_id])
                 context.observer.dead_lettered(context.name, [message_id], error)
@@ -375,7 +376,8 @@ class Settlements:
                 how, attempt, allowed = _DEAD[became], message.attempt, message.max_attempts
                 fields = log_fields(name, [message])
                 text = "%r %s at attempt %d of %d: %s"
-                _log.error(text, message, how, attempt, allowed, reason, extra=fields)
+                said = visible(str(reason), keep="")
+                _log.error(text, message, how, attempt, allowed, said, extra=fields)
         if observer is not None:
             for became, of in ids.items():
                 observer.settled(name, became, of)

@@ -19,7 +19,13 @@ from queue_over_sql.dialects.statements import archive
 from queue_over_sql.dialects.statements.existing import begin_anew
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE, Status, Unreadable
+from queue_over_sql.message import (
+    PREVIOUS_ERROR,
+    REQUEUED_FROM,
+    UNFIT_SINCE,
+    Status,
+    Unreadable,
+)
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.acts import change_by_ids
 from queue_over_sql.store.admin import server_now
@@ -298,7 +304,7 @@ def _again(row: MessageRow, priorities: int) -> NewMessage:
     content = {
         "kind": row.kind,
         "payload": row.payload,
-        "headers": _headers_with(row.headers, row.last_error),
+        "headers": _headers_with(row.headers, row.last_error, row.id),
         "priority": min(row.priority, priorities - 1),
         "max_attempts": row.max_attempts,
         "lease_us": row.lease_us,
@@ -307,9 +313,11 @@ def _again(row: MessageRow, priorities: int) -> NewMessage:
     return NewMessage(key=row.message_key, content=content, delay=0, at=None)
 
 
-def _headers_with(headers: str | None, error: str | None) -> str | None:
+def _headers_with(headers: str | None, error: str | None, id_: int | None = None) -> str | None:
     present: dict[str, Any] = {} if headers is None else json.loads(headers)
     present.pop(UNFIT_SINCE, None)
+    if id_ is not None:
+        present[REQUEUED_FROM] = id_
     if error is not None:
         present[PREVIOUS_ERROR] = error
     return json.dumps(present, ensure_ascii=False, separators=(",", ":")) if present else None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
+from queue_over_sql.errors import visible
 from queue_over_sql.message import Status
-from queue_over_sql.plots.words import visible
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS

@@ -11,9 +11,10 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from queue_over_sql.durations import exact_duration, to_timedelta
+from queue_over_sql.errors import visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observability.counting import AtLeast
-from queue_over_sql.plots.words import UNKNOWN, duration_words, visible
+from queue_over_sql.plots.words import UNKNOWN, duration_words
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry
 
 _SHOWN_DELAYS: Final = 4

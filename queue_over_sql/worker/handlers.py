@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of, traceback_of
@@ -154,7 +154,7 @@ class HandlerRun:
             _log.info(
                 "Queue %s: a shared transaction failed, so its messages are handled one by one: %s",
                 self.queue.name,
-                error,
+                visible(str(error), keep=""),
             )
         self.unbegun = messages[len(shared.begun) :]
         if not committed:

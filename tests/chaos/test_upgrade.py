@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import inspect, text
 
+from queue_over_sql import DatabaseUnavailable
+from queue_over_sql.migrations import upgrade
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from tests.chaos.account import archived, archived_count, archived_tokens, live_tokens, repeated
 from tests.chaos.earlier import earlier_code
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql.testing.plugin import TestDatabase
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
     from tests.chaos.processes import Crew, Process
 
 pytestmark = [
@@ -53,6 +56,13 @@ def version_and_columns(sql: Engine) -> tuple[int, bool]:
         version = connection.execute(text("SELECT schema_version FROM queue_over_sql_queues"))
         columns = {column["name"] for column in look.get_columns("queue_jobs_archive")}
         return int(version.scalar_one()), "last_traceback" in columns
+
+
+def consumers(sql: Engine) -> int:
+    """How many are registered."""
+    with sql.connect() as connection:
+        found = connection.execute(text("SELECT COUNT(*) FROM queue_over_sql_consumers"))
+        return int(found.scalar_one())
 
 
 def end(source: Process, workers: list[Process]) -> None:
@@ -126,3 +136,42 @@ def test_workers_of_the_release_before_drain_the_queue_meanwhile(
     done_tokens = set(archived_tokens(sql, "done"))
     assert set() == published - done_tokens
     assert set() == done_tokens - set(account.tokens("intends"))
+
+
+@pytest.mark.engines("h2")
+@pytest.mark.default_on("h2")
+def test_h2_is_upgraded_once_others_have_left(
+    *,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+    tmp_path: Path,
+    make_service: MakeService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An ALTER beside a commit of theirs can destroy the file, so none is sent meanwhile."""
+    code = earlier_code(tmp_path)
+    made_by_the_release_before(code, database.url)
+    beside = crew.spawn(worker.Arguments(database.url, str(crew.journals)), code)
+    eventually(lambda: consumers(sql), "its worker is connected")
+    service = make_service(notify=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade, "_PATIENCE", 0.5)
+        patch.setattr(upgrade, "_PATIENCE_AT_OPENING", 0.0)
+        for act in (service.start, service.migrations.apply, lambda: service.queue("jobs")):
+            with pytest.raises(DatabaseUnavailable, match=r"other connections? w.*Stop the other"):
+                act()
+    beside.check_alive()
+    assert (1, False) == version_and_columns(sql)
+    with ThreadPoolExecutor(2) as pool:
+        # Who waits is in nobody's way who waits, too.
+        waiting = [pool.submit(one.migrations.apply) for one in (service, make_service())]
+        beside.kill()
+        for each in waiting:
+            each.result(60)
+    assert (SCHEMA_VERSION, True) == version_and_columns(sql)
+    # Where nothing is to be done nobody is in the way.
+    monkeypatch.setattr(upgrade, "_PATIENCE", 0.0)
+    with sql.connect():
+        assert [] == service.migrations.apply()
+        service.start()

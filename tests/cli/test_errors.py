@@ -61,6 +61,8 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
         "service.create_queue" in missing.err or "on_conflict=" in taken.err,
     )
     assert "create it with: queue-over-sql create emails\n" in refused.err
+    mistyped = run("stats", "Job", url=sqlite_url)
+    assert "did you mean 'jobs'? If not, create it with: queue-over-sql create job" in mistyped.err
     assert (True, True, False) == (
         "create it with: queue-over-sql topic create none" in no_topic.err,
         "queue-over-sql schedule list" in no_schedule.err,

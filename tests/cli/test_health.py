@@ -54,6 +54,7 @@ def test_health_of_a_process_needs_no_database(started: QueueService) -> None:
         assert (1, "failed  service  it was stopped\n") == (ended.exit_code, ended.out)
     ended = run("health", "--live", "--http", server.address)
     assert (1, True) == (ended.exit_code, "nothing answers /livez" in ended.out)
+    assert f"Start the worker, the reaper or serve with --http {server.address}" in ended.out
 
 
 def test_wrong_usage(sqlite_url: str) -> None:

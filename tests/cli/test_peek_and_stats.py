@@ -40,6 +40,9 @@ def test_stats_count_each_status(database: TestDatabase, make_service: MakeServi
         name: stats[name] for name in ("ready", "delayed", "claimed", "held", "archived")
     }
     assert stats["oldest_ready_age"] >= 0
+    table = succeed("stats", "jobs", url=database.url).out
+    head, line = (each.split() for each in table.splitlines())
+    assert ("dead", "1") == (head[6], line[6]), table
 
 
 def _hold_ready(service: QueueService, queue: Queue) -> None:

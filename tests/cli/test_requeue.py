@@ -128,7 +128,7 @@ def test_the_payload_is_edited_before_it_is_sent_again(
     service = make_service()
     queue = service.create_queue("jobs", dedup_window=3600)
     texts = service.create_queue("texts", payload="text")
-    queue.publish({"to": "nobody", "n": 1}, key="k", headers={"trace": "t"})
+    dead = queue.publish({"to": "nobody", "n": 1}, key="k", headers={"trace": "t"}).id
     queue.publish({"to": "other"})
     texts.publish("nobody")
     for each in (queue, texts):
@@ -151,6 +151,7 @@ def test_the_payload_is_edited_before_it_is_sent_again(
     assert 0 == edit("texts", "sed -i s/nobody/bob/", "--all").exit_code
     [sent] = queue.consume(2)
     assert ({"to": "ada", "n": 1}, "k") == (sent.payload, sent.key)
-    assert {"trace": "t", "previous_error": "no address"} == sent.headers
+    kept = {"trace": "t", "requeued_from": dead, "previous_error": "no address"}
+    assert kept == sent.headers
     assert ["bob"] == [message.payload for message in texts.consume()]
     assert [] == list(tmp_path.glob("queue-over-sql-*"))

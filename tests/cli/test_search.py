@@ -182,4 +182,10 @@ def test_show_tells_what_happened_to_a_message(
     claimed.reject("no address")
     dead = succeed("show", "jobs", str(waiting), url=database.url).out
     assert "rejected at attempt 2 of 2: no address" in dead
+    queue.archive.messages().requeue()
+    [again] = queue.messages(key="k").list()
+    gone = run("show", "jobs", str(waiting), url=database.url)
+    assert (3, True) == (gone.exit_code, f"requeued with the new id {again.id}." in gone.err)
+    story = succeed("show", "jobs", str(again.id), url=database.url).out
+    assert f"published again: requeued from message {waiting} after a failure: no address" in story
     assert 3 == run("show", "jobs", "99", url=database.url).exit_code

@@ -14,6 +14,8 @@ import pytest
 from sqlalchemy import make_url
 
 from queue_over_sql import DatabaseUnavailable, QueueError, QueueService
+from queue_over_sql.dialects.sqlite import hooks
+from queue_over_sql.dialects.sqlite.dialect import SQLiteDialect
 from tests.contract.queue_state import counts
 from tests.waiting import consume_exactly
 
@@ -43,6 +45,28 @@ def test_a_database_that_is_down_fails_the_boot(database: TestDatabase, tmp_path
             service.create_queue("jobs")
     finally:
         service.stop()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.empty_database
+@pytest.mark.threads("a transaction of the caller's own thread")
+def test_a_creation_inside_of_ones_own_transaction_is_told(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for that transaction, which waits for it: to connect at all, then to create."""
+    monkeypatch.setattr(SQLiteDialect, "creation_seconds", 0.1)
+    monkeypatch.setattr(hooks, "_PATIENCE_AT_FIRST", 0.1)
+    said = r"by your own transaction\? then call create_queue\(\) before it begins"
+    for _ in range(2):
+        service = make_service()
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            with pytest.raises(DatabaseUnavailable, match=said):
+                service.create_queue("jobs")
+            connection.rollback()
+        # Now the file is as the service wants it, with the shared tables.
+        service.queues()
+    service.create_queue("jobs")
 
 
 def test_an_error_is_raised_and_never_an_empty_answer(queue: Queue, engine: Engine) -> None:

@@ -415,6 +415,24 @@ def test_log_records_have_fields(
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.engines("sqlite")
+def test_dead_letters_are_logged_in_one_line_that_a_terminal_can_show(
+    service: QueueService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error may come from outside: it could clear the screen, or feign a line of the log."""
+    for archive in ("failed", "none"):
+        queue = service.create_queue(f"archive_{archive}", archive=archive, max_attempts=1)
+        queue.publish_many(range(3))
+        rejected, failed, cancelled = queue.consume(3)
+        rejected.reject("no\x1b[2J\nERROR feigned")
+        failed.nack("no\x1b[2J\nERROR feigned")
+        queue.cancel(cancelled.id, "no\x1b[2J\nERROR feigned")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said
+    for line in said:
+        assert r"no\x1b[2J\nERROR feigned" in line
+
+
 def test_a_lost_claim_of_a_worker_is_an_error(
     service: QueueService, queue: Queue, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

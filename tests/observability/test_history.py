@@ -134,8 +134,8 @@ def test_stats_since(database: TestDatabase, make_service: MakeService) -> None:
     use(service)
     service.stop()
     shown = succeed("stats", "--since", "1h", url=database.url).out
-    head, line = shown.splitlines()
-    assert ("jobs", "█") == (line.split()[0], line.split()[1])
-    assert ["6", "3", "1", "2"] == line.split()[2:6], (head, line)
+    _, first, *others = (line.split() for line in shown.splitlines())
+    assert ["jobs", "published", "█", "6"] == first[:4], shown
+    assert [["done", "▄", "3"], ["failures", "▂", "1"], ["dead", "▃", "2"]] == others, shown
     record = succeed("stats", "jobs", "--since", "1h", "--json", url=database.url).record
     assert ("jobs", 6, 3) == (record["queue"], record["published"], record["done"])

@@ -67,7 +67,13 @@ class SQLiteDialect(AtOnceDialect):
     aborts_on_error = False
     look_first = True
     unreachable_hint = "check that its folder exists and that this process may write there"
-    locked_hint = " (by your own transaction? then pass its connection=)"
+    locked_hint = "by your own transaction? then pass its connection="
+    # The lock may be that of the caller's own transaction, which waits for the creation.
+    creation_seconds = 10.0
+    creation_hint = (
+        "by your own transaction? then call create_queue() before it begins, for example when the "
+        "program starts"
+    )
     separate_durable_sessions = True
     rows_at_once = 100_000
     # The first version with RETURNING.

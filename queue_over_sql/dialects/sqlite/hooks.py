@@ -15,6 +15,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
 _PATIENCE = 30.0
+# The first connection of all changes the file, which a transaction of the caller's may prevent.
+_PATIENCE_AT_FIRST = 10.0
 LOG_BYTES: Final = 16 * 2**20
 """The largest size of the write-ahead log when nobody reads it; SQLite aims at 4 MiB."""
 
@@ -35,7 +37,8 @@ class SQLiteHooks:
         """Use autocommit by default, and WAL, so that readers and the writer run together."""
         try:
             connection.isolation_level = None
-            self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
+            change = "PRAGMA journal_mode=WAL"
+            self._patiently(lambda: _execute(connection, change), _PATIENCE_AT_FIRST)
             # Shrink the log when it restarts, after a long reader made it grow.
             _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
         except BaseException:
@@ -62,9 +65,9 @@ class SQLiteHooks:
         if cursor is not None and not isinstance(context.original_exception, Exception):
             cursor.close()
 
-    def _patiently(self, act: Callable[[], None]) -> None:
+    def _patiently(self, act: Callable[[], None], seconds: float = _PATIENCE) -> None:
         """Repeat while another connection has the lock, with our own short, random pauses."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + seconds
         longest = 0.0005
         while True:
             try:

@@ -71,7 +71,8 @@ def test_a_requeued_message_keeps_what_it_is(jobs: Queue) -> None:
         message.priority,
         message.max_attempts,
     )
-    assert message.headers == {"h": [1], "previous_error": "cannot parse"}
+    kept = {"h": [1], "requeued_from": old.id, "previous_error": "cannot parse"}
+    assert kept == message.headers
     assert dict(message.columns) == {"tenant": 5, "region": "north"}
     assert message.attempt == 1
     assert message.claimed_at is not None

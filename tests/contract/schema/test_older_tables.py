@@ -30,6 +30,8 @@ def make_old(engine: Engine) -> None:
         connection.execute(
             text("UPDATE queue_over_sql_queues SET settings = :old"), {"old": json.dumps(settings)}
         )
+    # H2 is upgraded while nobody else is connected.
+    engine.dispose()
 
 
 def test_a_queue_of_an_older_version_goes_on(

@@ -120,7 +120,7 @@ def test_an_option_of_streams_in_a_batch_read(
     """Is refused by its name as it is written."""
     service.create_queue("jobs")
     reader = spark.read.format("queue_over_sql").options(url=database.url, consumerId="files")
-    with pytest.raises(AnalysisException, match="option consumerId is of streams"):
+    with pytest.raises(AnalysisException, match="option consumerId is for streams"):
         reader.load("jobs").count()
 
 

@@ -31,6 +31,7 @@ from queue_over_sql.dialects.h2.driver.conversion import Layout, bind
 from queue_over_sql.dialects.h2.driver.errors import (
     ADMIN_RIGHTS_REQUIRED,
     DISCONNECT_CODES,
+    EXCLUSIVE_MODE,
     FILE_CHANGES_HANDS,
 )
 from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
@@ -190,17 +191,18 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         self.layouts: dict[str, Layout] = {}
 
     def _open_in_turn(self, url: str, user: str, password: str) -> None:
-        """Open it; if processes share a file, wait while another one opens or closes it.
+        """Open it; wait while another process alters a table, or opens or closes a shared file.
 
-        H2 refuses at once if the other process has just written its lock file.
+        H2 refuses at once in exclusive mode, and if the lock file has just been written.
         """
         deadline = time.monotonic() + _SHARED_SECONDS
         while True:
             try:
                 return self._open(url, user, password)
             except DatabaseError as error:
-                is_taken = getattr(error, "code", 0) in FILE_CHANGES_HANDS
-                if not is_taken or _SHARED not in url.upper() or time.monotonic() > deadline:
+                code, is_shared = getattr(error, "code", 0), _SHARED in url.upper()
+                passes = code == EXCLUSIVE_MODE or (is_shared and code in FILE_CHANGES_HANDS)
+                if not passes or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.02, 0.2))  # noqa: S311 - spreads them, guards nothing
 

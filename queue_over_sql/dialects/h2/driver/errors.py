@@ -20,6 +20,7 @@ from jaydebeapi import (
 from jpype import JVMNotRunning
 
 ADMIN_RIGHTS_REQUIRED = 90040
+EXCLUSIVE_MODE = 90135
 
 DISCONNECT_CODES = frozenset(
     {
@@ -57,7 +58,7 @@ _OPERATIONAL_CODES = DISCONNECT_CODES | {
     90117,  # remote connections not allowed
     90124,  # file not found
     90131,  # row changed by a concurrent transaction
-    90135,  # database in exclusive mode
+    EXCLUSIVE_MODE,
     90146,  # database not found (IFEXISTS)
     90149,  # database not found on the server
 }
