@@ -180,8 +180,15 @@ class Consumer:
 
         None if it never registered, or if a parent process registered it before a fork.
         """
+        return self._given_up(for_good=True)
+
+    def resign(self) -> str | None:
+        """Give up the registration, as ``close`` does; the next claim registers anew."""
+        return self._given_up(for_good=False)
+
+    def _given_up(self, *, for_good: bool) -> str | None:
         with self._lock:
-            self._closed = True
+            self._closed = self._closed or for_good
             identity, self._identity = self._identity, None
         if identity is None or identity.pid != os.getpid():
             return None

@@ -749,6 +749,19 @@ class QueueService:
         )
 
 
+def start_to_serve(service: QueueService) -> None:
+    """Start a service that consumes nothing: with a reaper, and without a registered consumer.
+
+    It registers first, as ``start`` does, so a login without the rights runs no reaper, and a
+    database that takes no writes is an error. A consumer that was there before stays.
+    """
+    is_new = service.consumer_id is None
+    service.start()
+    consumer_id = parts_of(service).consumer.resign() if is_new else None
+    if consumer_id is not None:
+        service._forget_consumer(consumer_id)  # noqa: SLF001 - its own module
+
+
 def parts_of(service: QueueService) -> ServiceParts:
     """The parts of a service, for the other modules of this package."""
     return service._parts  # noqa: SLF001 - this is the one way to them

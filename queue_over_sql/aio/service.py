@@ -64,6 +64,7 @@ class AsyncSchedules(Proxy[Schedules]):
     remove = awaited(Schedules.remove)
     pause = awaited(Schedules.pause)
     resume = awaited(Schedules.resume)
+    run = awaited(Schedules.run)
 
     @proxied(Schedules.add)
     async def add(

@@ -193,6 +193,17 @@ def resume(session: Session, *, name: ScheduleName) -> None:
     )
 
 
+@commands.add("run")
+def run(session: Session, *, name: ScheduleName) -> None:
+    """Publish one message now, even if the schedule is paused. Its next times stay as they are."""
+    with session.connect() as service:
+        queue, published = service.schedules.get(name).queue, service.schedules.run(name)
+    session.output.record(
+        {"name": name, "queue": queue, "id": published.id},
+        human=f"Schedule {name} published message {published.id} to queue {queue}.",
+    )
+
+
 @commands.add("remove")
 def remove(session: Session, *, name: ScheduleName) -> None:
     """Remove a schedule and its messages that are not due yet."""

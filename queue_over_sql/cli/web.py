@@ -183,14 +183,14 @@ def serve(
         raise typer.BadParameter(problem, param_hint="serve") from error
     from queue_over_sql.cli.workers import start_logging
     from queue_over_sql.observability.probes import read_address
-    from queue_over_sql.service import parts_of
+    from queue_over_sql.service import parts_of, start_to_serve
 
     host, port = read_address(http)
     start_logging("info")
     with session.connect(consumer_name="serve") as service:
         # A reaper must end the leases of API clients, and there may be no other one.
         try:
-            service.start()
+            start_to_serve(service)
         except QueueError as error:
             # A read-only database can still be shown.
             _log.warning("This server runs no reaper: %s", error)

@@ -1,4 +1,4 @@
-"""Changes of a schedule in one transaction: add, change, fire, pause, resume, remove.
+"""Changes of a schedule in one transaction: add, change, fire, run, pause, resume, remove.
 
 Each locks the schedule's row before it changes messages, so that no reaper publishes one after they
 were removed. If the row differs from what was ``seen``, it raises ``Conflict``. The callers open
@@ -25,6 +25,7 @@ from queue_over_sql.store import publish_many, registry
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from queue_over_sql.message import Published
     from queue_over_sql.queue import Queue
     from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -89,15 +90,19 @@ class ScheduledMessages:
 
     def publish(self, connection: Connection, instants: Sequence[int]) -> int:
         """Publish the messages for some times; returns how many did not exist yet."""
+        published = self.published(connection, instants)
+        return [one.outcome for one in published].count(PublishOutcome.CREATED)
+
+    def published(self, connection: Connection, instants: Sequence[int]) -> list[Published]:
+        """Publish the messages for some times; one that exists already is skipped."""
         delay = self._template.delay
         messages = [
             self._template._replace(key=message_key(self.schedule, instant(at)), at=at + delay)
             for at in instants
         ]
         if not messages:
-            return 0
-        published = publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
-        return [one.outcome for one in published].count(PublishOutcome.CREATED)
+            return []
+        return publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
 
 
 def put(
@@ -173,6 +178,29 @@ def fire(
     late = any(messages.is_due(at, now) for at in firing.instants)
     version = record.version._replace(revision=record.revision + 1)
     return Fired(count, late, firing.wake_at <= now, version, firing.wake_at)
+
+
+def run(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    messages: ScheduledMessages,
+    seen: ScheduleRecord,
+) -> tuple[Published, bool] | None:
+    """Publish the message for this instant, and say if it is due; None where there is no schedule.
+
+    The row stays as it is: its next instant is published besides.
+    """
+    record = store.locked_schedule(connection, scope, messages.schedule)
+    if record is None:
+        return None
+    if _content(record) != _content(seen):
+        raise Conflict(messages.schedule)
+    now = store.clock(connection, scope)
+    [published] = messages.published(connection, [now])
+    if published.outcome != PublishOutcome.CREATED:
+        # Clocks may be coarse: another one came in this very instant.
+        raise Conflict(messages.schedule)
+    return published, messages.is_due(now, now)
 
 
 def pause(

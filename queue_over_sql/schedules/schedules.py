@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.message import Published
     from queue_over_sql.schedules.calendar import Missed
 
 
@@ -208,6 +210,28 @@ class Schedules:
         if not self._again(lambda: self._resume(name)):
             raise ScheduleNotFound(name)
 
+    def run(self, name: str) -> Published:
+        """Publish one message now, as the schedule does at its times, and leave these as they are.
+
+        The message is due now (plus ``delay``), and its key has this instant. Each call publishes
+        another message, also while the schedule is paused. The schedule's row is locked meanwhile,
+        so what another process changes or removes at the same time is not published as it was.
+
+        Returns:
+            The id of the message; its outcome is ``created``.
+
+        Raises:
+            ScheduleNotFound: there is no schedule with this name.
+            PayloadInvalid, PayloadTooLarge: the queue now refuses the messages.
+            DatabaseUnavailable: if the connection broke, it is unknown whether the message was
+                published.
+            QueueError: other processes kept changing this schedule; nothing was published.
+        """
+        published = self._again(lambda: self._run(name))
+        if published is None:
+            raise ScheduleNotFound(name)
+        return published
+
     # -- adding and changing
 
     def _put(
@@ -250,6 +274,31 @@ class Schedules:
             atomic=True,
             durable=True,
         )
+
+    def _run(self, name: str) -> Published | None:
+        scope, stored = self._access.scope(), self._access.stored(name)
+        if stored is None:
+            return None
+        messages, began = self._access.messages(stored), time.monotonic()
+        core, observer = core_of(messages.queue), self._access.observer
+        with self._access.publishing(messages.queue, 1) as headers:
+            if headers:
+                messages.add_headers(headers)
+            done = core.context.run(
+                lambda connection: acts.run(connection, scope, messages, stored),
+                atomic=True,
+                durable=True,
+                repeat=False,
+            )
+            if done is None:
+                return None
+            if observer is not None:
+                observer.schedule_fired(name, messages.queue.name, 1)
+                observer.published(messages.queue.name, 1, time.monotonic() - began, ())
+        published, is_due = done
+        if is_due:
+            core.announce()
+        return published
 
     def _again(self, act: Callable[[], T]) -> T:
         for _ in range(_RACES):

@@ -16,6 +16,7 @@ from queue_over_sql.message import Status
 from queue_over_sql.payloads.codec import json_or_text
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.selection import rows_of
+from queue_over_sql.settings import check_choice
 from queue_over_sql.web.acts import ACTS, Chosen, Done
 from queue_over_sql.web.settings import Role
 
@@ -65,7 +66,7 @@ class Asked:
         if self["like"]:
             return Chosen(like=int(self["like"]), at_most=self.confirmed)
         if not self["all"]:
-            msg = "Choose at least one message."
+            msg = "Choose at least one message: tick the boxes before them. Nothing was changed."
             raise ValueError(msg)
         return Chosen(filters=filters_of(self.fields), at_most=self.confirmed)
 
@@ -77,10 +78,12 @@ class Told:
     Attributes:
         text: a sentence for the page.
         undo: name and fields of the action that undoes it.
+        secret: shown only this once; it goes into no cookie.
     """
 
     text: str
     undo: tuple[str, dict[str, str]] | None = None
+    secret: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,8 @@ class Action:
         title: the text of its button.
         act: the name of its act in ``ACTS``.
         run: does the act.
-        question: the question before it, with ``{n}`` for the number; None if it can be undone.
+        question: the question before it, with ``{n}`` for the number and the names of form fields;
+            None if it can be undone.
         count: counts the messages; None if the number does not matter.
         word: the field of ``Asked`` whose value the user must type.
         asks_for_all: whether to ask only if no messages were chosen.
@@ -273,7 +277,7 @@ def _count_unclaimed(service: QueueService, asked: Asked) -> int:
     return sum(queue.messages(status=each).count() for each in ("ready", "delayed", "held"))
 
 
-# -- consumers and schedules
+# -- consumers, schedules and tokens
 
 
 def _release_consumer(service: QueueService, asked: Asked, do: Do) -> Told:
@@ -294,6 +298,34 @@ def _resume_schedule(service: QueueService, asked: Asked, do: Do) -> Told:
     do("resume-schedule", schedule=asked["schedule"])
     undo = ("pause-schedule", {"schedule": asked["schedule"]})
     return Told(f"Resumed the schedule {asked['schedule']}.", undo)
+
+
+def _run_schedule(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    published = do("run-schedule", schedule=asked["schedule"]).value
+    return Told(f"The schedule {asked['schedule']} published message {published.id}.")
+
+
+def _add_token(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    check_choice("role", asked["role"], [role.value for role in Role])
+    role, lasts = Role(asked["role"]), _days(asked["days"]) if asked["days"] else None
+    secret, token = do("add-token", token=asked["token"], role=role, lasts=lasts).value
+    return Told(f"The token of {token.name}, {token.role}.", secret=secret)
+
+
+def _days(text: str) -> timedelta:
+    try:
+        return to_timedelta(float(text) * 86_400, "days")
+    except (ValueError, OverflowError) as error:
+        msg = f"Enter a number of days above zero, or none, not {text[:40]!r}."
+        raise ValueError(msg) from error
+
+
+def _remove_token(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("remove-token", token=asked["token"])
+    return Told(f"Removed the token of {asked['token']}.")
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
@@ -350,5 +382,15 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "pause-schedule": Action("Pause", "pause-schedule", _pause_schedule),
     "resume-schedule": Action("Resume", "resume-schedule", _resume_schedule),
+    "run-schedule": Action(
+        "Run now", "run-schedule", _run_schedule,
+        "Publish one message of {schedule} now? Its next times stay as they are.",
+    ),
+    "add-token": Action("Add", "add-token", _add_token),
+    "remove-token": Action(
+        "Remove", "remove-token", _remove_token,
+        "Remove the token of {token}? It and the sessions that it opened end within a second.",
+        danger=True,
+    ),
 }  # fmt: skip
 """All actions of pages, by the names in their addresses."""

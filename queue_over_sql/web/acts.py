@@ -2,7 +2,8 @@
 
 The dashboard and the HTTP API make all changes by ``Acts.do``. An act on messages is one
 transaction with its check and its audit row. If more messages match than were confirmed, nothing is
-changed. No change is missing in the audit.
+changed. No change is missing in the audit. A requeue of very many messages is several transactions,
+each with its audit row.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import and_
+
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import to_json
-from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection
+from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, rows_of
 from queue_over_sql.store import EditResult
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
 from queue_over_sql.web.looks import error_groups
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _TOLD: Final = 20
+_STEP: Final = 10_000
+"""A transaction requeues so many that match: on SQLite nobody else can write meanwhile."""
 
 
 class TooManyFound(QueueError):
@@ -292,7 +297,30 @@ def _requeue(doing: Doing, *, chosen: Chosen) -> Done:
     ) -> EditResult:
         return found.requeue(connection=connection, progress=check)
 
-    return doing.change(chosen.archived(doing.queue), verb, chosen)
+    selections = chosen.archived(doing.queue)
+    if chosen.ids or chosen.like is not None:
+        return doing.change(selections, verb, chosen)
+    context, archive = core_of(doing.queue).context, doing.queue.archive
+    now, c = context.run(context.dialect.read_clock), archive.table.c
+    # None comes to those that had finished by now, so whoever counts them knows the most.
+    there = archive.messages(**chosen.filters, where=c.finished_at <= now)
+    found = there.count()
+    if found <= _STEP:
+        return doing.change(selections, verb, chosen)
+    if chosen.at_most is not None and found > chosen.at_most:
+        raise TooManyFound(found, chosen.at_most)
+    done, last, step = 0, None, dataclasses.replace(chosen, at_most=None)
+    while ids := [row.id for row in rows_of(there, [c.id], limit=_STEP, after=last)]:
+        last = ids[-1]
+        where = and_(c.finished_at <= now, c.id.between(ids[0], last))
+        try:
+            some = archive.messages(**chosen.filters, where=where)
+            done += doing.change([some], verb, step).count or 0
+        except QueueError as error:
+            if done:
+                error.add_note(f"Before that, {counted(done, 'message')} had been requeued.")
+            raise
+    return Done(done)
 
 
 def _cancel(doing: Doing, *, ids: Sequence[int], reason: str | None = None) -> Done:
@@ -318,6 +346,11 @@ def _pause_schedule(doing: Doing, *, schedule: str) -> Done:
 def _resume_schedule(doing: Doing, *, schedule: str) -> Done:
     doing.service.schedules.resume(schedule)
     return Done(detail=f"schedule {schedule}")
+
+
+def _run_schedule(doing: Doing, *, schedule: str) -> Done:
+    published = doing.service.schedules.run(schedule)
+    return Done(1, detail=f"schedule {schedule}, message {published.id}", value=published)
 
 
 def _add_token(doing: Doing, *, token: str, role: Role, lasts: timedelta | None) -> Done:
@@ -361,6 +394,7 @@ ACTS: Final[Mapping[str, Act]] = {
     "release-consumer": Act(Role.OPERATOR, _release_consumer),
     "pause-schedule": Act(Role.OPERATOR, _pause_schedule),
     "resume-schedule": Act(Role.OPERATOR, _resume_schedule),
+    "run-schedule": Act(Role.OPERATOR, _run_schedule),
     "add-token": Act(Role.ADMIN, _add_token),
     "remove-token": Act(Role.ADMIN, _remove_token),
 }

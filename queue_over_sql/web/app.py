@@ -174,6 +174,9 @@ class _Forms:
         except TooManyFound as error:
             return _question(view, name, action, asked, error.found)
         self._site.snapshots.forget()
+        self._access.forget_tokens()
+        if told.secret is not None:
+            return system.tokens(view, told)
         response = RedirectResponse(view.back(), 303)
         view.told(told, response)
         return response
@@ -215,7 +218,8 @@ def _question(
     if asked.ids:
         fields["ids"] = ",".join(map(str, asked.ids))
     told = "" if count is None else counted(count, "message")
-    question = (action.question or "").format(n=told, queue=asked["queue"])
+    named = {name: asked[name] for name in ("queue", "schedule", "token")}
+    question = (action.question or "").format(n=told, **named)
     return view.page(
         "confirm.html",
         "",

@@ -13,9 +13,11 @@ from sqlalchemy import String, Text, cast, func, null, select
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.errors import visible
 from queue_over_sql.message import Status
+from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
+from queue_over_sql.store import has_status
 
 if TYPE_CHECKING:
     from queue_over_sql import LiveSelection, Queue
@@ -26,6 +28,9 @@ PAYLOAD_LIMIT: Final = 200_000
 
 GROUP_LIMIT: Final = 10_000
 """How many of the newest dead letters are grouped by error."""
+
+HELD_LIMIT: Final = 1_000
+"""How many of a queue's claimed messages are looked at to say who holds them."""
 
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
@@ -90,6 +95,42 @@ class ErrorGroup:
     kind: str | None
     error: str
     ids: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What a consumer holds of a queue.
+
+    Attributes:
+        queue: its name.
+        count: how many messages, ``AtLeast`` where more were not looked at.
+        since: when the oldest of them was claimed, in UTC.
+    """
+
+    queue: str
+    count: int
+    since: datetime | None
+
+
+def held_of(queue: Queue) -> dict[str, Held]:
+    """What each consumer holds of a queue, by its id.
+
+    The index of claimed messages leads to them; ``HELD_LIMIT`` of them are looked at.
+    """
+    tables = core_of(queue).context.tables
+    c = tables.live.c
+    some = select(c.consumer_id, c.claimed_at).where(
+        has_status(tables, Status.CLAIMED), *tables.live_only()
+    )
+    seen = some.limit(HELD_LIMIT + 1).subquery().c
+    counted = select(seen.consumer_id, func.count(), func.min(seen.claimed_at))
+    wanted = counted.group_by(seen.consumer_id)
+    rows = core_of(queue).context.run(lambda connection: connection.execute(wanted).all())
+    is_all = sum(row[1] for row in rows) <= HELD_LIMIT
+    return {
+        row[0]: Held(queue.name, row[1] if is_all else AtLeast(row[1]), optional_instant(row[2]))
+        for row in rows
+    }
 
 
 def page_of(

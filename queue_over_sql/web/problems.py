@@ -165,6 +165,7 @@ def _of_library(error: Exception) -> Problem:
             text = _TEXT.get(kind) or _first_line(error)
             if isinstance(error, errors.NotPermitted):
                 text = _rights(error)
+            text = " ".join([text, *getattr(error, "__notes__", ())])
             return Problem(status, code_of(kind), text, **_more(error))
     if isinstance(error, ValueError | TypeError):
         # The library's error for an invalid argument, which came with the request here.

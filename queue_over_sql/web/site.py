@@ -47,10 +47,11 @@ NAVIGATION: Final = {
     "topics": "Topics",
     "health": "Health",
     "audit": "Audit",
+    "tokens": "Tokens",
 }
 """The navigation of each page: names of routes, and their titles."""
 
-ROLES: Final = {"audit": Role.OPERATOR}
+ROLES: Final = {"audit": Role.OPERATOR, "tokens": Role.ADMIN}
 """The roles of pages that a viewer may not see."""
 
 FORM_FIELDS: Final = 2_000
@@ -244,7 +245,9 @@ class View:
 
     def refused(self, status: int, why: str) -> HTMLResponse:
         """A page with the reason of a refusal."""
-        return self.page("refused.html", "", status, why=why, heading=TITLES.get(status, "Refused"))
+        heading = TITLES.get(status, "Refused")
+        back = self.back() if self.form.get("back") else ""
+        return self.page("refused.html", "", status, why=why, heading=heading, back=back)
 
     def failed(self, error: Exception) -> HTMLResponse:
         """A page with an error."""

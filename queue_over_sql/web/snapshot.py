@@ -1,7 +1,8 @@
-"""The overview: one reading of all queues, which all viewers share."""
+"""The overview: one reading of all queues and consumers, which all viewers share."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from queue_over_sql.observability.counting import Counting, QueueCounts, SharedL
 from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.web.looks import Held, held_of
 from queue_over_sql.web.problems import problem_of
 
 COUNT_LIMIT: Final = 10_000
@@ -29,7 +31,7 @@ class Overview:
     Attributes:
         at: when it was read, in UTC.
         queues: by name.
-        consumers: how many are alive.
+        consumers: how many are alive, without the permanent ones of HTTP and SQL clients.
         dead_consumers: how many have expired and wait for the reaper.
         history: the activity of the last hour, by queue and minute; see ``read_history``.
         problem: why the last reading failed; then everything else is from the one before.
@@ -64,6 +66,7 @@ class Snapshots:
         self._timeout = timeout
         self._counting = Counting(limit=COUNT_LIMIT, told=lambda error: problem_of(error).text)
         self._shared = SharedLook(self._look, interval, _LONGEST_PAUSE)
+        self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE)
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
 
@@ -71,9 +74,14 @@ class Snapshots:
         """The last reading, or a new one if it is too old."""
         return self._shared.seen()
 
+    def held(self) -> Mapping[str, Sequence[Held]]:
+        """What consumers hold, by their ids: queues that cannot be read are left out."""
+        return self._held.seen()
+
     def forget(self) -> None:
         """Read again at the next request, because something was changed here."""
         self._shared.forget()
+        self._held.forget()
 
     def _look(self, before: Overview | None) -> Overview:
         inspection = Inspection(parts_of(self._service), self._timeout)
@@ -81,12 +89,26 @@ class Snapshots:
         try:
             queues = self._counting.look(inspection, inspection.records())
             alive, dead = inspection.consumers()
+            running = [each for each in alive if not each.permanent]
             with parts_of(self._service).connections.limited(self._timeout):
                 self._read_history()
         except QueueError as error:
             problem = problem_of(error).text
             return dataclasses.replace(before or Overview(now), problem=problem)
-        return Overview(now, queues, len(alive), len(dead), self._history)
+        return Overview(now, queues, len(running), len(dead), self._history)
+
+    def _look_at_held(self, before: object) -> dict[str, list[Held]]:
+        del before
+        found: dict[str, list[Held]] = {}
+        for each in self.overview().queues:
+            if not each.counts.get("claimed"):
+                continue
+            with contextlib.suppress(QueueError):
+                with parts_of(self._service).connections.limited(self._timeout):
+                    held = held_of(self._service.queue(each.name))
+                for consumer, one in held.items():
+                    found.setdefault(consumer, []).append(one)
+        return found
 
     def _read_history(self) -> None:
         if time.monotonic() < self._history_at + _HISTORY_SECONDS:

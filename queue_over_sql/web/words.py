@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from queue_over_sql.durations import exact_duration, to_timedelta
+from queue_over_sql.durations import to_timedelta
 from queue_over_sql.errors import visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observability.counting import AtLeast
@@ -18,7 +18,7 @@ from queue_over_sql.plots.words import UNKNOWN, duration_words
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry
 
 _SHOWN_DELAYS: Final = 4
-_UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
+_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "min": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def shown(value: Any) -> Any:
@@ -44,6 +44,15 @@ def about(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / _UNITS[unit]:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def exact(seconds: float) -> str:
+    """A duration to the millisecond, in the same units: ``30 d``, ``1 h 30 min``."""
+    left, parts = round(seconds * 1000), []
+    for unit, length in _UNITS.items():
+        number, left = divmod(left, round(length * 1000))
+        parts += [f"{number} {unit}"] if number else []
+    return " ".join(parts) or "0 s"
 
 
 def age(seconds: float | None) -> str:
@@ -75,11 +84,11 @@ def _utc(at: datetime) -> str:
 
 
 def setting(value: Any) -> str:
-    """The value of a setting: ``30d``, ``done 7d, others for ever``, ``after 1s, 10s, then 1m``."""
+    """The value of a setting: ``30 d``, ``done 7 d, others for ever``, ``after 90 s``."""
     if value is None:
         return "for ever"
     if isinstance(value, timedelta):
-        return exact_duration(value.total_seconds())
+        return exact(value.total_seconds())
     if isinstance(value, Mapping):
         told = [f"{name} {setting(each)}" for name, each in value.items()]
         return ", ".join([*told, "others for ever"] if len(told) < len(Outcome) else told)
@@ -93,17 +102,17 @@ def fields(wanted: Mapping[str, Any]) -> str:
 
 
 def _length(delay: float | timedelta) -> str:
-    return exact_duration(to_timedelta(delay, "delay", zero=True).total_seconds())
+    return exact(to_timedelta(delay, "delay", zero=True).total_seconds())
 
 
 def _exponential(policy: ExponentialBackoff) -> str:
     longest = to_timedelta(policy.maximum, "maximum", zero=True).total_seconds()
     delay = to_timedelta(policy.base, "base", zero=True).total_seconds()
     delays = [min(longest, delay * policy.factor**power) for power in range(_SHOWN_DELAYS)]
-    told = [exact_duration(each) for each in delays]
+    told = [exact(each) for each in delays]
     if any(one == other for one, other in pairwise(told)):
-        return f"after {told[0]}, then up to {exact_duration(longest)}"
-    return f"after {', '.join(told)} and so on, up to {exact_duration(longest)}"
+        return f"after {told[0]}, then up to {exact(longest)}"
+    return f"after {', '.join(told)} and so on, up to {exact(longest)}"
 
 
 def _delays(policy: Delays) -> str:

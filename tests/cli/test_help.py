@@ -50,6 +50,7 @@ EXPECTED = [
     "schedule show",
     "schedule pause",
     "schedule resume",
+    "schedule run",
     "schedule remove",
     "topic create",
     "topic list",

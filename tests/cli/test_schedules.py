@@ -22,7 +22,7 @@ DAILY = ("--cron", "30 6 * * 1-5", "--timezone", "Europe/Zagreb")
 
 
 def test_the_life_of_a_schedule(database: TestDatabase) -> None:
-    """Added, listed, paused, resumed and removed by commands alone, on every engine."""
+    """Added, listed, run, paused, resumed and removed by commands alone, on every engine."""
     url = database.url
     succeed("create", "mails", url=url)
     added = succeed("schedule", "add", "report", "mails", '{"to": "ada"}', *DAILY, url=url)
@@ -34,6 +34,9 @@ def test_the_life_of_a_schedule(database: TestDatabase) -> None:
         listed["payload"],
     )
     assert 1 == len(succeed("peek", "mails", "--json", url=url).records)
+    [ran] = succeed("schedule", "run", "report", "--json", url=url).records
+    [message] = succeed("consume", "mails", "--json", url=url).records
+    assert ("mails", {"to": "ada"}) == (ran["queue"], message["payload"])
     assert "Schedule report is paused.\n" == succeed("schedule", "pause", "report", url=url).out
     assert 3 == run("peek", "mails", url=url).exit_code
     assert "Schedule report is resumed" in succeed("schedule", "resume", "report", url=url).out

@@ -22,7 +22,7 @@ def address_in(log: Path) -> str | None:
 def test_it_serves_pages_and_the_api_until_a_signal(
     sqlite_url: str, jobs: Queue, tmp_path: Path
 ) -> None:
-    """To whoever is at this machine, as long as there is no token."""
+    """To whoever is at this machine, as long as there is no token; it is no consumer."""
     jobs.publish({"n": 1})
     log = tmp_path / "serve.log"
     with started("serve", "--http", "0", "--title", "staging", url=sqlite_url, log=log) as process:
@@ -33,6 +33,8 @@ def test_it_serves_pages_and_the_api_until_a_signal(
         assert (200, True) == (page.status_code, "staging" in page.text)
         queues = httpx2.get(f"{root}/api/v1/queues", trust_env=False).json()["queues"]
         assert ["jobs"] == [queue["name"] for queue in queues]
+        consumers = httpx2.get(f"{root}/api/v1/consumers", trust_env=False).json()["consumers"]
+        assert "serve" not in {each["name"] for each in consumers}
         for probe in ("--live", "--ready"):
             succeed("health", probe, "--http", root.removeprefix("http://"), url=sqlite_url)
         process.send_signal(signal.SIGTERM)

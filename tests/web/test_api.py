@@ -696,7 +696,7 @@ def test_who_waits_for_a_count_takes_no_thread(
 
 
 def test_schedules(server: Server) -> None:
-    """Look at schedules, whose names may be any text, pause and resume them."""
+    """Look at schedules, whose names may be any text, run, pause and resume them."""
     server.service.schedules.add("a/b é", "jobs", {"n": 1}, every=3600, lease=5)
     path = "/schedules/a%2Fb%20%C3%A9"
     shown = server.json("GET", path)
@@ -705,6 +705,9 @@ def test_schedules(server: Server) -> None:
     server.json("POST", f"{path}/pause")
     (paused,) = server.json("GET", "/schedules")["schedules"]
     assert (True, None) == (paused["paused"], paused["next_at"])
+    published = server.json("POST", f"{path}/run")
+    (message,) = server.json("POST", "/queues/jobs/claim", {})["messages"]
+    assert (published["id"], {"n": 1}) == (message["id"], message["payload"])
     server.json("POST", f"{path}/resume")
     assert 404 == server.call("POST", "/schedules/none/pause").status_code
 

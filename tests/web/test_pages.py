@@ -16,12 +16,12 @@ from sqlalchemy import Connection, event
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
+from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
 from queue_over_sql.dialects.checkup import SQLiteCheckup
 from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
-from queue_over_sql.web import snapshot, words
+from queue_over_sql.web import acts, looks, snapshot, words
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -193,6 +193,21 @@ def test_a_pause_can_be_undone(open_site: Open, jobs: Queue) -> None:
     assert browser.text().index("resume") < browser.text().index("pause jobs")
 
 
+def test_a_schedule_is_run_by_hand(open_site: Open, jobs: Queue, service: QueueService) -> None:
+    """After a question, and the audit says which message came of it."""
+    service.schedules.add("nightly", "jobs", {"report": 1}, cron="0 0 29 2 *")
+    browser = open_site()
+    browser.get("/schedules")
+    browser.press("Run now")
+    assert "Publish one message of nightly now?" in browser.text()
+    assert 11 == jobs.stats().ready
+    browser.press("Run now")
+    (message,) = jobs.messages(payload={"report": 1}, status="ready").list()
+    assert f"The schedule nightly published message {message.id}." in browser.text()
+    browser.get("/audit")
+    assert f"run-schedule 1 schedule nightly, message {message.id}" in browser.text()
+
+
 def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     """All that failed alike, after a question that counts them."""
     browser = open_site()
@@ -208,12 +223,42 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     assert "requeue jobs 4" in browser.text()
 
 
+def test_very_many_are_sent_again_in_steps(
+    open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has its row in the audit, and one that fails says what was done before it."""
+    monkeypatch.setattr(acts, "_STEP", 2)
+    jobs.publish_many([Publication(n, key=str(n)) for n in range(5)])
+    for message in jobs.messages(where=jobs.table.c.message_key.is_not(None)).list():
+        jobs.cancel(message.id)
+    taken = jobs.publish("taken", key="3")
+    browser = open_site()
+    fields: dict[str, Any] = {"queue": "jobs", "status": "rejected", "all": "1"}
+    fields["csrf"] = csrf_of(browser)
+    browser.post("/do/redrive", **fields)
+    assert "Requeue 7 messages?" in browser.text()
+    browser.post("/do/redrive", confirmed="6", **fields)
+    assert "Requeue 7 messages?" in browser.text()
+    assert 7 == jobs.stats().rejected
+    browser.post("/do/redrive", 409, confirmed="7", **fields)
+    assert "Before that, 4 messages had been requeued." in browser.text()
+    assert 3 == jobs.stats().rejected
+    jobs.cancel(taken.id)
+    jobs.archive.messages(where=jobs.archive.table.c.id == taken.id).remove()
+    browser.post("/do/redrive", confirmed="7", **fields)
+    assert "Requeued 3 messages." in browser.text()
+    browser.get("/audit")
+    told = [row.split("</td>")[4] for row in browser.page.text.split("<tr>")[2:]]
+    assert ["1", "2", "2", "2"] == [each.rpartition(">")[2] for each in told]
+
+
 def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) -> None:
     """What came meanwhile was in nobody's mind."""
     browser = open_site()
     browser.get("/queues/jobs/messages?status=ready")
     browser.press("Hold", 422)
-    assert "Choose at least one message." in browser.text()
+    assert "Choose at least one message: tick the boxes" in browser.text()
+    assert 'href="/queues/jobs/messages?status=ready">Back</a>' in browser.page.text
     assert 0 == jobs.stats().held
     browser.get("/queues/jobs/messages?status=ready")
     ids = [str(message.id) for message in jobs.messages().list(2)]
@@ -267,6 +312,44 @@ def test_a_queue_is_dropped_by_its_name(open_site: Open, service: QueueService) 
     assert [] == service.queues()
 
 
+def test_tokens_are_made_and_removed(open_site: Open, service: QueueService) -> None:
+    """Shown once, to an administrator alone; wrong ones say what is wrong."""
+    store = WebStore(parts_of(service), WebSettings())
+    store.prepare()
+    root, _ = store.add_token("root", Role.ADMIN)
+    browser = open_site(open_role=None)
+    browser.sign_in(root)
+    browser.get("/tokens")
+    for wrong, told in (
+        ({"token": "a b", "role": "viewer"}, "the name of a token must be"),
+        ({"token": "ada", "role": "king"}, "role must be"),
+        ({"token": "ada", "role": "viewer", "days": "x"}, "Enter a number of days"),
+        ({"token": "root", "role": "viewer"}, "already exists"),
+    ):
+        form = browser.page
+        browser.press("Add", 409 if wrong["token"] == "root" else 422, **wrong)
+        assert told in browser.text()
+        browser.page = form
+    browser.press("Add", token="ada", role="viewer", days="1.5")
+    assert "The token of ada, viewer." in browser.text()
+    secret = browser.page.text.split('<code class="mono">')[1].split("<")[0]
+    assert [("ada", Role.VIEWER), ("root", Role.ADMIN)] == [
+        (token.name, token.role) for token in store.tokens()
+    ]
+    assert secret not in browser.get("/tokens")
+    assert "in 36 h" in browser.text()
+    viewer = open_site(open_role=None)
+    viewer.sign_in(secret)
+    viewer.get("/tokens", 403)
+    browser.press("Remove")
+    assert "Remove the token of ada?" in browser.text()
+    browser.press("Remove")
+    assert ["root"] == [token.name for token in store.tokens()]
+    browser.get("/audit")
+    assert "remove-token token ada" in browser.text()
+    assert secret not in browser.text()
+
+
 def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> None:
     """A value that makes no sense is refused."""
     browser = open_site()
@@ -287,9 +370,9 @@ def test_settings_are_said_in_words(open_site: Open, service: QueueService) -> N
     hour = timedelta(hours=1)
     options: dict[str, Any] = {"archive": "all", "archive_ttl": {"done": hour, "failed": None}}
     policies: dict[str, tuple[Any, str]] = {
-        "grows": (ExponentialBackoff(), "after 1s, 2s, 4s, 8s and so on, up to 1h"),
-        "fixed": (FixedDelay(90), "after 1m30s"),
-        "listed": (Delays([1, 10, hour]), "after 1s, 10s, then 1h"),
+        "grows": (ExponentialBackoff(), "after 1 s, 2 s, 4 s, 8 s and so on, up to 1 h"),
+        "fixed": (FixedDelay(90), "after 1 min 30 s"),
+        "listed": (Delays([1, 10, hour]), "after 1 s, 10 s, then 1 h"),
         "none": (NoRetry(), "never: the first failure makes a dead letter"),
     }
     for name, (policy, _) in policies.items():
@@ -300,9 +383,9 @@ def test_settings_are_said_in_words(open_site: Open, service: QueueService) -> N
     for name, (_, told) in policies.items():
         browser.get(f"/queues/{name}")
         assert f"Retry {told} Priorities" in browser.text()
-        assert "Archive kept for done 1h, others for ever Deduplication 1h" in browser.text()
+        assert "Archive kept for done 1 h, others for ever Deduplication 1 h" in browser.text()
     browser.get("/schedules")
-    assert "every 1h30m" in browser.text()
+    assert "every 1 h 30 min" in browser.text()
     browser.get("/topics")
     assert "by = null, paid = true" in browser.text()
 
@@ -454,6 +537,42 @@ def test_all_viewers_share_one_look(service: QueueService) -> None:
     shared.forget()
     shared.overview()
     assert statements
+
+
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
+def test_consumers_say_what_they_hold(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each queue how many and since when; a busy queue is not read to its end."""
+    one, other = make_service(), make_service()
+    for name in ("first", "second"):
+        one.create_queue(name).publish_many([1] * 4)
+    held = [*one.queue("first").consume(2), *one.queue("second").consume(1)]
+    theirs = other.queue("first").consume(1)
+    seen = Snapshots(one, interval=0).held()
+    assert {one.consumer_id: [("first", 2), ("second", 1)], other.consumer_id: [("first", 1)]} == {
+        consumer: [(each.queue, each.count) for each in what] for consumer, what in seen.items()
+    }
+    assert [held[0].claimed_at, held[2].claimed_at] == [
+        each.since for each in seen[str(one.consumer_id)]
+    ]
+    monkeypatch.setattr(looks, "HELD_LIMIT", 1)
+    told = [words.count(each.count) for each in looks.held_of(one.queue("first")).values()]
+    assert {"1+", "2+"} >= set(told)
+    one.queue("first").ack([*held[:2]])
+    other.queue("first").ack(theirs)
+    assert {} == looks.held_of(one.queue("first"))
+
+
+def test_who_holds_what(service: QueueService, jobs: Queue, open_site: Open) -> None:
+    """What each consumer holds leads to the messages, which say who holds them."""
+    jobs.consume(2)
+    browser = open_site()
+    assert 'href="/queues/jobs/messages?status=claimed">2 of jobs</a>' in browser.get("/consumers")
+    assert "oldest claimed" in browser.text()
+    (consumer,) = service.consumers()
+    browser.get("/queues/jobs/messages?status=claimed")
+    assert 2 == browser.text().count(f"claimed by {consumer.name}")
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")

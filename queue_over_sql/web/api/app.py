@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queues.json_lines import to_json
-from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.service import QueueService, parts_of, start_to_serve
 from queue_over_sql.web.access import Access
 from queue_over_sql.web.acts import Acts
 from queue_over_sql.web.api import access as tokens
@@ -107,7 +107,7 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             await access.prepare()
-            await threads.run(service.start)
+            await threads.run(lambda: start_to_serve(service))
         except QueueError as error:
             _log.warning(
                 "The service cannot start; the server answers requests that do not need it: %s",

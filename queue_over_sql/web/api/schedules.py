@@ -1,4 +1,4 @@
-"""Schedules: list, show, pause and resume them."""
+"""Schedules: list, show, run, pause and resume them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ def pause_schedule(call: Call, name: str) -> None:
 def resume_schedule(call: Call, name: str) -> None:
     """Continue with the next time; the times during the pause do not count as missed."""
     call.do(schedule=name)
+
+
+@operations.act(
+    "POST",
+    "/schedules/{name:path}/run",
+    "run-schedule",
+    status=201,
+    problems=(404, 409, 413),
+)
+def run_schedule(call: Call, name: str) -> shapes.PublishedMessage:
+    """Publish one message now, even if it is paused; its next instants stay as they are."""
+    return showing.published(call.do(schedule=name).value)
 
 
 @operations.add("GET", "/schedules/{name:path}", Role.VIEWER, problems=(404,))

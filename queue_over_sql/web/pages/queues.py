@@ -95,6 +95,8 @@ def _list(view: View, *, archived: bool) -> Response:
         after=view.after(),
         newest_first=not oldest,
     )
+    is_held = any(each.status == Status.CLAIMED for each in page.messages)
+    holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
         "messages.html",
         "overview",
@@ -102,6 +104,7 @@ def _list(view: View, *, archived: bool) -> Response:
         now=view.overview.queue(found.name),
         archived=archived,
         page=page,
+        holders=holders,
         given=given,
         filters={name: value for name, value in given.items() if value},
         order="oldest" if oldest else "newest",

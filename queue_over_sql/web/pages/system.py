@@ -1,4 +1,4 @@
-"""Pages about everything around the queues: consumers, schedules, topics, health, the audit."""
+"""Pages about everything around the queues: consumers, schedules, topics, health, audit, tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.observability import check_queues
 from queue_over_sql.observability.doctor import diagnose
 from queue_over_sql.topics.routing import pattern_fits
+from queue_over_sql.web.access import insist_on_tables
 from queue_over_sql.web.problems import problem_of
+from queue_over_sql.web.settings import Role
 from queue_over_sql.web.site import ROLES
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
+    from queue_over_sql.web.actions import Told
     from queue_over_sql.web.site import Site, View
 
 _UPCOMING: Final = 3
@@ -31,13 +34,17 @@ def routes(site: Site) -> list[BaseRoute]:
         site.route("/topics", "topics", topics),
         site.route("/health", "health", health),
         site.route("/audit", "audit", audit, ROLES["audit"]),
+        site.route("/tokens", "tokens", tokens, ROLES["tokens"]),
     ]
 
 
 def consumers(view: View) -> Response:
-    """The registered consumers, and whether they are alive."""
+    """The registered consumers, whether they are alive, and what they hold."""
     found = sorted(view.service.consumers(), key=lambda each: each.started_at, reverse=True)
-    return view.page("consumers.html", "consumers", consumers=found, now=datetime.now(UTC))
+    held = view.site.snapshots.held()
+    return view.page(
+        "consumers.html", "consumers", consumers=found, held=held, now=datetime.now(UTC)
+    )
 
 
 def schedules(view: View) -> Response:
@@ -81,3 +88,9 @@ def audit(view: View) -> Response:
     entries = view.site.access.store.audit(_ENTRIES + 1, before=view.after())
     more = entries[_ENTRIES - 1].id if len(entries) > _ENTRIES else None
     return view.page("audit.html", "audit", entries=entries[:_ENTRIES], more=more)
+
+
+def tokens(view: View, made: Told | None = None) -> Response:
+    """Who may come in by a token; one that was just made is shown, this once."""
+    found = insist_on_tables(view.site.access.store).tokens()
+    return view.page("tokens.html", "tokens", tokens=found, made=made, roles=list(Role))

@@ -12,6 +12,7 @@ import pytest
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
 from queue_over_sql.schedules import acts
+from queue_over_sql.schedules.firing import ScheduleAccess
 from tests.contract.queue_state import payloads
 from tests.contract.schedules.schedule_times import (
     HOUR,
@@ -284,6 +285,28 @@ def test_a_schedule_that_was_added_anew_is_fired(
     silence(engine, queue, "s", added.created_at)
     service.reap()
     assert {2} == set(payloads(everything(queue)))
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.threads("what happens in the middle of the run blocks")
+def test_a_schedule_is_replaced_while_it_is_run(
+    make_service: MakeService, queue: Queue, others: Queue, monkeypatch: Any
+) -> None:
+    """Who has read the one before publishes what this one says."""
+    service, elsewhere = make_service(), make_service()
+    service.schedules.add("s", queue, "old", cron=hourly())
+    messages = ScheduleAccess.messages
+
+    def encode_and_be_late(access: ScheduleAccess, record: Any) -> Any:
+        monkeypatch.setattr(ScheduleAccess, "messages", messages)
+        encoded = messages(access, record)
+        elsewhere.schedules.add("s", others, "new", cron=hourly())
+        return encoded
+
+    monkeypatch.setattr(ScheduleAccess, "messages", encode_and_be_late)
+    service.schedules.run("s")
+    assert [] == everything(queue)
+    assert ["new"] == payloads(consume_exactly(others, 1))
 
 
 @pytest.mark.default_on("sqlite", "postgresql")

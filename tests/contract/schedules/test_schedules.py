@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import ScheduleNotFound
+from queue_over_sql import PublishOutcome, ScheduleNotFound
 from tests.contract.schedules.schedule_times import (
     HOUR,
     everything,
@@ -91,11 +91,34 @@ def test_schedules_are_listed_by_name(service: QueueService, make_service: MakeS
 @pytest.mark.engines("sqlite")
 def test_a_schedule_that_is_not_there(service: QueueService) -> None:
     """Each verb says so by its name; removing is no error."""
-    for verb in ("get", "pause", "resume", "upcoming"):
+    for verb in ("get", "pause", "resume", "run", "upcoming"):
         with pytest.raises(ScheduleNotFound) as caught:
             getattr(service.schedules, verb)("nothing")
         assert "nothing" == caught.value.schedule
     assert service.schedules.remove("nothing") is False
+
+
+# ---------------------------------------------------------------- run now
+
+
+def test_a_schedule_is_run_now(service: QueueService, queue: Queue, engine: Engine) -> None:
+    """Each run is a message as the schedule publishes it, paused or not; its times stay."""
+    options: dict[str, Any] = {"headers": {"a": 1}, "kind": "k", "max_attempts": 2}
+    added = service.schedules.add("s", queue, {"n": 1}, cron=hourly(), **options)
+    (ahead,) = everything(queue)
+    row = stored(engine, "s")
+    first = service.schedules.run("s")
+    assert (row, added) == (stored(engine, "s"), service.schedules.get("s"))
+    service.schedules.pause("s")
+    second = service.schedules.run("s")
+    assert PublishOutcome.CREATED == first.outcome == second.outcome
+    messages = consume_exactly(queue, 2)
+    assert [first.id, second.id] == [message.id for message in messages]
+    for message in messages:
+        assert f"schedule:s:{message.scheduled_at.isoformat()}" == message.key
+        assert (ahead.payload, ahead.headers) == (message.payload, message.headers)
+        assert ("k", 2) == (message.kind, message.max_attempts)
+        assert abs(message.scheduled_at - now()) < 60 * SECOND
 
 
 # ---------------------------------------------------------------- published ahead

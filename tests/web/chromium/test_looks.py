@@ -39,6 +39,7 @@ PAGES: Final = {
     "topics": "/topics?key=order.paid",
     "health": "/health",
     "audit": "/audit",
+    "tokens": "/tokens",
     "sign in": "/sign-in",
     "refused": "/queues/none",
 }
