@@ -186,6 +186,6 @@ def test_show_tells_what_happened_to_a_message(
     [again] = queue.messages(key="k").list()
     gone = run("show", "jobs", str(waiting), url=database.url)
     assert (3, True) == (gone.exit_code, f"requeued with the new id {again.id}." in gone.err)
-    story = succeed("show", "jobs", str(again.id), url=database.url).out
-    assert f"published again: requeued from message {waiting} after a failure: no address" in story
+    told = succeed("show", "jobs", str(again.id), url=database.url).out
+    assert f"published again: requeued from message {waiting} after a failure: no address" in told
     assert 3 == run("show", "jobs", "99", url=database.url).exit_code

@@ -57,8 +57,9 @@ def test_a_creation_inside_of_ones_own_transaction_is_told(
     monkeypatch.setattr(SQLiteDialect, "creation_seconds", 0.1)
     monkeypatch.setattr(hooks, "_PATIENCE_AT_FIRST", 0.1)
     said = r"by your own transaction\? then call create_queue\(\) before it begins"
-    for _ in range(2):
-        service = make_service()
+    service = make_service()
+    for again in (False, True):
+        service = make_service() if again else service
         with engine.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             with pytest.raises(DatabaseUnavailable, match=said):
