@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import (
     CheckpointBehind,
@@ -50,41 +50,67 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
     WrongDatabase,
 )
-from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
-from queue_over_sql.migrations import Migrations, SchemaChange
 from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
-from queue_over_sql.queue import Queue
-from queue_over_sql.queues.admin import QueueStats
-from queue_over_sql.queues.archive import Archive
-from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
-from queue_over_sql.roles import Roles, RolesInstalled
-from queue_over_sql.schedules import Schedule, Schedules
-from queue_over_sql.schema.queue_tables import RELEASE
-from queue_over_sql.service import QueueService
+from queue_over_sql.schema import RELEASE
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
-from queue_over_sql.sql_api import SqlApi
-from queue_over_sql.store import ConsumerInfo, EditResult
-from queue_over_sql.topics import Subscription, Topic
-from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
+    from queue_over_sql.existing_tables.queue import AdoptedQueue
+    from queue_over_sql.migrations import Migrations, SchemaChange
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.queues.admin import QueueStats
+    from queue_over_sql.queues.archive import Archive
+    from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
+    from queue_over_sql.roles.roles import Roles, RolesInstalled
+    from queue_over_sql.schedules import Schedule, Schedules
+    from queue_over_sql.service import QueueService
+    from queue_over_sql.sql_api import SqlApi
+    from queue_over_sql.store import ConsumerInfo, EditResult
+    from queue_over_sql.topics import Subscription, Topic
+    from queue_over_sql.worker.worker import Worker
 
 __version__ = RELEASE
+
+# These need SQLAlchemy. They are imported when somebody asks for one, so that the help of the
+# command line, which needs none of them, appears soon.
+_LATER: Final = {
+    "existing_tables.queue": ("AdoptedQueue",),
+    "migrations": ("Migrations", "SchemaChange"),
+    "queue": ("Queue",),
+    "queues.admin": ("QueueStats",),
+    "queues.archive": ("Archive",),
+    "queues.selection": ("ArchiveSelection", "LiveSelection", "Selection"),
+    "roles.roles": ("Roles", "RolesInstalled"),
+    "schedules": ("Schedule", "Schedules"),
+    "service": ("QueueService",),
+    "sql_api": ("SqlApi",),
+    "store": ("ConsumerInfo", "EditResult"),
+    "topics": ("Subscription", "Topic"),
+    "worker.worker": ("Worker",),
+}
+_MODULES: Final = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     # They need the extra `asyncio`, which not everybody has.
-    if name.startswith("Async"):
-        return getattr(importlib.import_module("queue_over_sql.aio"), name)
+    module = "aio" if name.startswith("Async") else _MODULES.get(name)
+    if module is not None:
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        globals()[name] = found
+        return found
     if name == "Edited":
         msg = "queue_over_sql.Edited is deprecated: use queue_over_sql.EditResult"
         warnings.warn(msg, DeprecationWarning, stacklevel=2)
-        return EditResult
+        return __getattr__("EditResult")
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

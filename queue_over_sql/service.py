@@ -31,8 +31,8 @@ from queue_over_sql.queues.context import QueueContext
 from queue_over_sql.reaper import Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies
-from queue_over_sql.roles import Roles
 from queue_over_sql.roles.grants import not_permitted
+from queue_over_sql.roles.roles import Roles
 from queue_over_sql.schedules import Schedules
 from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.schema.queue_tables import (

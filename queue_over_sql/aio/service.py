@@ -29,7 +29,7 @@ from queue_over_sql.durations import Duration
 from queue_over_sql.message import Published
 from queue_over_sql.migrations import Migrations
 from queue_over_sql.queue import name_of
-from queue_over_sql.roles import Roles
+from queue_over_sql.roles.roles import Roles
 from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.sql_api import SqlApi

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from queue_over_sql import ArchiveSelection, Queue
 from queue_over_sql.cli.edit import (
     agreed,
     insist_on_choice,
@@ -25,9 +24,10 @@ from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, Yes
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.plots.words import counted
-from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import message_fields, to_json
-from queue_over_sql.queues.selection import plain_pages
+
+if TYPE_CHECKING:
+    from queue_over_sql import ArchiveSelection, Queue
 
 PANEL: Final = "Archive"
 PAGE: Final = 1_000
@@ -96,6 +96,8 @@ def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> i
 
 
 def _write_out(output: Output, selection: ArchiveSelection) -> int:
+    from queue_over_sql.queues.selection import plain_pages
+
     written = 0
     for page in plain_pages(selection, PAGE):
         output.line("\n".join(to_json(message_fields(message)) for message in page))
@@ -110,6 +112,8 @@ def prune(session: Session, *, queue: QueueName) -> None:
     Every started service and the reaper daemon also do this in the background, in small steps. This
     command runs until nothing is left to prune. It does not ask for confirmation.
     """
+    from queue_over_sql.queue import core_of
+
     with session.queue(queue) as pruned, progress_bar(session.output, "Pruning") as progress:
         while step := core_of(pruned).recovery.prune().pruned:
             progress(progress.done + step)

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Message
 from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.lines import payload_bytes, payload_line
 from queue_over_sql.cli.options import (
@@ -33,7 +33,10 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.queues.json_lines import message_fields, to_json
-from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue
+    from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 PREFIX = "QUEUE_OVER_SQL_"
 TAIL_BYTES = 4096
@@ -229,6 +232,12 @@ def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
     return handle
 
 
+def _lease_keeper() -> LeaseKeeper:
+    from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+    return LeaseKeeper()
+
+
 @dataclass
 class Consumption:
     """Claims messages of `queue` within `limits`, calls `handler` for each and settles it."""
@@ -239,7 +248,7 @@ class Consumption:
     stop: Stop
     warn: Callable[[str], None]
     tally: Tally = field(default_factory=Tally)
-    keeper: LeaseKeeper = field(default_factory=LeaseKeeper)
+    keeper: LeaseKeeper = field(default_factory=_lease_keeper)
     looked_for_a_pause: bool = False
 
     def run(self) -> Tally:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.text import Text
 
-from queue_over_sql import ConsumerInfo, QueueNotFound, QueueService, QueueStats
+from queue_over_sql import QueueNotFound
 from queue_over_sql.cli.options import (
     MONITORING_PANEL,
     NO_QUEUE,
@@ -18,13 +17,14 @@ from queue_over_sql.cli.options import (
     confirm,
     duration,
 )
-from queue_over_sql.cli.output import build_table
+from queue_over_sql.cli.output import build_table, in_yellow
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import format_age, format_bytes
 from queue_over_sql.plots.words import counted, format_duration
 
 if TYPE_CHECKING:
+    from queue_over_sql import ConsumerInfo, QueueService, QueueStats
     from queue_over_sql.observability.counting import SharedLook
 
 DURABLE_COLUMNS: Final = (
@@ -269,7 +269,7 @@ def _stats_table(
             f"{s.failed + s.rejected + s.expired:,}",
             "-" if (age := s.oldest_ready_age) is None else format_duration(age.total_seconds()),
             *((format_bytes(s.wal_bytes),) if log else ()),
-            Text("paused", style="yellow") if s.paused else "",
+            in_yellow("paused") if s.paused else "",
         )
         for name, s in found.items()
     ]

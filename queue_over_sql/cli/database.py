@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queue_over_sql import SchemaChange
 from queue_over_sql.cli.options import QUEUES_PANEL, YesOption, confirm
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.dialects.engines import routines_of
 from queue_over_sql.roles.grants import DEFAULT_PREFIX
-from queue_over_sql.roles.roles import rights_for
+
+if TYPE_CHECKING:
+    from queue_over_sql import SchemaChange
 
 UP_TO_DATE = "The tables are up to date."
 
@@ -140,6 +140,9 @@ def print_roles(
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
     else:
+        from queue_over_sql.dialects.engines import routines_of
+        from queue_over_sql.roles.roles import rights_for
+
         statements = rights_for(
             routines_of(engine),
             schema=session.connection.schema,

@@ -12,20 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from sqlalchemy import update
 
-from queue_over_sql import (
-    AdoptedQueue,
-    ArchiveSelection,
-    DuplicateKey,
-    EditResult,
-    LiveSelection,
-    Queue,
-    Status,
-)
+from queue_over_sql import DuplicateKey, Status
 from queue_over_sql.cli.filters import (
     ArchiveStatus,
     Filters,
@@ -50,7 +41,9 @@ from queue_over_sql.cli.values import format_instant, parse_duration, parse_inst
 from queue_over_sql.durations import exact_duration
 from queue_over_sql.payloads.codec import decode_json, encode
 from queue_over_sql.plots.words import counted
-from queue_over_sql.queue import core_of
+
+if TYPE_CHECKING:
+    from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, Queue
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
@@ -65,6 +58,8 @@ def insist_on_choice(filters: Filters, *, everything: bool) -> None:
 
 def removed_how(queue: Queue) -> str:
     """A note for removals from an adopted table, which keeps its rows."""
+    from queue_over_sql import AdoptedQueue
+
     return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " permanently"
 
 
@@ -149,8 +144,8 @@ class Action:
 
 
 REMOVE = Action("remove", "Remove", "Removed")
-HOLD = Action("hold", "Hold", "Held", act=LiveSelection.hold)
-UNHOLD = Action("unhold", "Unhold", "Unheld", act=LiveSelection.unhold, status="held")
+HOLD = Action("hold", "Hold", "Held", act=lambda c: c.hold())
+UNHOLD = Action("unhold", "Unhold", "Unheld", act=lambda c: c.unhold(), status="held")
 FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize(front=True))
 
 
@@ -255,6 +250,8 @@ def edit(
 def _edit(
     session: Session, queue: Queue, filters: Filters, action: Action, *, yes: bool
 ) -> EditResult:
+    from queue_over_sql import EditResult
+
     selection = filters.live(queue)
     if not yes:
         free, claimed = _reach(queue, filters, action)
@@ -383,6 +380,8 @@ def requeue(
 
 
 def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
+    from queue_over_sql import AdoptedQueue
+
     found, settings = selection.list(limit=2), queue.settings
     if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
         raise typer.BadParameter("--edit requires a queue of JSON or text payloads")
@@ -434,6 +433,10 @@ def _requeue(
 
 
 def _requeue_changed(queue: Queue, selection: ArchiveSelection, payload: str) -> int:
+    from sqlalchemy import update
+
+    from queue_over_sql.queue import core_of
+
     message = selection.first()
     if message is None:
         return 0

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from sqlalchemy import ColumnElement, literal_column
 
-from queue_over_sql import ArchiveSelection, DatabaseRefused, LiveSelection, PayloadInvalid, Queue
+from queue_over_sql import DatabaseRefused, PayloadInvalid
 from queue_over_sql.cli.options import FILTERS_PANEL
 from queue_over_sql.cli.session import Session
 from queue_over_sql.cli.values import parse_pairs
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql import ArchiveSelection, LiveSelection, Queue
 
 PAYLOAD_HELP: Final = (
     "Only messages with this field in their JSON payload, e.g. address.city=Zagreb or items.0.id=7 "
@@ -104,6 +108,8 @@ class Filters:
 
 def sql_condition(where: str | None) -> ColumnElement[Any] | None:
     """The SQL condition as it was typed, or None."""
+    from sqlalchemy import literal_column
+
     # Not text(), for which a colon begins a parameter. The line break ends a comment.
     return None if where is None else literal_column(f"({where}\n)")
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console, JustifyMethod
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql.errors import visible
 from queue_over_sql.queues.json_lines import to_json
 
 if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
     from rich.progress import Progress
+    from rich.table import Table
+    from rich.text import Text
 
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
@@ -37,19 +36,21 @@ def insist_on_output() -> None:
         )
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Override Rich, which would end the process."""
-        raise BrokenPipeError
-
-
 @dataclass
 class Output:
     """Writes for people (Rich tables and notes) or, with `machine`, as JSON lines."""
 
     machine: bool = False
-    out: Console = field(default_factory=_Console)
-    err: Console = field(default_factory=lambda: _Console(stderr=True))
+
+    @functools.cached_property
+    def out(self) -> Console:
+        """Standard output."""
+        return _console()
+
+    @functools.cached_property
+    def err(self) -> Console:
+        """Standard error."""
+        return _console(stderr=True)
 
     def line(self, text: str) -> None:
         """Write plain text to standard output and flush it, so that a pipe has it at once.
@@ -68,20 +69,22 @@ class Output:
         elif human is not None:
             # As a note, so that a pipe gets one line, whatever its length.
             soft_wrap = not self.out.is_terminal
-            self.out.print(escape(visible(human)), highlight=False, soft_wrap=soft_wrap)
+            self.out.print(visible(human), markup=False, highlight=False, soft_wrap=soft_wrap)
 
     def note(self, text: str) -> None:
         """Write a message for a person to standard error."""
         # Wrapped only on a terminal; a pipe gets each note as one line.
         soft_wrap = not self.err.is_terminal
-        text = escape(visible(hide_passwords(text)))
-        self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
+        self.err.print(
+            _shown(text), style="dim", markup=False, highlight=False, soft_wrap=soft_wrap
+        )
 
     def error(self, text: str) -> None:
         """Write an error to standard error, with the passwords of URLs hidden."""
+        from rich.text import Text
+
         label = Text("Error: ", style="bold red")
-        shown = visible(hide_passwords(text))
-        self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
+        self.err.print(label + Text(_shown(text)), highlight=False, soft_wrap=True)
 
     def nothing(self, text: str) -> NoReturn:
         """Report that nothing was found, and end with the exit code for that."""
@@ -124,6 +127,8 @@ class Output:
         if self.out.is_terminal:
             self.out.print(build_table(title, columns, rows, self.out.width))
             return
+        from rich.console import Console
+
         text = io.StringIO()
         wide = Console(file=text, width=UNBOUNDED, force_terminal=False)
         wide.print(build_table(title, columns, rows, UNBOUNDED))
@@ -141,8 +146,8 @@ class Output:
 
         Its steps are whatever the task counts, or bytes.
         """
-        # Loaded only if it is shown, because few commands have a bar.
         from rich import progress
+        from rich.text import Text
 
         class Rate(progress.ProgressColumn):
             """How many steps a second the task makes, e.g. ``12,400/s``."""
@@ -166,6 +171,31 @@ class Output:
         )
 
 
+def _console(*, stderr: bool = False) -> Console:
+    # Rich takes longer to import than many a command takes to run.
+    from rich.console import Console
+
+    class Refusing(Console):
+        def on_broken_pipe(self) -> None:
+            """Override Rich, which would end the process."""
+            raise BrokenPipeError
+
+    return Refusing(stderr=stderr)
+
+
+def _shown(text: str) -> str:
+    from queue_over_sql.dialects.engines import hide_passwords
+
+    return visible(hide_passwords(text))
+
+
+def in_yellow(text: str) -> Text:
+    """A cell of a table that stands out, such as ``paused``."""
+    from rich.text import Text
+
+    return Text(text, style="yellow")
+
+
 def build_table(
     title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int = 80
 ) -> Table:
@@ -174,6 +204,8 @@ def build_table(
     A column with a leading ``#`` is right-aligned. Columns with a leading ``…`` share the rest of
     `width`, and their longer texts are cut.
     """
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in columns:
         justify: JustifyMethod = "right" if name.startswith("#") else "left"
@@ -188,6 +220,8 @@ def build_table(
 
 
 def _cell(cell: object) -> Text:
+    from rich.text import Text
+
     return cell if isinstance(cell, Text) else Text(visible(str(cell), keep=""))
 
 

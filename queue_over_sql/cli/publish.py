@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
-from sqlalchemy import Connection
 
-from queue_over_sql import (
-    DatabaseUnavailable,
-    Publication,
-    Published,
-    Queue,
-    QueueError,
-    QueueService,
-)
+from queue_over_sql import DatabaseUnavailable, Publication, Published, QueueError
 from queue_over_sql.cli.lines import (
     BadLineError,
     Batch,
@@ -53,11 +45,12 @@ from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import message_fields
-from queue_over_sql.service import parts_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from sqlalchemy import Connection
 
+    from queue_over_sql import Queue, QueueService
     from queue_over_sql.message import OnConflict
 
 PATIENCE_SECONDS = 5.0
@@ -75,6 +68,8 @@ def first_refused(
     None if that is unknown, because each is accepted alone, the search takes too long, or the
         database cannot be reached. Nothing is published.
     """
+    from queue_over_sql.service import parts_of
+
     found: list[tuple[int, Exception]] = []
 
     def probe(connection: Connection) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
-from queue_over_sql import AdoptedQueue, EffectiveSettings, Outcome, Queue
+from queue_over_sql import EffectiveSettings, Outcome
 from queue_over_sql.cli.edit import removed_how
 from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
@@ -27,7 +26,7 @@ from queue_over_sql.cli.options import (
     duration,
     number,
 )
-from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.output import Output, in_yellow
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import (
     COLUMN_HELP,
@@ -38,6 +37,11 @@ from queue_over_sql.cli.values import (
 )
 from queue_over_sql.durations import exact_duration
 from queue_over_sql.plots.words import counted, format_duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from queue_over_sql import AdoptedQueue, Queue
 
 UNLIMITED: Final = "unlimited"
 DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout
@@ -274,7 +278,7 @@ def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
 
 def _state(queue: Queue) -> Text | str:
     if queue.stats().paused:
-        return Text("paused", style="yellow")
+        return in_yellow("paused")
     return "temporary" if queue.temporary else ""
 
 

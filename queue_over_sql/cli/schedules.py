@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
-from rich.text import Text
 
-from queue_over_sql import Queue, Schedule, ScheduleNotFound
+from queue_over_sql import ScheduleNotFound
 from queue_over_sql.cli.lines import LineReader
 from queue_over_sql.cli.options import (
     SCHEDULES_PANEL,
@@ -25,12 +24,16 @@ from queue_over_sql.cli.options import (
     duration,
     message_keywords,
 )
+from queue_over_sql.cli.output import in_yellow
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.durations import exact_duration
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
-from queue_over_sql.schedules.calendar import Missed, zone_named
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, Schedule
+    from queue_over_sql.schedules.calendar import Missed
 
 COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
 NONE_YET: Final = (
@@ -219,8 +222,8 @@ def _payload(queue: Queue, text: str) -> Any:
 
 
 def _listed(schedule: Schedule) -> tuple[object, ...]:
-    paused = Text("paused", style="yellow")
-    following = paused if schedule.paused else format_instant(schedule.next_at) or "-"
+    upcoming = format_instant(schedule.next_at) or "-"
+    following = in_yellow("paused") if schedule.paused else upcoming
     return schedule.name, schedule.queue, _when(schedule), following
 
 
@@ -257,5 +260,7 @@ def _next(schedule: Schedule) -> str:
 
 
 def _both(at: datetime, timezone: str) -> tuple[str, str]:
+    from queue_over_sql.schedules.calendar import zone_named
+
     local = at.astimezone(zone_named(timezone))
     return f"{at:%Y-%m-%d %H:%M:%S}", f"{local:%a %Y-%m-%d %H:%M:%S %Z}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from sqlalchemy import ColumnElement, String, Table, and_, cast, or_
 
-from queue_over_sql import ConsumerInfo, Message, Outcome, Queue, QueueService, Selection, Status
+from queue_over_sql import Message, Outcome, Status
 from queue_over_sql.cli.filters import (
     AnyStatus,
     Filters,
@@ -26,6 +26,9 @@ from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
 from queue_over_sql.message import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.queues.json_lines import message_fields
+
+if TYPE_CHECKING:
+    from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
 
 ArchiveOption = Annotated[
     bool, typer.Option("--archive", help="Show finished messages, from the archive.")

@@ -7,29 +7,29 @@ import inspect
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from difflib import get_close_matches
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 from typer.core import TyperCommand
 
 from queue_over_sql import (
     DuplicateKey,
-    Queue,
     QueueError,
     QueueNotFound,
-    QueueService,
     ScheduleNotFound,
     TopicNotFound,
 )
 from queue_over_sql.cli.output import Output, insist_on_output
 from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_of, sigterm_raised
-from queue_over_sql.dialects.engines import insist_on_file, read_url
 from queue_over_sql.errors import near_queue_name
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
 
 
 def in_words(error: Exception) -> str:
@@ -184,9 +184,13 @@ class Session(typer.Context):
 
         The file of an embedded database is created only for a command that `creates`.
         """
+        url = self.url
+        from queue_over_sql import QueueService
+        from queue_over_sql.dialects.engines import insist_on_file, read_url
+
         if not creates:
-            insist_on_file(read_url(self.url))
-        return QueueService(self.url, **self.tables, **options)
+            insist_on_file(read_url(url))
+        return QueueService(url, **self.tables, **options)
 
     @contextmanager
     def connect(self, *, creates: bool = False, **options: Any) -> Iterator[QueueService]:
@@ -330,7 +334,7 @@ def errors_as_exit_codes(output: Output, by_options: Callable[[str], str] = str)
         # The library's error for an invalid argument, which came from an option here.
         output.error(by_options(str(error)))
         raise typer.Exit(ExitCode.USAGE) from error
-    except (SQLAlchemyError, OSError) as error:
+    except _errors_from_outside() as error:
         output.error(str(error) or type(error).__name__)
         raise typer.Exit(ExitCode.FAILED) from error
     except Terminated:
@@ -339,3 +343,9 @@ def errors_as_exit_codes(output: Output, by_options: Callable[[str], str] = str)
     except KeyboardInterrupt:
         output.note("Interrupted.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _errors_from_outside() -> tuple[type[Exception], ...]:
+    # Where nobody has imported SQLAlchemy, it has raised nothing.
+    sqlalchemy = sys.modules.get("sqlalchemy.exc")
+    return (OSError,) if sqlalchemy is None else (OSError, sqlalchemy.SQLAlchemyError)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql import QueueError
 from queue_over_sql.cli.options import QueueName, argument, duration
@@ -49,6 +48,8 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
 
     None if the database does not answer.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
     from queue_over_sql.durable.consumer import DurableConsumer
 
     try:

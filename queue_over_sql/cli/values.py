@@ -9,16 +9,18 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, String, Text
-from sqlalchemy.types import TypeEngine
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.durations import parse_seconds
 from queue_over_sql.payloads.codec import json_or_text
 from queue_over_sql.plots.words import format_duration
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column
+    from sqlalchemy.types import TypeEngine
 
 DURATION_HELP = "Write it in seconds, or with units: 250ms, 90s, 1h30m, 7d."
 
@@ -125,17 +127,20 @@ COLUMN_HELP = (
     "bigint, float or boolean, e.g. tenant:string(40):index. Repeatable."
 )
 SPEC = re.compile(r"(?P<name>[a-z]\w*):(?P<type>[a-z]+)(?:\((?P<length>\d+)\))?(?P<index>:index)?")
-TYPES: dict[str, Callable[[], TypeEngine[Any]]] = {
-    "text": Text,
-    "integer": Integer,
-    "bigint": BigInteger,
-    "float": Float,
-    "boolean": Boolean,
+# By their names in SQLAlchemy.
+TYPES = {
+    "text": "Text",
+    "integer": "Integer",
+    "bigint": "BigInteger",
+    "float": "Float",
+    "boolean": "Boolean",
 }
 
 
 def parse_column(text: str) -> Column[Any]:
     """The nullable column that `text` describes; `typer.BadParameter` for anything else."""
+    from sqlalchemy import Column
+
     match = SPEC.fullmatch(text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not NAME:TYPE. {COLUMN_HELP}", param_hint="--column")
@@ -148,11 +153,14 @@ def parse_column(text: str) -> Column[Any]:
 
 
 def _column_type(text: str, name: str, length: str | None) -> TypeEngine[Any]:
+    import sqlalchemy
+
     if name == "string" and length is not None:
-        return String(int(length))
+        return sqlalchemy.String(int(length))
     if name not in TYPES or length is not None:
         raise typer.BadParameter(f"{text!r}: no such type. {COLUMN_HELP}", param_hint="--column")
-    return TYPES[name]()
+    found: TypeEngine[Any] = getattr(sqlalchemy, TYPES[name])()
+    return found
 
 
 RETRY_HELP = (

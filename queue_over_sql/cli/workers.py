@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_over_sql import Worker
 from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.options import (
     RUNNING_PANEL,
@@ -32,11 +31,10 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import import_object
-from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql.errors import visible
-from queue_over_sql.worker.worker import narrow, stop_at_once
 
 if TYPE_CHECKING:
+    from queue_over_sql import Worker
     from queue_over_sql.observability.health import Health, Report
     from queue_over_sql.observability.probes import Page, Probed
 
@@ -151,6 +149,7 @@ def worker(
     its heartbeat is recent and it is not stopping. It also reports both to systemd.
     """
     from queue_over_sql.observability.health import Health
+    from queue_over_sql.worker.worker import narrow
 
     several = processes > 1 or reload
     start_logging(log_level, log_format, show_process=several or supervised)
@@ -179,6 +178,8 @@ def worker(
 
 def load_worker(target: str) -> Worker:
     """Import the Worker at ``module:name``; a usage error says what it is instead."""
+    from queue_over_sql import Worker
+
     try:
         found = import_object(target, "worker")
     except ValueError as error:
@@ -273,6 +274,8 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line, and below it the traceback if there is one."""
+        from queue_over_sql.dialects.engines import hide_passwords
+
         return visible(hide_passwords(super().format(record)))
 
 
@@ -285,6 +288,8 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line."""
+        from queue_over_sql.dialects.engines import hide_passwords
+
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -593,6 +598,8 @@ def obey_supervisor(worker: Worker, health: Health) -> None:
 
     When asked, the process reports why it is not live or not ready.
     """
+    from queue_over_sql.worker.worker import stop_at_once
+
     # Programs that handlers start must neither read these requests nor wait for them.
     pipe, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())

@@ -13,7 +13,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
-from queue_over_sql.schema.queue_tables import RELEASE, SCHEMA_VERSION
+from queue_over_sql.schema import RELEASE
+from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
 
 
-RELEASE: Final = "0.1.0"
-"""The version of this package."""
 SCHEMA_VERSION: Final = 2
 """The schema version that this release creates, and the newest one that it supports."""
 OLDEST_BESIDE: Final = 1

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.durations import stored_number
-from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, RELEASE, SCHEMA_VERSION
+from queue_over_sql.schema import RELEASE
+from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:

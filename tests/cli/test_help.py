@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import resource
 import runpy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from queue_over_sql import __version__
 from queue_over_sql.cli.app import build_app
-from tests.cli.command_line import ROOT, run
+from tests.cli.command_line import ROOT, command, environment, run
 
 REFERENCE = runpy.run_path(str(ROOT / "scripts" / "docs" / "cli.py"))
 
@@ -117,6 +122,55 @@ def test_help_needs_no_database() -> None:
     """Help of a command is shown without a URL, and names its own options."""
     ended = run("publish", "--help")
     assert (0, True) == (ended.exit_code, "--on-conflict" in ended.out)
+
+
+LOADED = """
+import sys
+from queue_over_sql.cli import main
+try:
+    main()
+finally:
+    sys.stderr.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_help_and_completion_load_no_database() -> None:
+    """SQLAlchemy takes longer to import than all else that help needs."""
+    completion = {
+        "_QUEUE_OVER_SQL_COMPLETE": "complete_bash",
+        "COMP_WORDS": "queue-over-sql reap",
+        "COMP_CWORD": "1",
+    }
+    never = {"sqlalchemy", "apscheduler", "pyspark", "pyarrow"}
+    for arguments, variables, unwanted, said in (
+        (["--help"], {}, never, "Exit codes"),
+        (["publish", "--help"], {}, never, "--on-conflict"),
+        (["--version"], {}, {*never, "rich"}, __version__),
+        ([], completion, {*never, "rich"}, "reaper"),
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-c", LOADED, *arguments],
+            env=environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said in ended.stdout, ended.stderr
+        assert set() == unwanted & set(ended.stderr.split()), arguments
+
+
+@pytest.mark.timing
+def test_help_takes_less_than_a_third_of_a_second(tmp_path: Path) -> None:
+    """Of processor time, once Python has compiled the modules."""
+    variables = environment(PYTHONPYCACHEPREFIX=str(tmp_path))
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    took = []
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command("--help"), env=variables, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert 0.3 > min(took)
 
 
 def test_version() -> None:

@@ -10,8 +10,6 @@ import typer
 from queue_over_sql.cli.options import RUNNING_PANEL, duration, number
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.dialects.engines import hide_passwords
-from queue_over_sql_demo.databases import PRIVATE, is_private
 
 commands = Commands(RUNNING_PANEL)
 
@@ -72,6 +70,11 @@ def demo(
     QUEUE_OVER_SQL_URL says. On a database given by --url the demo uses a queue and a table of its
     own, and drops both at the end.
     """
+    # Loaded where they run: no other command needs them.
+    from queue_over_sql.dialects.engines import hide_passwords
+    from queue_over_sql_demo.databases import PRIVATE, is_private
+    from queue_over_sql_demo.run import run
+
     if kill and servers == 1:
         raise typer.BadParameter(
             "a single server has no other to take over: use --servers 2 or --no-kill"
@@ -81,9 +84,6 @@ def demo(
     if connection.url is not None and is_private(connection.url):
         problem = PRIVATE.format(url=hide_passwords(connection.url))
         raise typer.BadParameter(problem, param_hint="--url")
-    # Loaded only here, because no other command needs it.
-    from queue_over_sql_demo.run import run
-
     balanced = run(
         session.output,
         connection,

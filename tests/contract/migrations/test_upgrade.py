@@ -23,7 +23,8 @@ from queue_over_sql import (
 )
 from queue_over_sql.migrations import upgrade
 from queue_over_sql.migrations.changes import MIGRATIONS
-from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, RELEASE, SCHEMA_VERSION
+from queue_over_sql.schema import RELEASE
+from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
 from tests.contract.migrations import earlier_release as earlier
 from tests.contract.migrations.dumps import load
 from tests.waiting import wait_until
