@@ -21,8 +21,7 @@ from queue_over_sql.cli import (
     queues,
     schedules,
     search,
-    spark_history,
-    spark_load,
+    spark_files,
     spark_process,
     spark_workers,
     topics,
@@ -63,10 +62,10 @@ COMMANDS = (
     web.token_commands,
 )
 SPARK_COMMANDS = (
-    spark_load.commands,
+    spark_files.commands,
     spark_process.commands,
     spark_workers.commands,
-    spark_history.commands,
+    spark_files.history_commands,
 )
 SPARK_HELP = "Move large numbers of messages by Apache Spark: load, work, export, report."
 HELP = """Message queues inside the SQL database that you already run.

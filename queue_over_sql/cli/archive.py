@@ -12,15 +12,19 @@ from queue_over_sql.cli.edit import (
     removed_how,
     report_finished,
 )
-from queue_over_sql.cli.filters import (
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    AllOption,
     ArchiveStatus,
     Filters,
     KeyFilter,
     KindFilter,
     PayloadFilter,
+    QueueName,
     WhereFilter,
+    YesOption,
+    argument,
 )
-from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, argument
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.plots.words import counted

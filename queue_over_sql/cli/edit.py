@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_over_sql import DuplicateKey, Status
-from queue_over_sql.cli.filters import (
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    AllOption,
     ArchiveStatus,
     Filters,
     KeyFilter,
     KindFilter,
     LiveStatus,
     PayloadFilter,
-    WhereFilter,
-)
-from queue_over_sql.cli.options import (
-    MESSAGES_PANEL,
-    AllOption,
     QueueName,
+    WhereFilter,
     YesOption,
     argument,
     confirm,

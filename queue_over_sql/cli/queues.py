@@ -10,7 +10,6 @@ import typer
 
 from queue_over_sql import EffectiveSettings, Outcome
 from queue_over_sql.cli.edit import removed_how
-from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
     NO_QUEUE,
     QUEUES_PANEL,
@@ -25,6 +24,7 @@ from queue_over_sql.cli.options import (
     confirm,
     duration,
     number,
+    sql_condition,
 )
 from queue_over_sql.cli.output import Output, in_yellow
 from queue_over_sql.cli.session import Commands, Session

@@ -10,16 +10,19 @@ import typer
 from sqlalchemy import ColumnElement, String, Table, and_, cast, or_
 
 from queue_over_sql import Message, Outcome, Status
-from queue_over_sql.cli.filters import (
+from queue_over_sql.cli.lines import payload_line
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
     AnyStatus,
     Filters,
     KeyFilter,
     KindFilter,
     PayloadFilter,
+    QueueName,
     WhereFilter,
+    argument,
+    number,
 )
-from queue_over_sql.cli.lines import payload_line
-from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, argument, number
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
