@@ -30,9 +30,9 @@ FILTERS_PANEL = "Which messages"
 NO_QUEUE = "There is no queue yet. Create one with: queue-over-sql create NAME"
 
 
-def argument(metavar: str, text: str) -> Any:
+def argument(metavar: str, text: str, **more: Any) -> Any:
     """An argument without a default that is shown, with `text` as its help."""
-    return typer.Argument(metavar=metavar, show_default=False, help=text)
+    return typer.Argument(metavar=metavar, show_default=False, help=text, **more)
 
 
 def duration(text: str, *names: str, **more: Any) -> Any:
@@ -45,15 +45,8 @@ def number(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar="N", min=1, help=text, **more)
 
 
-QueueName = Annotated[
-    str,
-    typer.Argument(
-        metavar="QUEUE",
-        show_default=False,
-        help="Name of the queue.",
-        autocompletion=queue_names,
-    ),
-]
+QueueName = Annotated[str, argument("QUEUE", "Name of the queue.", autocompletion=queue_names)]
+OnlyQueue = Annotated[str | None, argument("QUEUE", "Only this queue.", autocompletion=queue_names)]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Skip confirmation (required without a terminal).")
 ]

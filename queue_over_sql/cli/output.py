@@ -219,6 +219,32 @@ def build_table(
     return table
 
 
+def without_spare(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], width: int, spare: Sequence[str]
+) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Leave out `spare` columns, the first of them first, until the table is no wider than `width`.
+
+    A column that may be cut counts as wide as it must be at least.
+    """
+    for name in spare:
+        texts = [[_cell(cell) for cell in row] for row in rows]
+        limits = _widths_of_cut_columns(columns, texts, 0)
+        needed = _widths(columns, texts) | limits
+        if sum(needed.values()) + 2 * (len(columns) - 1) <= width:
+            break
+        kept = [place for place, each in enumerate(columns) if each != name]
+        columns = [columns[place] for place in kept]
+        rows = [[row[place] for place in kept] for row in rows]
+    return columns, rows
+
+
+def _widths(columns: Sequence[str], rows: list[list[Text]]) -> dict[int, int]:
+    return {
+        place: max([len(name.lstrip("#…")), *(row[place].cell_len for row in rows)])
+        for place, name in enumerate(columns)
+    }
+
+
 def _cell(cell: object) -> Text:
     from rich.text import Text
 
@@ -228,10 +254,7 @@ def _cell(cell: object) -> Text:
 def _widths_of_cut_columns(
     columns: Sequence[str], rows: list[list[Text]], width: int
 ) -> dict[int, int]:
-    needed = {
-        place: max([len(name.lstrip("#…")), *(row[place].cell_len for row in rows)])
-        for place, name in enumerate(columns)
-    }
+    needed = _widths(columns, rows)
     cut = {place: needed[place] for place, name in enumerate(columns) if name.startswith("…")}
     left = width - sum(needed.values()) + sum(cut.values()) - 2 * (len(columns) - 1)
     limits: dict[int, int] = {}

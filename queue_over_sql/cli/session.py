@@ -60,6 +60,8 @@ def in_words(error: Exception) -> str:
 
 
 def _note_near_names(service: QueueService, error: QueueNotFound) -> None:
+    from sqlalchemy.exc import SQLAlchemyError  # only here
+
     # Only advice: whatever stands in the way of the names is not what went wrong.
     with suppress(QueueError, SQLAlchemyError):
         names = [queue.name for queue in service.queues()]

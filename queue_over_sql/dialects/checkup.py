@@ -13,9 +13,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Table, bindparam, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from queue_over_sql.dialects.driver_calls import driver_connection
@@ -97,8 +97,24 @@ class Checkup:
         engine: its name.
     """
 
+    ids_query: ClassVar[str | None] = None
+    """Reads the tables ``:names`` in ``:schema``, and the last id that each of them gave out."""
+
     def __init__(self, engine: str) -> None:
         self._engine = engine
+
+    def last_ids(self, connection: Connection, tables: Sequence[Table]) -> dict[str, int]:
+        """The last id that each table of one schema gave out, by table, where it can be read."""
+        if self.ids_query is None or not tables:
+            return {}
+        names, schema, dialect = [t.name for t in tables], tables[0].schema, connection.dialect
+        if dialect.requires_name_normalize:
+            names = [dialect.denormalize_name(name) for name in names]
+            schema = None if schema is None else dialect.denormalize_name(schema)
+        query = text(self.ids_query).bindparams(bindparam("names", expanding=True))
+        rows = connection.execute(query, {"names": names, "schema": schema}).all()
+        written = dict(zip(names, (table.name for table in tables), strict=True))
+        return {written[name]: int(last) for name, last in rows if last is not None}
 
     def described(self, connection: Connection) -> str:
         """Engine, version and driver."""
@@ -154,6 +170,12 @@ _KEEPS: Final = (
 
 class PostgreSQLCheckup(Checkup):
     """Settings that lose commits, dead rows, old transactions, broken indexes, rights."""
+
+    # Of a sequence that an account may not read the view shows no value.
+    ids_query = """
+        SELECT left(sequencename, -7), last_value FROM pg_catalog.pg_sequences
+        WHERE schemaname = COALESCE(CAST(:schema AS text), current_schema())
+          AND right(sequencename, 7) = '_id_seq' AND left(sequencename, -7) IN :names"""
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -291,6 +313,21 @@ class MySQLCheckup(Checkup):
         " WHERE NAME = 'trx_rseg_history_len' AND STATUS = 'enabled'"
     )
     """Counts the changes that are kept for read views."""
+    fresh: tuple[str, str] | None = (
+        "SET SESSION information_schema_stats_expiry = 0",
+        "SET SESSION information_schema_stats_expiry = DEFAULT",
+    )
+    """Makes the next id be that of now instead of yesterday's, and undoes that."""
+    ids_query = """
+        SELECT table_name, auto_increment - 1 FROM information_schema.tables
+        WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"""
+
+    def last_ids(self, connection: Connection, tables: Sequence[Table]) -> dict[str, int]:
+        if self.fresh is None:
+            return super().last_ids(connection, tables)
+        do, undo = self.fresh
+        with _set(connection, [do], [undo]):
+            return super().last_ids(connection, tables)
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -400,10 +437,13 @@ class MariaDBCheckup(MySQLCheckup):
         ("max_statement_time = DEFAULT", "lock_wait_timeout = DEFAULT"),
     )
     history = "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'"
+    fresh = None
 
 
 class SQLiteCheckup(Checkup):
     """The journal, free pages, a log that a reader keeps from shrinking, the file's rights."""
+
+    ids_query = "SELECT name, seq FROM sqlite_sequence WHERE name IN :names"
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -468,6 +508,11 @@ class SQLiteCheckup(Checkup):
 
 class H2Checkup(Checkup):
     """Delayed commits, a mostly empty file, old transactions."""
+
+    ids_query = """
+        SELECT TABLE_NAME, IDENTITY_BASE - 1 FROM INFORMATION_SCHEMA.COLUMNS
+        WHERE TABLE_SCHEMA = COALESCE(:schema, CURRENT_SCHEMA) AND TABLE_NAME IN :names
+          AND IDENTITY_BASE IS NOT NULL"""
 
     @property
     def sections(self) -> dict[str, Section]:

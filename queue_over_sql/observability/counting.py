@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from sqlalchemy import and_, case, func, literal_column, select, true, union_all
 
 from queue_over_sql.durations import stored_number
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.message import Outcome, Status
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.admin import QueueStats
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.store.consumers import ConsumerInfo
     from queue_over_sql.store.registry import QueueRecord
 
 _log = logging.getLogger(__name__)
@@ -298,14 +300,24 @@ def count_queues(service: QueueService, counting: Counting | None = None) -> dic
     Raises:
         DatabaseUnavailable: the database cannot be reached.
     """
+    inspection = _inspection(service)
+    return _count(inspection, inspection.records(), counting or Counting())
+
+
+def _inspection(service: QueueService) -> Inspection:
     parts = parts_of(service)
     parts.system()
-    inspection = Inspection(parts, EXACT_SECONDS)
-    records = {record.name: record for record in inspection.records()}
+    return Inspection(parts, EXACT_SECONDS)
+
+
+def _count(
+    inspection: Inspection, queues: Sequence[QueueRecord], counting: Counting
+) -> dict[str, QueueStats]:
+    records = {record.name: record for record in queues}
     with inspection.connection() as connection:
         log = inspection.dialect.wal_bytes(connection)
     found = {}
-    for each in (counting or Counting()).look(inspection, list(records.values())):
+    for each in counting.look(inspection, queues):
         if each.problem is not None:
             _log.warning("Queue %s cannot be counted: %s", each.name, each.problem)
             continue
@@ -318,6 +330,122 @@ def count_queues(service: QueueService, counting: Counting | None = None) -> dic
             paused=each.paused,
             wal_bytes=log,
         )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """What the queues hold at one moment, and what has happened since the look before.
+
+    Attributes:
+        queues: what each queue holds, by its name.
+        published, finished: messages a second since the look before, by queue. ``finished`` also
+            counts what was removed. A queue of which this is not known is left out.
+        died: dead letters since the first look, by queue; those that the archive pruned are not
+            counted.
+        consumers: those that are registered, the oldest first.
+        holds: how many messages each consumer holds, by its id.
+    """
+
+    queues: Mapping[str, QueueStats]
+    published: Mapping[str, float]
+    finished: Mapping[str, float]
+    died: Mapping[str, int]
+    consumers: Sequence[ConsumerInfo]
+    holds: Mapping[str, int]
+
+
+class Watch:
+    """Looks at the queues and their consumers again and again, and compares.
+
+    Args:
+        service: of the database; it need not be started.
+        queue: the only queue to look at; None for all.
+    """
+
+    def __init__(self, service: QueueService, queue: str | None = None) -> None:
+        self._service = service
+        self._queue = queue
+        self._counting = Counting()
+        # The last id and the unfinished messages of each queue.
+        self._seen: Mapping[str, tuple[int, int]] = {}
+        self._dead: dict[str, int] = {}
+        self._at = 0.0
+
+    def look(self, before: object = None) -> Activity:
+        """Look now.
+
+        Raises:
+            QueueNotFound: the only queue to look at does not exist.
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        del before
+        inspection = _inspection(self._service)
+        records = [each for each in inspection.records() if self._queue in {None, each.name}]
+        if self._queue is not None and not records:
+            raise QueueNotFound(self._queue)
+        queues = _count(inspection, records, self._counting)
+        tables = {
+            record.name: inspection.tables(record)[0] for record in records if record.name in queues
+        }
+        published, finished = self._compare(queues, _last_ids(inspection, tables))
+        dead = {name: stats.failed + stats.rejected for name, stats in queues.items()}
+        self._dead = dead | self._dead
+        died = {name: max(0, count - self._dead[name]) for name, count in dead.items()}
+        consumers, holds = _consumers(inspection), _holds(inspection, list(tables.values()))
+        return Activity(queues, published, finished, died, consumers, holds)
+
+    def _compare(
+        self, queues: Mapping[str, QueueStats], last_ids: Mapping[str, int]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        before, at = self._seen, time.monotonic()
+        self._seen = {name: (last, queues[name].live) for name, last in last_ids.items()}
+        seconds, self._at = at - self._at, at
+        published, finished = {}, {}
+        for name in self._seen.keys() & before.keys():
+            (last, live), (last_before, live_before) = self._seen[name], before[name]
+            new = max(0, last - last_before)
+            published[name] = new / seconds
+            finished[name] = max(0, new - live + live_before) / seconds
+        return published, finished
+
+
+def _last_ids(inspection: Inspection, queues: Mapping[str, QueueTables]) -> dict[str, int]:
+    # Rows of a user's own table become messages long after they got their ids.
+    tables = {name: each.live for name, each in queues.items() if not each.ends_in_place}
+    try:
+        with inspection.connection() as connection:
+            found = inspection.dialect.checkup.last_ids(connection, list(tables.values()))
+    except QueueError as error:
+        _log.debug("The ids that were given out cannot be read: %s", error)
+        return {}
+    return {name: found[each.name] for name, each in tables.items() if each.name in found}
+
+
+def _consumers(inspection: Inspection) -> list[ConsumerInfo]:
+    alive, expired = inspection.consumers()
+    found = [*alive, *(each for each, _ in expired)]
+    return sorted(found, key=lambda each: (each.started_at, each.consumer_id))
+
+
+def _holds(inspection: Inspection, queues: Sequence[QueueTables]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for start in range(0, len(queues), _AT_ONCE):
+        parts: list[Any] = []
+        for each in queues[start : start + _AT_ONCE]:
+            holder, claimed = each.live.c.consumer_id, each.dialect.is_claimed(each.live)
+            held = select(holder.label("holder"), func.count().label("held"))
+            parts.append(held.where(claimed).group_by(holder))
+        together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+        try:
+            with inspection.connection() as connection:
+                rows = connection.execute(together).all()
+        except QueueError as error:
+            # Such as a queue that was dropped since it was counted.
+            _log.debug("It cannot be read who holds messages: %s", error)
+            continue
+        for holder_id, count in rows:
+            found[holder_id] += int(count)
     return found
 
 

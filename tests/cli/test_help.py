@@ -38,6 +38,7 @@ EXPECTED = [
     "subscribe",
     "unsubscribe",
     "stats",
+    "top",
     "consumers",
     "health",
     "metrics",

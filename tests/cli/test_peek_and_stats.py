@@ -15,7 +15,7 @@ from rich.console import Console
 from sqlalchemy import update
 
 from queue_over_sql import ConsumerInfo, Queue, QueueService
-from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, _consumer_row
+from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, consumer_row
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.workers import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -177,7 +177,7 @@ def test_consumers_fit_a_terminal_of_80_columns() -> None:
     """Even with the longest names the process, the id and the ages are whole."""
     now = datetime.now(UTC)
     consumer = ConsumerInfo("0123456789abcdef", "n" * 60, "h" * 60, 4_194_304, now, now, now)
-    table = build_table(None, CONSUMER_COLUMNS, [_consumer_row(consumer)], width=80)
+    table = build_table(None, CONSUMER_COLUMNS, [consumer_row(consumer)], width=80)
     console = Console(width=80, file=io.StringIO())
     _, row = ("".join(s.text for s in line) for line in console.render_lines(table))
     assert (["4194304", "01234567", "0.0s", "0.0s", "ago"], True) == (
