@@ -119,6 +119,9 @@ def _default(parameter: Any) -> str:
     shown = getattr(parameter, "show_default", False)
     if isinstance(shown, str):
         return shown if " " in shown else f"`{shown}`"
+    if parameter.secondary_opts:
+        # One of a pair, such as --live and --no-live.
+        return f"`{(parameter.opts if parameter.default else parameter.secondary_opts)[0]}`"
     if not shown or parameter.is_flag or parameter.default in (None, ()):
         return ""
     return f"`{parameter.default}`"

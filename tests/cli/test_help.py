@@ -125,6 +125,21 @@ def test_help_needs_no_database() -> None:
     assert (0, True) == (ended.exit_code, "--on-conflict" in ended.out)
 
 
+def test_a_pair_of_options_states_its_default() -> None:
+    """On the reference page, and in the help on the terminal."""
+    pairs = {
+        REFERENCE["_row"](
+            part
+        ): f"Default: `{(part.opts if part.default else part.secondary_opts)[0]}`"
+        for command in _commands().values()
+        for part in command.params
+        if part.secondary_opts
+    }
+    assert pairs
+    assert [] == [row for row, default in pairs.items() if default not in row]
+    assert "[default: kill]" in " ".join(run("demo", "--help").out.split())
+
+
 LOADED = """
 import sys
 from queue_over_sql.cli import main
