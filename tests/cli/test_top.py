@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -138,7 +137,7 @@ def test_without_a_terminal_it_says_what_to_use(jobs: Queue, sqlite_url: str) ->
     assert (2, True) == (ended.exit_code, "stats --watch" in ended.err)
 
 
-def _drawn(width: int, height: int, **changed: Any) -> list[str]:
+def _drawn(width: int, height: int, order: str = "queue") -> list[str]:
     now = datetime.now(UTC)
     names = [f"queue-{number:02}-{'x' * 20}" for number in range(30)]
     stats = QueueStats(
@@ -154,7 +153,7 @@ def _drawn(width: int, height: int, **changed: Any) -> list[str]:
         holds={who.consumer_id: 22},
     )
     console = Console(width=width, file=io.StringIO())
-    drawn = _screen(seen, changed.get("order", "queue"), width, height)
+    drawn = _screen(seen, order, width, height)
     lines = console.render_lines(drawn)
     return ["".join(segment.text for segment in line).rstrip() for line in lines]
 

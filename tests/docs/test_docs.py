@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -95,6 +96,64 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
     for before, after in pairwise(blocks(page)):
         if after.mark == "output":
             assert after.text == printed[before], f"{page}:{after.line}"
+
+
+SENTRY = """
+import json, sqlite3
+import sentry_sdk
+from sentry_sdk.transport import Transport
+
+sent = []
+
+class Kept(Transport):
+    def capture_envelope(self, envelope):
+        sent.append(envelope.get_event())
+
+init = sentry_sdk.init
+# Its integrations with what happens to be installed take seconds to import.
+alone = {"transport": Kept, "auto_enabling_integrations": False}
+sentry_sdk.init = lambda **options: init("https://key@sentry.invalid/1", **alone, **options)
+
+import tasks
+
+tasks.service.create_queue("lost").publish("secret")
+tasks.service.queue("mails").publish("secret")
+
+@tasks.worker.handle("lost")
+def lose(message):
+    with sqlite3.connect("shop.db") as other:
+        other.execute("DELETE FROM queue_lost")
+
+tasks.worker.run(until_empty=True)
+print(json.dumps([event for event in sent if event], default=str))
+"""
+
+
+def test_errors_reach_sentry(tmp_path: Path) -> None:
+    """By the page's module: a failed handler, a dead letter and a lost claim, and no payload."""
+    [sample] = [block for block in blocks("docs/logging.md") if block.marked("file") == "tasks.py"]
+    (tmp_path / "tasks.py").write_text(sample.text)
+    ended = subprocess.run(
+        [sys.executable, "-c", SENTRY],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    events = json.loads(ended.stdout)
+    assert "secret" not in ended.stdout
+    [failure] = [event for event in events if "exception" in event]
+    assert "the mail server is away" == failure["exception"]["values"][-1]["value"]
+    assert ("mails", 1) == (failure["tags"]["queue"], failure["extra"]["message_id"])
+    told = {event["extra"]["queue"]: event for event in events if event is not failure}
+    assert {"mails", "lost"} == told.keys()
+    for queue, event in told.items():
+        assert ("error", 1) == (event["level"], event["extra"]["message_id"])
+        assert ["{{ default }}", queue] == event["fingerprint"]
+    assert "became a dead letter" in told["mails"]["logentry"]["formatted"]
+    assert any("failed for" in str(each) for each in told["mails"]["breadcrumbs"]["values"])
 
 
 WEB_SERVER = """
