@@ -174,6 +174,19 @@ class Catalog:
             raise QueueNotFound(name)
         return self._open(record, connection)
 
+    def get_with_kinds(self, name: str, kinds: Sequence[Any] | Mapping[str, Any]) -> Queue:
+        """Open a queue, of which this service knows these kinds from now on."""
+        queue = self.get(name)
+        context = core_of(queue).context
+        if context.kinds is not None and context.kinds.are(kinds):
+            return queue
+        if not context.tables.has_payloads:
+            msg = f"kinds need payloads, but the messages of {name!r} are rows of an adopted table"
+            raise ValueError(msg)
+        self._kinds[name] = Kinds.of(kinds)
+        self.forget(name)
+        return self.get(name)
+
     def forget(self, name: str) -> None:
         """Forget a queue, so that the next call that needs it opens it again."""
         self._queues.pop(name, None)

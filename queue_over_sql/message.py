@@ -7,7 +7,9 @@ import enum
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias
+
+from typing_extensions import TypeVar
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     CallersConnection: TypeAlias = Connection | Session | scoped_session[Any] | DriverConnection
     """What has the caller's own transaction."""
 
+
+Payload = TypeVar("Payload", default=Any)
+Payload_co = TypeVar("Payload_co", covariant=True, default=Any)
 
 PREVIOUS_ERROR: Final = "previous_error"
 """The header of a requeued message that holds the reason of its earlier failure."""
@@ -62,7 +67,7 @@ class PublishOutcome(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Publication:
+class Publication(Generic[Payload_co]):
     """A message to publish, with its options.
 
     ``publish`` and ``request`` take these options as keywords; ``publish_many`` and ``load`` take
@@ -81,7 +86,7 @@ class Publication:
         columns: values of the queue's own columns, by name.
     """
 
-    payload: Any
+    payload: Payload_co
     _: dataclasses.KW_ONLY
     key: str | None = None
     kind: str | None = None
@@ -227,8 +232,10 @@ AGE = attrgetter("available_at", "id")
 """What rows are sorted by: the oldest first."""
 
 
-class Message:
+class Message(Generic[Payload_co]):
     """A message as it was claimed, listed or archived; its attributes are read-only.
+
+    ``Message[Order]`` has a payload of type ``Order``, for type checkers; ``Message`` has any.
 
     Attributes:
         queue: name of its queue.
@@ -260,7 +267,7 @@ class Message:
         *,
         queue: str,
         settler: Settler,
-        payload: Any,
+        payload: Payload_co,
         headers: dict[str, Any],
         queue_max_attempts: int,
         own_row: Mapping[str, Any] | None = None,
@@ -274,7 +281,7 @@ class Message:
         self._cancelled = False
         self._on_cancelled: Callable[[], None] | None = None
         self.queue = queue
-        self.payload: Any = payload
+        self.payload = payload
         self.headers = headers
         self.row = own_row
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Generic, Never
 
 from queue_over_sql import store
 from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueError
-from queue_over_sql.message import Message, Publication, Published, claim_of
+from queue_over_sql.message import Message, Payload, Publication, Published, claim_of
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.admin import (
     QueueStats,
@@ -183,8 +183,11 @@ def core_of(queue: Queue) -> QueueCore:
     return queue._core  # noqa: SLF001 - this is the one way to them
 
 
-class Queue:
-    """A queue. ``QueueService`` creates it; it may be used from any thread."""
+class Queue(Generic[Payload]):
+    """A queue. ``QueueService`` creates it; it may be used from any thread.
+
+    ``Queue[Order]`` has payloads of type ``Order``, for type checkers; ``Queue`` has any.
+    """
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
@@ -217,7 +220,7 @@ class Queue:
 
     def publish(  # noqa: D417 - Publication describes its options
         self,
-        payload: Any,
+        payload: Payload,
         *,
         key: str | None = None,
         kind: str | None = None,
@@ -273,7 +276,7 @@ class Queue:
 
     def publish_many(
         self,
-        items: Iterable[Any],
+        items: Iterable[Payload | Publication[Payload]],
         *,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
@@ -295,7 +298,7 @@ class Queue:
 
     def load(
         self,
-        items: Iterable[Any],
+        items: Iterable[Payload | Publication[Payload]],
         *,
         batch_size: int = 10_000,
         progress: Callable[[int], None] | None = None,
@@ -325,7 +328,7 @@ class Queue:
         lease: Duration | None = None,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[Payload]]:
         """Claim messages: no other consumer gets them until they are released or the lease ends.
 
         Args:
@@ -346,7 +349,7 @@ class Queue:
     @contextlib.contextmanager
     def receive(
         self, *, wait: Duration = 0.0, lease: Duration | None = None
-    ) -> Iterator[Message | None]:
+    ) -> Iterator[Message[Payload] | None]:
         """Claim one message for a ``with`` block: ack at its end, nack if it raises.
 
         If the block settles the message itself, nothing more is done.
@@ -372,7 +375,7 @@ class Queue:
 
     def stream(
         self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
-    ) -> Generator[Message, None, None]:
+    ) -> Generator[Message[Payload], None, None]:
         """Yield messages one after another; the caller settles each of them.
 
         Args:
@@ -381,7 +384,7 @@ class Queue:
             lease: length of each lease.
         """
         prefetch = check_whole("prefetch", prefetch)
-        waiting: list[Message] = []
+        waiting: list[Message[Payload]] = []
         try:
             while True:
                 patience = 3600.0 if wait is None else wait
@@ -402,7 +405,7 @@ class Queue:
         *,
         lease: Duration | None = None,
         where: ColumnElement[bool] | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[Payload]]:
         """Ack finished messages and claim the next ones in one transaction.
 
         Args:
@@ -423,7 +426,7 @@ class Queue:
         *,
         connection: CallersConnection,
         where: ColumnElement[bool] | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[Payload]]:
         """Remove the oldest messages inside the caller's transaction.
 
         If the transaction commits, they are finished. If it rolls back or the process dies, they
@@ -547,7 +550,7 @@ class Queue:
     def request(  # noqa: D417 - Publication describes its options
         self,
         /,  # so that a column may be named `self`, and proxies can have these types
-        payload: Any,
+        payload: Payload,
         *,
         timeout: Duration,
         key: str | None = None,

@@ -7,7 +7,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
 from queue_over_sql.consumer import Consumer
@@ -24,6 +24,7 @@ from queue_over_sql.errors import (
     TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
+from queue_over_sql.message import Payload
 from queue_over_sql.migrations import Migrations, Upgrader
 from queue_over_sql.observer import Observer, ReaperReport, as_observers
 from queue_over_sql.queue import Queue, QueueCore, core_of
@@ -48,6 +49,7 @@ from queue_over_sql.settings import (
     PayloadType,
     QueueSettings,
     ServiceSettings,
+    SettingsWithoutKinds,
     Unset,
     check_flag,
 )
@@ -270,6 +272,22 @@ class QueueService:
 
     # -- queues and topics
 
+    @overload
+    def create_queue(
+        self,
+        name: str,
+        *,
+        kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
+        **settings: Unpack[SettingsWithoutKinds],
+    ) -> Queue[Payload]: ...
+    @overload
+    def create_queue(
+        self,
+        name: str,
+        *,
+        kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        **settings: Unpack[SettingsWithoutKinds],
+    ) -> Queue: ...
     def create_queue(
         self,
         name: str,
@@ -405,16 +423,35 @@ class QueueService:
             raise QueueNotFound(name)
         return queue
 
-    def queue(self, name: str) -> Queue:
+    @overload
+    def queue(
+        self, name: str, *, kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]]
+    ) -> Queue[Payload]: ...
+    @overload
+    def queue(
+        self, name: str, *, kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
+    ) -> Queue: ...
+    def queue(
+        self, name: str, *, kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
+    ) -> Queue:
         """Open an existing queue; tables of an earlier release are upgraded first.
+
+        Args:
+            name: of the queue.
+            kinds: the payload types that this program knows, as in ``create_queue``. If they are
+                not given, those that this service was given before stay.
 
         Raises:
             QueueNotFound: there is no such queue.
             SchemaTooNew: a newer release created its tables; nothing was written.
             SchemaOutdated: an earlier release created them, and this service may not upgrade them.
+            ImportError: there are kinds, and Pydantic is not installed.
+            TypeError, ValueError: the kinds are not valid, or the queue cannot have any.
         """
         self._parts.check_open()
-        return self._parts.catalog.get(name)
+        if isinstance(kinds, Unset):
+            return self._parts.catalog.get(name)
+        return self._parts.catalog.get_with_kinds(name, kinds)
 
     def queues(self, *, temporary: bool = False) -> list[Queue]:
         """List all queues with this service's table prefix, ordered by name.

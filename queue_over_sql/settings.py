@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
@@ -93,6 +93,23 @@ class QueueSettings:
     def __post_init__(self) -> None:
         for name, value in given_of(self).items():
             _CHECKS[name](name, value)
+
+
+class SettingsWithoutKinds(TypedDict, total=False):
+    """The arguments of ``create_queue`` beside ``kinds``, which says the type of the queue."""
+
+    lease: Duration | Unset
+    max_attempts: int | Unset
+    retry: RetryPolicy | Unset
+    payload: PayloadType | Unset
+    priorities: int | Unset
+    archive: ArchivePolicy | Unset
+    archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None
+    archive_limit: int | Mapping[str, int | None] | Unset | None
+    dedup_window: Duration | Unset | None
+    max_payload_bytes: int | Unset
+    columns: Sequence[Column[Any]] | Unset
+    kind_timeout: Duration | Unset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,8 +71,10 @@ def proxy_of(sync: type) -> Callable[[C], C]:
 class Fact(Generic[T]):
     """An attribute that needs no query."""
 
-    def __init__(self, getter: Callable[[Any], T]) -> None:
-        self._get: Callable[[Any], T] = getattr(getter, "fget", getter)
+    # pyright sees a property without a type here, so each fact is declared with one.
+    def __init__(self, getter: Callable[[Any], T] | property) -> None:
+        known: Any = getter
+        self._get: Callable[[Any], T] = getattr(known, "fget", known)
         self.__doc__ = getter.__doc__
 
     @overload

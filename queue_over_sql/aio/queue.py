@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Never, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -13,7 +13,6 @@ from queue_over_sql.aio.proxies import (
     Fact,
     Proxy,
     awaited,
-    awaited_as,
     awaited_list,
     outward,
     proxied,
@@ -23,7 +22,7 @@ from queue_over_sql.aio.proxies import (
 )
 from queue_over_sql.durations import Duration
 from queue_over_sql.existing_tables.queue import AdoptedQueue
-from queue_over_sql.message import Message, Published
+from queue_over_sql.message import Message, Payload, Payload_co, Published
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
@@ -32,9 +31,9 @@ from queue_over_sql.store import EditResult
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Table
 
-    from queue_over_sql.message import DriverConnection, OnConflict
+    from queue_over_sql.message import DriverConnection, OnConflict, Outcome, Publication
     from queue_over_sql.settings import EffectiveSettings
 
     CallersConnection: TypeAlias = (
@@ -44,32 +43,32 @@ if TYPE_CHECKING:
 
 
 @proxy_of(Message)
-class AsyncMessage(Proxy[Message]):
+class AsyncMessage(Proxy[Message], Generic[Payload_co]):
     """A message as it was claimed, listed or archived: the asynchronous ``Message``."""
 
     __slots__ = ()
 
-    id = Fact(Message.id)
-    key = Fact(Message.key)
-    kind = Fact(Message.kind)
-    priority = Fact(Message.priority)
-    attempt = Fact(Message.attempt)
-    max_attempts = Fact(Message.max_attempts)
-    columns = Fact(Message.columns)
-    consumer_id = Fact(Message.consumer_id)
-    consumer_round = Fact(Message.consumer_round)
-    last_error = Fact(Message.last_error)
-    published_at = Fact(Message.published_at)
-    scheduled_at = Fact(Message.scheduled_at)
-    available_at = Fact(Message.available_at)
-    claimed_at = Fact(Message.claimed_at)
-    last_attempt_at = Fact(Message.last_attempt_at)
-    finished_at = Fact(Message.finished_at)
-    lease_expires_at = Fact(Message.lease_expires_at)
-    cancelled = Fact(Message.cancelled)
-    outcome = Fact(Message.outcome)
-    reply_to = Fact(Message.reply_to)
-    correlation_id = Fact(Message.correlation_id)
+    id: Fact[int] = Fact(Message.id)
+    key: Fact[str | None] = Fact(Message.key)
+    kind: Fact[str | None] = Fact(Message.kind)
+    priority: Fact[int] = Fact(Message.priority)
+    attempt: Fact[int] = Fact(Message.attempt)
+    max_attempts: Fact[int] = Fact(Message.max_attempts)
+    columns: Fact[Mapping[str, Any]] = Fact(Message.columns)
+    consumer_id: Fact[str | None] = Fact(Message.consumer_id)
+    consumer_round: Fact[int | None] = Fact(Message.consumer_round)
+    last_error: Fact[str | None] = Fact(Message.last_error)
+    published_at: Fact[datetime] = Fact(Message.published_at)
+    scheduled_at: Fact[datetime] = Fact(Message.scheduled_at)
+    available_at: Fact[datetime | None] = Fact(Message.available_at)
+    claimed_at: Fact[datetime | None] = Fact(Message.claimed_at)
+    last_attempt_at: Fact[datetime | None] = Fact(Message.last_attempt_at)
+    finished_at: Fact[datetime | None] = Fact(Message.finished_at)
+    lease_expires_at: Fact[datetime | None] = Fact(Message.lease_expires_at)
+    cancelled: Fact[bool] = Fact(Message.cancelled)
+    outcome: Fact[Outcome | None] = Fact(Message.outcome)
+    reply_to: Fact[str | None] = Fact(Message.reply_to)
+    correlation_id: Fact[str | None] = Fact(Message.correlation_id)
 
     @property
     def queue(self) -> str:
@@ -77,9 +76,10 @@ class AsyncMessage(Proxy[Message]):
         return self._sync.queue
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> Payload_co:
         """The published payload; for an adopted table, the same mapping as ``row``."""
-        return self._sync.payload
+        found: Payload_co = self._sync.payload
+        return found
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class AsyncSelection(Proxy[S]):
 
     __slots__ = ()
 
-    list = awaited_list(AsyncMessage, Selection.list)
+    list = awaited_list(AsyncMessage[Any], Selection.list)
     count = awaited(Selection.count)
 
     @proxied(Selection.first)
@@ -209,13 +209,13 @@ class AsyncArchive(Proxy[Archive]):
 
     __slots__ = ()
 
-    table = Fact(Archive.table)
+    table: Fact[Table] = Fact(Archive.table)
     messages = returned_as(AsyncArchiveSelection, Archive.messages)
     export = awaited(Archive.export)
 
 
 @proxy_of(Queue)
-class AsyncQueue(Proxy[Queue]):
+class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     """A queue: the asynchronous ``Queue``. ``AsyncQueueService`` creates it.
 
     A verb whose task is cancelled has the same effect as one whose process dies: a publish or
@@ -224,13 +224,10 @@ class AsyncQueue(Proxy[Queue]):
 
     __slots__ = ()
 
-    name = Fact(Queue.name)
-    table = Fact(Queue.table)
-    temporary = Fact(Queue.temporary)
+    name: Fact[str] = Fact(Queue.name)
+    table: Fact[Table] = Fact(Queue.table)
+    temporary: Fact[bool] = Fact(Queue.temporary)
 
-    load = awaited(Queue.load)
-    consume = awaited_list(AsyncMessage, Queue.consume)
-    request = awaited_as(AsyncMessage, Queue.request)
     messages = returned_as(AsyncLiveSelection, Queue.messages)
     delete = awaited(Queue.delete)
     cancel = awaited(Queue.cancel)
@@ -259,7 +256,7 @@ class AsyncQueue(Proxy[Queue]):
     @proxied(Queue.publish)
     async def publish(
         self,
-        payload: Any,
+        payload: Payload,
         *,
         key: str | None = None,
         kind: str | None = None,
@@ -278,11 +275,30 @@ class AsyncQueue(Proxy[Queue]):
     @proxied(Queue.publish_many)
     async def publish_many(
         self,
-        items: Iterable[Any],
+        items: Iterable[Payload | Publication[Payload]],
         *,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]: ...
+
+    @proxied(Queue.load)
+    async def load(
+        self,
+        items: Iterable[Payload | Publication[Payload]],
+        *,
+        batch_size: int = 10_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> int: ...
+
+    @proxied(Queue.consume)
+    async def consume(
+        self,
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+        wait: Duration = 0.0,
+        where: ColumnElement[bool] | None = None,
+    ) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.exchange)
     async def exchange(
@@ -292,7 +308,7 @@ class AsyncQueue(Proxy[Queue]):
         *,
         lease: Duration | None = None,
         where: ColumnElement[bool] | None = None,
-    ) -> list[AsyncMessage]: ...
+    ) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.take)
     async def take(
@@ -301,7 +317,7 @@ class AsyncQueue(Proxy[Queue]):
         *,
         connection: CallersConnection,
         where: ColumnElement[bool] | None = None,
-    ) -> list[AsyncMessage]: ...
+    ) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.ack)
     async def ack(
@@ -348,6 +364,23 @@ class AsyncQueue(Proxy[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
+    @proxied(Queue.request)
+    async def request(
+        self,
+        /,
+        payload: Payload,
+        *,
+        timeout: Duration,  # noqa: ASYNC109 - as the synchronous one
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        columns: Mapping[str, Any] | None = None,
+        **own: Never,
+    ) -> AsyncMessage: ...
+
     @proxied(Queue.reply)
     async def reply(
         self,
@@ -361,7 +394,7 @@ class AsyncQueue(Proxy[Queue]):
 
     def receive(
         self, *, wait: Duration = 0.0, lease: Duration | None = None
-    ) -> AbstractAsyncContextManager[AsyncMessage | None]:
+    ) -> AbstractAsyncContextManager[AsyncMessage[Payload] | None]:
         """Claim one message for an ``async with`` block: ack at its end, nack if it raises.
 
         If the block settles the message itself, nothing more is done. A cancelled block counts as
@@ -371,7 +404,7 @@ class AsyncQueue(Proxy[Queue]):
 
     async def stream(
         self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
-    ) -> AsyncGenerator[AsyncMessage, None]:
+    ) -> AsyncGenerator[AsyncMessage[Payload], None]:
         """Yield messages one after another; the caller settles each of them. See ``Queue.stream``.
 
         If the loop may end early, use ``contextlib.aclosing``: it releases prefetched messages
@@ -390,7 +423,7 @@ class AsyncQueue(Proxy[Queue]):
 
 
 @proxy_of(AdoptedQueue)
-class AsyncAdoptedQueue(AsyncQueue):
+class AsyncAdoptedQueue(AsyncQueue[Mapping[str, Any]]):
     """A queue over your own table: the asynchronous ``AdoptedQueue``."""
 
     __slots__ = ()

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import await_only
@@ -26,12 +26,13 @@ from queue_over_sql.aio.proxies import (
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncMessage, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.durations import Duration
-from queue_over_sql.message import Published
+from queue_over_sql.message import Payload, Published
 from queue_over_sql.migrations import Migrations
 from queue_over_sql.queue import name_of
 from queue_over_sql.roles.roles import Roles
 from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.worker.handlers import HandlerStopped, awaited_within, is_asynchronous
@@ -42,14 +43,21 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from types import TracebackType
 
-    from sqlalchemy import URL, ColumnElement, Connection
+    from sqlalchemy import URL, Column, ColumnElement, Connection
 
     from queue_over_sql.aio.queue import CallersConnection
     from queue_over_sql.database.runtime import Runtime
     from queue_over_sql.message import OnConflict
     from queue_over_sql.observer import Observer
+    from queue_over_sql.retry import RetryPolicy
     from queue_over_sql.schedules.calendar import Missed
-    from queue_over_sql.settings import QueueSettings
+    from queue_over_sql.settings import (
+        ArchivePolicy,
+        PayloadType,
+        QueueSettings,
+        SettingsWithoutKinds,
+    )
+    from queue_over_sql.worker.handlers import HandlerOptions
 
 
 @proxy_of(Schedules)
@@ -155,7 +163,14 @@ class AsyncTopic(Proxy[Topic]):
     ) -> list[Published]: ...
 
 
-F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+P = ParamSpec("P")
+R = TypeVar("R", bound=Awaitable[Any])
+
+
+class AsyncHandlerDecorator(Protocol[P]):
+    """What ``AsyncWorker.handle`` returns: it takes coroutine functions with these parameters."""
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 @proxy_of(Worker)
@@ -164,9 +179,54 @@ class AsyncWorker(Proxy[Worker]):
 
     __slots__ = ()
 
+    @overload
     def handle(
         self,
-        queue: str,
+        queue: AsyncQueue[Payload] | str,
+        *,
+        transactional: Literal[False] = False,
+        batch: None = None,
+        **options: Unpack[HandlerOptions[AsyncMessage]],
+    ) -> AsyncHandlerDecorator[[AsyncMessage[Payload]]]: ...
+    @overload
+    def handle(
+        self,
+        queue: AsyncQueue[Payload] | str,
+        *,
+        transactional: Literal[False] = False,
+        batch: int,
+        **options: Unpack[HandlerOptions[AsyncMessage]],
+    ) -> AsyncHandlerDecorator[[list[AsyncMessage[Payload]]]]: ...
+    @overload
+    def handle(
+        self,
+        queue: AsyncQueue[Payload] | str,
+        *,
+        transactional: Literal[True],
+        batch: None = None,
+        **options: Unpack[HandlerOptions[AsyncMessage]],
+    ) -> AsyncHandlerDecorator[[AsyncMessage[Payload], AsyncConnection]]: ...
+    @overload
+    def handle(
+        self,
+        queue: AsyncQueue[Payload] | str,
+        *,
+        transactional: Literal[True],
+        batch: int,
+        **options: Unpack[HandlerOptions[AsyncMessage]],
+    ) -> AsyncHandlerDecorator[[list[AsyncMessage[Payload]], AsyncConnection]]: ...
+    @overload
+    def handle(
+        self,
+        queue: AsyncQueue | str,
+        *,
+        transactional: bool = False,
+        batch: int | None = None,
+        **options: Unpack[HandlerOptions[AsyncMessage]],
+    ) -> AsyncHandlerDecorator[...]: ...
+    def handle(
+        self,
+        queue: AsyncQueue | str,
         *,
         transactional: bool = False,
         lease_keepalive: bool = True,
@@ -176,11 +236,11 @@ class AsyncWorker(Proxy[Worker]):
         timeout: Duration | str | None = None,
         slow_after: Duration | str | None = None,
         on_slow: Callable[[AsyncMessage, float], object] | None = None,
-    ) -> Callable[[F], F]:
+    ) -> AsyncHandlerDecorator[...]:
         """Register a coroutine function as the handler of a queue.
 
         Args:
-            queue: name of the queue; it must exist when the worker starts.
+            queue: the queue or its name; it must exist when the worker starts.
             transactional: call ``function(message, connection)`` with an ``AsyncConnection``, and
                 commit its writes together with the ack.
             lease_keepalive: whether to renew the lease while the function runs.
@@ -216,7 +276,7 @@ class AsyncWorker(Proxy[Worker]):
             on_slow=None if on_slow is None else _outward(on_slow),
         )
 
-        def decorate(function: F) -> F:
+        def decorate(function: Callable[..., R]) -> Callable[..., R]:
             if not is_asynchronous(function) or inspect.isasyncgenfunction(function):
                 msg = (
                     f"the handler of queue {name!r} must be a coroutine function (async def), "
@@ -353,13 +413,11 @@ class AsyncQueueService(Proxy[QueueService]):
             )
         )
 
-    consumer_id = Fact(QueueService.consumer_id)
-    started = Fact(QueueService.started)
+    consumer_id: Fact[str | None] = Fact(QueueService.consumer_id)
+    started: Fact[bool] = Fact(QueueService.started)
 
-    create_queue = awaited_as(AsyncQueue, QueueService.create_queue)
     adopt_queue = awaited_as(AsyncAdoptedQueue, QueueService.adopt_queue)
-    queue = awaited_as(AsyncQueue, QueueService.queue)
-    queues = awaited_list(AsyncQueue, QueueService.queues)
+    queues = awaited_list(AsyncQueue[Any], QueueService.queues)
     drop_queue = awaited(QueueService.drop_queue)
 
     create_topic = awaited_as(AsyncTopic, QueueService.create_topic)
@@ -394,6 +452,55 @@ class AsyncQueueService(Proxy[QueueService]):
     def migrations(self) -> AsyncMigrations:
         """The migrations: list and apply the changes that tables of an earlier release need."""
         return AsyncMigrations(self._sync.migrations)
+
+    @overload
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
+        **settings: Unpack[SettingsWithoutKinds],
+    ) -> AsyncQueue[Payload]: ...
+    @overload
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        **settings: Unpack[SettingsWithoutKinds],
+    ) -> AsyncQueue: ...
+    @proxied(QueueService.create_queue)
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | Unset = UNSET,
+        max_attempts: int | Unset = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        payload: PayloadType | Unset = UNSET,
+        priorities: int | Unset = UNSET,
+        archive: ArchivePolicy | Unset = UNSET,
+        archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET,
+        archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET,
+        dedup_window: Duration | Unset | None = UNSET,
+        max_payload_bytes: int | Unset = UNSET,
+        columns: Sequence[Column[Any]] | Unset = UNSET,
+        kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        kind_timeout: Duration | Unset = UNSET,
+    ) -> AsyncQueue: ...
+
+    @overload
+    async def queue(
+        self, name: str, *, kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]]
+    ) -> AsyncQueue[Payload]: ...
+    @overload
+    async def queue(
+        self, name: str, *, kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
+    ) -> AsyncQueue: ...
+    @proxied(QueueService.queue)
+    async def queue(
+        self, name: str, *, kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
+    ) -> AsyncQueue: ...
 
     @proxied(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...

@@ -36,7 +36,7 @@ _BEFORE_ALL = -(2**63)
 _BATCH = 5_000
 
 
-class AdoptedQueue(Queue):
+class AdoptedQueue(Queue[Mapping[str, Any]]):
     """A queue over your own table. ``QueueService.adopt_queue`` creates it.
 
     ``message.row`` has your columns of the row. A finished row stays in the table, with its

@@ -154,6 +154,7 @@ class Kinds:
 
     def __init__(self, types: Mapping[str, tuple[Any, TypeAdapter[Any]]]) -> None:
         self.names = tuple(sorted(types))
+        self._types = {name: types[name][0] for name in self.names}
         self._adapters = {name: types[name][1] for name in self.names}
         self._by_class: dict[type, tuple[str, ...]] = {}
         for name in self.names:
@@ -184,6 +185,13 @@ class Kinds:
             msg = "kinds is empty; list the types of the payloads, or leave out kinds"
             raise ValueError(msg)
         return cls(types)
+
+    def are(self, given: Sequence[Any] | Mapping[str, Any]) -> bool:
+        """Whether ``of`` would make the same of what is given, which costs much less."""
+        return self._types == {
+            getattr(kind, "__name__", "") if name is None else name: kind
+            for name, kind in _items(given)
+        }
 
     def knows(self, kind: str | None) -> bool:
         """Whether this server can read payloads of a kind; None means no kind."""

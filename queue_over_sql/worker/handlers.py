@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.database.connections import Connections
+    from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message
     from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+M = TypeVar("M")
+P = ParamSpec("P")
+R = TypeVar("R")
 HandlerFunction = Callable[..., Any]
 Middleware = Callable[[Any, Callable[[], Any]], Any]
 SHARED_SECONDS = 0.05
@@ -51,6 +55,23 @@ class Handler:
     timeout: float | None = None
     slow_after: float | None = None
     on_slow: Callable[[Any, float], object] | None = None
+
+
+class HandlerOptions(TypedDict, Generic[M], total=False):
+    """The arguments of ``Worker.handle`` that leave the signature of the handler as it is."""
+
+    lease_keepalive: bool
+    where: ColumnElement[bool] | None
+    commit_every: int
+    timeout: Duration | str | None
+    slow_after: Duration | str | None
+    on_slow: Callable[[M, float], object] | None
+
+
+class HandlerDecorator(Protocol[P]):
+    """What ``Worker.handle`` returns: it takes functions with these parameters."""
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...  # noqa: D102
 
 
 class HandlerStopped(asyncio.CancelledError):

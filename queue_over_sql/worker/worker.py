@@ -9,7 +9,7 @@ import logging
 import math
 import signal
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
 from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.durations import parse_seconds, to_timedelta
@@ -19,7 +19,9 @@ from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.worker.handlers import (
     Handler,
+    HandlerDecorator,
     HandlerFunction,
+    HandlerOptions,
     Middleware,
     check_middleware,
     is_asynchronous,
@@ -32,14 +34,15 @@ from queue_over_sql.worker.threads import HandlerThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import Running, Turn
     from queue_over_sql.durations import Duration
-    from queue_over_sql.message import Message
+    from queue_over_sql.message import Message, Payload
+    from queue_over_sql.queue import Queue
 
-    F = TypeVar("F", bound=HandlerFunction)
+    R = TypeVar("R")
 
 
 _log = logging.getLogger(__name__)
@@ -90,9 +93,54 @@ class Worker:
             self._parts, self._draining, self._concurrency, each=self._each
         )
 
+    @overload
     def handle(
         self,
-        queue: str,
+        queue: Queue[Payload] | str,
+        *,
+        transactional: Literal[False] = False,
+        batch: None = None,
+        **options: Unpack[HandlerOptions[Message]],
+    ) -> HandlerDecorator[[Message[Payload]]]: ...
+    @overload
+    def handle(
+        self,
+        queue: Queue[Payload] | str,
+        *,
+        transactional: Literal[False] = False,
+        batch: int,
+        **options: Unpack[HandlerOptions[Message]],
+    ) -> HandlerDecorator[[list[Message[Payload]]]]: ...
+    @overload
+    def handle(
+        self,
+        queue: Queue[Payload] | str,
+        *,
+        transactional: Literal[True],
+        batch: None = None,
+        **options: Unpack[HandlerOptions[Message]],
+    ) -> HandlerDecorator[[Message[Payload], Connection]]: ...
+    @overload
+    def handle(
+        self,
+        queue: Queue[Payload] | str,
+        *,
+        transactional: Literal[True],
+        batch: int,
+        **options: Unpack[HandlerOptions[Message]],
+    ) -> HandlerDecorator[[list[Message[Payload]], Connection]]: ...
+    @overload
+    def handle(
+        self,
+        queue: Queue | str,
+        *,
+        transactional: bool = False,
+        batch: int | None = None,
+        **options: Unpack[HandlerOptions[Message]],
+    ) -> HandlerDecorator[...]: ...
+    def handle(
+        self,
+        queue: Queue | str,
         *,
         transactional: bool = False,
         lease_keepalive: bool = True,
@@ -102,11 +150,11 @@ class Worker:
         timeout: Duration | str | None = None,
         slow_after: Duration | str | None = None,
         on_slow: Callable[[Message, float], object] | None = None,
-    ) -> Callable[[F], F]:
+    ) -> HandlerDecorator[...]:
         """Register a function as the handler of a queue.
 
         Args:
-            queue: name of the queue; it must exist when the worker starts.
+            queue: the queue or its name; it must exist when the worker starts.
             transactional: call ``function(message, connection)``, and commit its writes through
                 ``connection`` together with the ack.
             lease_keepalive: whether to renew the lease while the function runs.
@@ -154,7 +202,7 @@ class Worker:
         limit, slow = _seconds("timeout", timeout), _seconds("slow_after", slow_after)
         check_function("on_slow", on_slow)
 
-        def register(function: F) -> F:
+        def register(function: Callable[..., R]) -> Callable[..., R]:
             if is_asynchronous(function):
                 msg = (
                     f"the handler of queue {name!r} must not be asynchronous: use "

@@ -1,16 +1,17 @@
-"""The types that users of the asynchronous API see: mypy checks this module, nothing runs it.
+"""The types that users of the asynchronous API see: mypy and pyright check them, nothing runs it.
 
-``type: ignore`` marks what mypy must refuse: strict mode complains about one that is not needed.
+``type: ignore`` marks what both must refuse: they complain about one that is not needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, assert_type
 
 import queue_over_sql
-from queue_over_sql import EditResult, Published, QueueStats, Schedule
+from queue_over_sql import EditResult, Publication, Published, QueueStats, Schedule
 from queue_over_sql.aio import (
     AsyncAdoptedQueue,
     AsyncArchiveSelection,
@@ -37,7 +38,7 @@ async def service(made: queue_over_sql.AsyncQueueService) -> None:
     assert_type(await made.create_topic("orders"), AsyncTopic)
     assert_type(made.worker(concurrency=2), AsyncWorker)
     made.worker(concurrency="2")  # type: ignore[arg-type]
-    await made.queue(7)  # type: ignore[arg-type]
+    await made.queue(7)  # type: ignore[call-overload]
     added = await made.schedules.add("nightly", "jobs", {}, cron="@daily", kind="report")
     assert_type(added, Schedule)
 
@@ -101,3 +102,71 @@ async def looking(queue: AsyncQueue, adopted: AsyncAdoptedQueue) -> None:
     queue.messages(state="ready")  # type: ignore[call-arg]
     assert_type(await queue.stats(), QueueStats)
     assert_type(await adopted.enqueue(priority=1), int)
+
+
+@dataclasses.dataclass
+class Order:
+    """A payload."""
+
+    number: int
+
+
+async def payloads(made: AsyncQueueService, adopted: AsyncAdoptedQueue) -> None:
+    """The kinds of a queue say what its payloads are; without kinds they are anything."""
+    orders = await made.create_queue("orders", kinds=[Order], lease=60)
+    assert_type(orders, AsyncQueue[Order])
+    assert_type(await made.queue("orders", kinds={"order": Order}), AsyncQueue[Order])
+    await made.create_queue("orders", kinds=[Order], laese=60)  # type: ignore[call-overload]
+    await orders.publish(Order(7), delay=3)
+    await orders.publish({"number": 7})  # type: ignore[arg-type]
+    await orders.publish_many([Order(7), Publication(Order(8), key="k")])
+    await orders.publish_many([7])  # type: ignore[list-item]
+    await orders.request(Order(7), timeout=3)
+    assert_type(await orders.consume(), list[AsyncMessage[Order]])
+    async with orders.receive() as received:
+        assert_type(received, AsyncMessage[Order] | None)
+    async for message in orders.stream():
+        assert_type(message.payload, Order)
+        str(message.payload.nubmer)  # type: ignore[attr-defined]
+    for row in await adopted.consume():
+        assert_type(row.payload, Mapping[str, Any])
+
+
+async def of_order(message: AsyncMessage[Order]) -> int:
+    """A handler for orders."""
+    return message.payload.number
+
+
+async def of_many(messages: Sequence[AsyncMessage]) -> None:
+    """A handler for batches."""
+
+
+async def with_connection(message: AsyncMessage, connection: AsyncConnection) -> None:
+    """A transactional handler."""
+
+
+async def with_another(message: AsyncMessage, connection: Connection) -> None:
+    """No handler, because of its connection."""
+
+
+def synchronous(message: AsyncMessage) -> None:
+    """No handler on an event loop."""
+
+
+async def handlers(
+    worker: AsyncWorker,
+    orders: AsyncQueue[Order],
+    numbers: AsyncQueue[int],
+    message: AsyncMessage[Order],
+) -> None:
+    """A handler is a coroutine function that takes what the worker gives it, and stays one."""
+    assert_type(await worker.handle(orders)(of_order)(message), int)
+    worker.handle("orders", timeout=3)(of_order)
+    worker.handle(numbers)(of_order)  # type: ignore[arg-type]
+    worker.handle(orders)(synchronous)  # type: ignore[type-var]
+    worker.handle(orders, batch=10)(of_many)
+    worker.handle(orders, batch=10)(of_order)  # type: ignore[arg-type]
+    worker.handle(orders, transactional=True)(with_connection)
+    worker.handle("orders", transactional=True)(with_another)  # type: ignore[arg-type]
+    worker.handle("orders", transactional=True)(of_order)  # type: ignore[arg-type]
+    worker.handle("orders", timeuot=3)  # type: ignore[call-overload]

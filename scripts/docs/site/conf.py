@@ -11,6 +11,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.pycode.parser import VariableCommentPicker
 from sphinx.util.nodes import make_refnode
 
 import queue_over_sql
@@ -47,6 +48,8 @@ html_show_copyright = False
 
 def setup(app: Sphinx) -> None:
     """Link types to their pages, and hide constructors that users do not call."""
+    # Readers need all arguments and their defaults; overloads are for type checkers.
+    VariableCommentPicker.is_overload = lambda *_: False  # type: ignore[method-assign]
     app.connect("missing-reference", find_public_name)
     app.connect("autodoc-process-signature", hide_inner_constructor)
 

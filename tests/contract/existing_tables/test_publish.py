@@ -145,7 +145,7 @@ def test_load_reports_progress(billing: AdoptedQueue, engine: Engine) -> None:
     assert 5 == billing.load(rows, batch_size=2, progress=progress.append)
     assert [2, 4, 5] == progress
     assert 5 == billing.stats().ready
-    bad = [
+    bad: list[dict[str, Any]] = [
         {"company_id": 1},
         {"company_id": 1},
         {"company_id": 1},

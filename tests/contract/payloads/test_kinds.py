@@ -248,6 +248,38 @@ def test_kinds_stay_when_the_queue_is_opened_again(service: QueueService) -> Non
 
 
 @pytest.mark.engines("sqlite")
+def test_kinds_may_be_given_when_a_queue_is_opened(make_service: MakeService) -> None:
+    """A consumer need not create the queue; the same kinds once more change nothing."""
+    make_service().create_queue("jobs", kinds=BOTH).publish_many([Order(id=1), Refund(id=2)])
+    service = make_service()
+    orders = service.queue("jobs", kinds=ORDERS)
+    assert orders == service.queue("jobs") == service.queue("jobs", kinds=ORDERS)
+    assert [Order(id=1)] == payloads(orders.consume(5))
+    both = service.queue("jobs", kinds=BOTH)
+    assert orders != both == service.queue("jobs")
+    assert [Refund(id=2)] == payloads(both.consume(5))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_kinds_of_a_queue_that_can_have_none(service: QueueService, engine: Engine) -> None:
+    """The queue stays as it is, and can be opened without kinds."""
+    with pytest.raises(QueueNotFound):
+        service.queue("jobs", kinds=ORDERS)
+    service.create_queue("jobs", payload="text").publish("a")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+    service.adopt_queue("rows", "mine")
+    for name in ("jobs", "rows"):
+        with pytest.raises(ValueError, match="kinds need"):
+            service.queue(name, kinds=ORDERS)
+    with pytest.raises(TypeError, match="kinds must be"):
+        service.queue("jobs", kinds=Order)  # type: ignore[call-overload]
+    assert ["a"] == payloads(service.queue("jobs").consume())
+    assert [] == service.queue("rows").consume()
+
+
+@pytest.mark.engines("sqlite")
 def test_kinds_may_be_given_at_boot(service: QueueService) -> None:
     """By ``create_queues``, each queue its own."""
     queues = service.create_queues(

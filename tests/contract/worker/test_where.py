@@ -197,9 +197,9 @@ def test_two_handlers_without_conditions_are_refused(working: QueueService, jobs
     condition = tenant(jobs, 1)
     for first, second in (({}, {}), ({}, {"where": condition}), ({"where": condition}, {})):
         worker = working.worker()
-        worker.handle("jobs", **first)(ignore)  # type: ignore[arg-type]
+        worker.handle("jobs", **first)(ignore)  # type: ignore[call-overload]
         with pytest.raises(ValueError, match="jobs"):
-            worker.handle("jobs", **second)(ignore)  # type: ignore[arg-type]
+            worker.handle("jobs", **second)(ignore)  # type: ignore[call-overload]
         worker.handle("other")(ignore)
 
 
