@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from sqlalchemy import ColumnElement, String, Table, and_, cast, or_
 
 from queue_over_sql import Message, Outcome, Status
 from queue_over_sql.cli.lines import payload_line
@@ -31,6 +30,8 @@ from queue_over_sql.message import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.queues.json_lines import message_fields
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Table
+
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
 
 ArchiveOption = Annotated[
@@ -153,6 +154,8 @@ def _requeued(queue: Queue, message_id: int) -> int | None:
 
 
 def _is_requeued_from(message_id: int, table: Table) -> ColumnElement[bool]:
+    from sqlalchemy import String, and_, cast, or_
+
     headers = cast(table.c.headers, String)
     # Some databases write JSON in a form of their own.
     forms = (f'%"{REQUEUED_FROM}":{space}{message_id}{end}%' for space in ("", " ") for end in ",}")

@@ -222,14 +222,15 @@ def _show(session: Session, found: dict[str, QueueStats]) -> None:
 
 
 def _stats_table(
-    found: dict[str, QueueStats],
+    found: Mapping[str, QueueStats], died: Mapping[str, int] | None = None
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    died = died or {}
     log = any(stats.wal_bytes is not None for stats in found.values())
     rows = [
         (
             name,
             *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
-            f"{s.failed + s.rejected + s.expired:,}",
+            f"{_dead(s):,}" + (f" +{more:,}" if (more := died.get(name)) else ""),
             "-" if (age := s.oldest_ready_age) is None else format_duration(age.total_seconds()),
             *((format_bytes(s.wal_bytes),) if log else ()),
             in_yellow("paused") if s.paused else "",
@@ -337,21 +338,19 @@ def _screen(seen: Activity, order: str, width: int, height: int) -> Group:
 def _activity_table(
     seen: Activity, names: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-    (_, *columns, state), rows = _stats_table({name: seen.queues[name] for name in names})
+    (_, *columns, state), rows = _stats_table(
+        {name: seen.queues[name] for name in names}, seen.died
+    )
     added = [
-        (
-            f"{_dead(seen.queues[name]):,}" + (f" +{died:,}" if (died := seen.died[name]) else ""),
-            *(_rate(rates.get(name)) for rates in (seen.published, seen.finished)),
-        )
-        for name in names
+        [_rate(rates.get(name)) for rates in (seen.published, seen.finished)] for name in names
     ]
-    return ("…queue", *columns, "#dead", "#in/s", "#out/s", state), [
+    return ("…queue", *columns, "#in/s", "#out/s", state), [
         (*row[:-1], *more, row[-1]) for row, more in zip(rows, added, strict=True)
     ]
 
 
 def _dead(stats: QueueStats) -> int:
-    return stats.failed + stats.rejected
+    return stats.failed + stats.rejected + stats.expired
 
 
 def _rate(rate: float | None) -> str:
