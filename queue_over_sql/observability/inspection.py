@@ -63,6 +63,7 @@ class Inspection:
         self.dialect = parts.connections.dialect
         # Not the tables of the catalog, which creates missing ones.
         self.system = system_tables(self.dialect, parts.settings.schema)
+        self._tables: dict[str, tuple[QueueTables, int]] = {}
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -156,6 +157,8 @@ class Inspection:
         Raises:
             QueueSchemaMismatch: its settings cannot be read, or its table does not exist.
         """
+        if (known := self._tables.get(record.name)) is not None:
+            return known
         parts, stored = self._parts, StoredSettings.read(record.name, record.settings)
         settings = stored.effective(parts.settings.retry_policies)
         if stored.adoption is not None:
@@ -170,7 +173,8 @@ class Inspection:
                 system=self.system,
                 dialect=self.dialect,
             )
-        return tables, settings.priorities
+        self._tables[record.name] = found = tables, settings.priorities
+        return found
 
 
 def _age(tables: QueueTables, level: int) -> Any:

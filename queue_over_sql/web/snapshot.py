@@ -1,15 +1,17 @@
-"""The overview: one reading of all queues and consumers, which all viewers share."""
+"""What all viewers share: one reading of all queues and consumers, and one check-up."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.observability import Check, Finding, check_queues, diagnose
 from queue_over_sql.observability.counting import Counting, QueueCounts, SharedLook
 from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.observability.inspection import Inspection
@@ -21,6 +23,7 @@ COUNT_LIMIT: Final = 10_000
 """The limit of counts."""
 
 _HISTORY_SECONDS: Final = 15.0
+_CHECKUP_SECONDS: Final = 10.0
 _LONGEST_PAUSE: Final = 30.0
 
 
@@ -49,6 +52,25 @@ class Overview:
         return next((each for each in self.queues if each.name == name), None)
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckedUp:
+    """What a check-up of the database found.
+
+    Attributes:
+        at: when it ended, in UTC.
+        took: seconds.
+        checks: whether the queues are served.
+        findings: of the doctor.
+        problem: why the doctor failed; None if it did not.
+    """
+
+    at: datetime
+    took: float
+    checks: Sequence[Check]
+    findings: Sequence[Finding]
+    problem: str | None
+
+
 class Snapshots:
     """Reads the queues when somebody asks, at most every ``interval`` seconds.
 
@@ -67,6 +89,8 @@ class Snapshots:
         self._counting = Counting(limit=COUNT_LIMIT, told=lambda error: problem_of(error).text)
         self._shared = SharedLook(self._look, interval, _LONGEST_PAUSE)
         self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE)
+        self._checkups = SharedLook(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
+        self._checking: threading.Thread | None = None
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
 
@@ -78,10 +102,27 @@ class Snapshots:
         """What consumers hold, by their ids: queues that cannot be read are left out."""
         return self._held.seen()
 
+    def checked_up(self, wait: float) -> CheckedUp | None:
+        """The last check-up of the database; None while the first one runs.
+
+        With many queues a check-up takes seconds, so it has a thread of its own.
+
+        Args:
+            wait: how many seconds to wait for a new one.
+        """
+        running = self._checking
+        if running is None or not running.is_alive():
+            running = threading.Thread(target=self._checkups.seen, name="check-up", daemon=True)
+            self._checking = running
+            running.start()
+        running.join(wait)
+        return self._checkups.last
+
     def forget(self) -> None:
         """Read again at the next request, because something was changed here."""
         self._shared.forget()
         self._held.forget()
+        self._checkups.forget()
 
     def _look(self, before: Overview | None) -> Overview:
         inspection = Inspection(parts_of(self._service), self._timeout)
@@ -109,6 +150,18 @@ class Snapshots:
                 for consumer, one in held.items():
                     found.setdefault(consumer, []).append(one)
         return found
+
+    def _check_up(self, before: object) -> CheckedUp:
+        del before
+        began = time.monotonic()
+        findings: Sequence[Finding] = ()
+        problem = None
+        try:
+            findings = diagnose(self._service)
+        except QueueError as error:
+            problem = problem_of(error).text
+        checks = check_queues(self._service)
+        return CheckedUp(datetime.now(UTC), time.monotonic() - began, checks, findings, problem)
 
     def _read_history(self) -> None:
         if time.monotonic() < self._history_at + _HISTORY_SECONDS:

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
-from queue_over_sql.dialects.checkup import SQLiteCheckup
+from queue_over_sql.dialects.checkup import Finding, Level, SQLiteCheckup
 from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
@@ -537,6 +537,28 @@ def test_all_viewers_share_one_look(service: QueueService) -> None:
     shared.forget()
     shared.overview()
     assert statements
+
+
+def test_the_page_about_health_does_not_wait_for_a_long_check_up(
+    open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that one runs, later shows what was found, and does not run two at once."""
+    runs = threading.Semaphore(0)
+    ended = threading.Event()
+
+    def slow(service: QueueService) -> list[Finding]:
+        del service
+        runs.release()
+        ended.wait()
+        return [Finding(Level.WARNING, "clocks", "they differ")]
+
+    monkeypatch.setattr(snapshot, "diagnose", slow)
+    browser = open_site()
+    for _ in range(2):
+        assert "The first check-up is running." in browser.get("/health")
+    assert (True, False) == (runs.acquire(timeout=30), runs.acquire(blocking=False))
+    ended.set()
+    wait_until(lambda: "they differ" in browser.get("/health"))
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
