@@ -185,9 +185,13 @@ def load_worker(target: str) -> Worker:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if not isinstance(found, Worker):
-        raise typer.BadParameter(
-            f"{target} is a {type(found).__name__}, not a Worker (create one with service.worker())"
+        name = type(found).__name__
+        advice = (
+            "run it in a program of yours: asyncio.run(worker.run(signals=True))"
+            if name == "AsyncWorker"
+            else "create one with service.worker()"
         )
+        raise typer.BadParameter(f"{target} is of type {name}, not Worker: {advice}")
     return found
 
 
