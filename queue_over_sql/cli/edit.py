@@ -410,7 +410,8 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
     file = _edited_file(text, ".json" if is_json else ".txt")
     try:
-        written = file.read_text(encoding="utf-8").removesuffix("\n")
+        # As bytes, because reading text would make one line end of each \r\n.
+        written = file.read_bytes().decode().removesuffix("\n")
         changed = decode_json(written) if is_json else written
         encoded = encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
@@ -422,7 +423,7 @@ def _edited_file(text: str, suffix: str) -> Path:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     number, name = tempfile.mkstemp(prefix="queue-over-sql-", suffix=suffix)
     os.close(number)
-    Path(name).write_text(f"{text}\n", encoding="utf-8")
+    Path(name).write_bytes(f"{text}\n".encode())
     try:
         code = subprocess.run([*shlex.split(editor), name], check=False).returncode
     except OSError as error:

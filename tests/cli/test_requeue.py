@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_over_sql import Publication, Queue
+from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import Ended, on_terminal, run, succeed
 from tests.contract.queue_state import finished
@@ -192,3 +192,14 @@ def test_only_the_message_that_was_edited_gets_the_text(
         assert {"order": "a"} == json.loads(kept.read_text())
         kept.unlink()
     assert [{"order": "c"}] == [message.payload for message in jobs.messages().list()]
+
+
+def test_an_edited_text_keeps_its_line_ends(sqlite_url: str) -> None:
+    """The editor alone changes a text: lines may end as those of CSV files and mails do."""
+    edit, editor = ("requeue", "texts", "--all", "--edit", "--yes"), "sed -i s/Split/Zagreb/"
+    with QueueService(sqlite_url) as service:
+        texts = service.create_queue("texts", payload="text")
+        texts.publish("name,city\r\nada,Split\r\n")
+        texts.consume()[0].reject("no such city")
+        assert 0 == run(*edit, url=sqlite_url, EDITOR=editor).exit_code
+        assert ["name,city\r\nada,Zagreb\r\n"] == [each.payload for each in texts.consume()]
