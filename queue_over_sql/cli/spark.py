@@ -29,7 +29,7 @@ MasterOption = Annotated[
         "--master",
         metavar="MASTER",
         rich_help_panel=PANEL,
-        show_default="of spark-submit, else all cores of this machine",
+        show_default="the master of spark-submit, else all cores of this machine",
         help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://….",
     ),
 ]

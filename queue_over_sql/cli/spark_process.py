@@ -118,8 +118,8 @@ def process(
         typer.Option(
             "--message",
             metavar="MODULE:FUNCTION",
-            help="Import path of a function that turns the result into messages for --to: a "
-            "column payload, and optionally key, kind ….",
+            help="Import path of a function that turns the result into messages for --to. The "
+            "function returns a DataFrame with the column payload, and optionally key, kind ….",
         ),
     ] = None,
     consumer: Annotated[
@@ -134,8 +134,8 @@ def process(
     every: Annotated[
         float | None,
         duration(
-            "Run forever, with a batch at this interval. Without it, process the messages that "
-            "are there now.",
+            "Run forever, with a batch at this interval. Without this option, process the "
+            "messages that are there now.",
             show_default=False,
         ),
     ] = None,
@@ -165,8 +165,8 @@ def process(
     """Stream a queue through a transformation, and write to Parquet, to a queue, or to both.
 
     Processing is exactly once: after a crash, start the command again with the same arguments.
-        SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0.
-        The next run repeats an interrupted batch.
+    SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0. The
+    next run repeats an interrupted batch.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """
