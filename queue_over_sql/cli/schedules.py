@@ -179,7 +179,7 @@ def show(
 
 @commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
-    """Publish nothing until resume, and remove its messages that are not due yet."""
+    """Pause a schedule, and remove its messages that are not due yet."""
     with session.connect() as service:
         service.schedules.pause(name)
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
@@ -187,7 +187,7 @@ def pause(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("resume")
 def resume(session: Session, *, name: ScheduleName) -> None:
-    """Resume a paused schedule, at its next time."""
+    """Resume a paused schedule. It publishes again at its next time."""
     with session.connect() as service:
         service.schedules.resume(name)
         resumed = service.schedules.get(name)

@@ -59,7 +59,10 @@ def peek(
     limit: LimitOption = 20,
     after: AfterOption = None,
 ) -> None:
-    """Show messages in the order of their ids, without claiming them. Exit code 3: none."""
+    """Show messages in the order of their ids, without claiming them.
+
+    Exit code 3: there is none.
+    """
     with session.queue(queue) as looked_at:
         selection = _selection(looked_at, Filters(status, key, kind), archive=archive)
         found = selection.list(limit=limit, after=after)

@@ -52,7 +52,7 @@ subscriptions = Commands(PANEL)
 
 @commands.add("create")
 def create(session: Session, *, topic: TopicName, create_file: CreateFileOption = False) -> None:
-    """Create a topic; safe to repeat."""
+    """Create a topic. It is safe to repeat this."""
     with session.connect(creates=create_file) as service:
         service.create_topic(topic)
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")

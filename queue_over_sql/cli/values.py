@@ -67,7 +67,9 @@ def parse_paths(pairs: Sequence[str], option: str) -> dict[str, Any]:
     for pair in pairs:
         path, value = _parse_pair(pair, option)
         if path in values:
-            raise typer.BadParameter(f"{path!r} is given more than once", param_hint=option)
+            raise typer.BadParameter(
+                f"{path!r} is given more than once: give each path once", param_hint=option
+            )
         values[path] = value
     return values
 

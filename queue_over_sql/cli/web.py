@@ -61,7 +61,7 @@ def add(
         duration("The token expires after this time.", "--expires", show_default="never"),
     ] = None,
 ) -> None:
-    """Create a token and print it. It is shown only once and not stored, so keep it.
+    """Create a token and print it. Keep it: it is printed only once and not stored.
 
     Example: queue-over-sql token add ada --role operator --expires 90d
     """

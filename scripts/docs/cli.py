@@ -39,7 +39,7 @@ MEANINGS: dict[ExitCode, str] = {
     ),
     ExitCode.INTERRUPTED: (
         "interrupted by SIGINT (Ctrl-C). `consume` and `reaper` end with this code only after a "
-        "second signal, SIGINT or SIGTERM; `demo` and `spark workers` after any of the two"
+        "second signal, SIGINT or SIGTERM; `demo` and `spark workers` after either signal"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "
