@@ -173,8 +173,9 @@ def process(
     if output is None and to is None:
         raise typer.BadParameter("give --output, --to, or both")
     # Report a wrong name before Spark is started.
-    for name in filter(None, (target, message)):
-        check_function(name, _FUNCTION)
+    check_function(target, _FUNCTION)
+    if message is not None:
+        check_function(message, _FUNCTION, "--message")
     url, options = session.url, parse_texts(option or (), "--option")
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
     from queue_over_sql.spark.pipelines.process import usual_consumer
@@ -189,7 +190,7 @@ def process(
         from queue_over_sql.spark import process as start
 
         transform = load_function(target, _FUNCTION)
-        made = None if message is None else load_function(message, _FUNCTION)
+        made = None if message is None else load_function(message, _FUNCTION, "--message")
         query = start(
             spark,
             queue,

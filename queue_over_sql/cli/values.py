@@ -126,7 +126,8 @@ def import_object(path: str, default: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"there is no module {module_name!r}") from error
+        text = f"there is no module {module_name!r} in the current folder or in this Python"
+        raise ValueError(text) from error
     for part in (name or default).split("."):
         try:
             found = getattr(found, part)

@@ -184,10 +184,11 @@ def load_worker(target: str) -> Worker:
     try:
         found = import_object(target, "worker")
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
     if not isinstance(found, Worker):
         raise typer.BadParameter(
-            f"{target} is a {type(found).__name__}, not a Worker (create one with service.worker())"
+            f"{target} is a {type(found).__name__}, not a Worker: create one with service.worker()",
+            param_hint="MODULE:WORKER",
         )
     return found
 
@@ -315,9 +316,11 @@ _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 def start_logging(level: str, form: str = "text", *, show_process: bool = False) -> None:
     """Log to standard error from `level` on; a usage error for an unknown level or form."""
     if level.lower() not in LEVELS:
-        raise typer.BadParameter(f"{level!r} is not one of {', '.join(LEVELS)}")
+        raise typer.BadParameter(
+            f"{level!r} is not one of {', '.join(LEVELS)}", param_hint="--log-level"
+        )
     if form not in {"text", "json"}:
-        raise typer.BadParameter(f"{form!r} is not one of text, json")
+        raise typer.BadParameter(f"{form!r} is not one of text, json", param_hint="--log-format")
     process = "%(process)d " if show_process else ""
     text = LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s")
     handler = logging.StreamHandler()

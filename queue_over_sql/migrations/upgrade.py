@@ -330,7 +330,8 @@ class Upgrader:
 def _check_alone(others: int | None) -> None:
     if others is None:
         raise DatabaseRefused(
-            f"{_ALONE} Only an administrator can see whether others are connected: upgrade as one."
+            f"{_ALONE} Only an administrator can see whether others are connected: upgrade with "
+            "an administrator's login."
         )
     if others:
         were = "another connection was" if others == 1 else f"{others} other connections were"
