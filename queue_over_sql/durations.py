@@ -171,5 +171,6 @@ def optional_number(name: str, value: Any) -> int | None:
 
 def _impossible(name: str, value: Any) -> QueueError:
     return QueueError(
-        f"{name} in the database is {shown(value, 50)}, which is not valid. Restore the row."
+        f"{name} in the database has the invalid value {shown(value, 50)}. Restore the row from a "
+        "backup, or correct the value."
     )

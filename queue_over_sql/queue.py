@@ -706,7 +706,7 @@ class Queue(Generic[Payload]):
         )
 
     def pause(self) -> None:
-        """Stop delivering messages, on every server; claimed messages can still be settled."""
+        """Stop delivering messages to all consumers; claimed messages can still be settled."""
         change_record(self._core.context, paused_at=self._core.context.tables.dialect.now())
 
     def resume(self) -> None:

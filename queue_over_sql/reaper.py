@@ -121,7 +121,7 @@ class Reaper:
         except NotPermitted as error:
             self._leave_to_others(error)
         except QueueError as error:
-            _log.warning("The reaper's pass was interrupted: %s", error)
+            _log.warning("A pass of the reaper failed; the next pass tries again: %s", error)
 
     def _do_chores(self) -> ReaperReport:
         report = ReaperReport()
@@ -136,7 +136,7 @@ class Reaper:
         if str(error) not in self._refused:
             self._refused.add(str(error))
             _log.info(
-                "The login lacks rights for this, so the reaper leaves it to other services: %s",
+                "The reaper leaves a task to other services, because its login lacks a right: %s",
                 error,
             )
 

@@ -183,7 +183,7 @@ class RetryPolicies:
         if name is None:
             msg = (
                 f"the retry policy {kind.__qualname__} is not registered: register its class with "
-                f"QueueService(retry_policies={{'name': {kind.__name__}}}) on every server"
+                f"QueueService(retry_policies={{'name': {kind.__name__}}}) in every process"
             )
             raise TypeError(msg)
         description = {"policy": name, "arguments": _arguments(policy)}
@@ -217,7 +217,7 @@ class RetryPolicies:
             if repr(description) not in self._told:
                 self._told.add(repr(description))
                 _log.warning(
-                    "The retry policy %s cannot be built on this server (%s); it uses "
+                    "The retry policy %s cannot be built in this process (%s), which uses "
                     "ExponentialBackoff() instead.",
                     description.get("policy"),
                     error,

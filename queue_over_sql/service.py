@@ -739,15 +739,15 @@ class QueueService:
         left = [q.name for q in self._parts.catalog.opened if q.name not in self._released]
         seconds = self._settings.consumer_timeout_us / 1_000_000
         if consumer_id is None:
-            _log.warning("Stopped without the database: %s", reason)
+            _log.warning("The service stopped, but could not reach the database: %s", reason)
             return
         _log.warning(
-            "Stopped without the database. Consumer %s could not remove its registration%s. The "
-            "reaper of another service does it within %g s: %s",
+            "The service stopped, but could not reach the database: %s Consumer %s is still "
+            "registered%s. The reaper of another service removes it within %g s.",
+            f"{reason.removesuffix('.')}.",
             consumer_id,
-            f" or release its messages of {', '.join(left)}" if left else "",
+            f", and messages of {', '.join(left)} are not released" if left else "",
             seconds,
-            reason,
         )
 
     def _durable_consumer(self, consumer_id: str) -> Any:

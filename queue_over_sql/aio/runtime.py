@@ -433,7 +433,9 @@ class EventLoop(Runtime):
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("The task %s failed.", task.get_name(), exc_info=error)
+            _log.warning(
+                "The background task %s ended with an error.", task.get_name(), exc_info=error
+            )
 
 
 async def _finished(task: asyncio.Task[T]) -> T:

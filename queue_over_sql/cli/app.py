@@ -72,15 +72,15 @@ SPARK_COMMANDS = (
 SPARK_HELP = "Move large numbers of messages by Apache Spark: load, work, export, report."
 HELP = """Message queues inside the SQL database that you already run.
 
-The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
---url, --schema, --table-prefix and --json before or after its name.
+Name the database with --url or QUEUE_OVER_SQL_URL. Every command that uses a database takes --url,
+--schema, --table-prefix and --json before or after its name.
 
-Tables and messages show control characters as text, such as \\x1b. JSON escapes them.
+Printed tables and texts show control characters as text, such as \\x1b. JSON escapes them.
 
 Durations are in seconds, or have units: 250ms, 90s, 1h30m, 7d.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 nothing found, 4 database unreachable, 5
-finished, but some of it failed.
+finished, but a part of it failed.
 """
 
 

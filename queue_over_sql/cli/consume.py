@@ -367,7 +367,7 @@ def consume(
 ) -> None:
     """Claim messages and print their payloads, or run a command for each.
 
-    It acknowledges each message that was printed or whose command succeeded. Without --count it
+    It acknowledges each message that it printed, or whose command succeeded. Without --count it
     consumes all due messages and then stops (see --wait and --follow). It extends leases while a
     command runs. On SIGINT or SIGTERM it finishes the current message and releases the others. A
     second signal stops it immediately and releases the current message, too.
@@ -375,11 +375,11 @@ def consume(
     On a terminal, control characters in a text payload are shown as text. A pipe or a file gets the
     payload unchanged.
 
-    The --exec command gets these environment variables: QUEUE_OVER_SQL_QUEUE, _MESSAGE_ID,
-    _ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND, _HEADERS (JSON) and _HEADER_name per header. If
-    it fails, the end of its standard error becomes the message's last_error. With --json its
-    standard output goes to standard error, and standard output gets one JSON line per message, with
-    its result.
+    The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue. Others have
+    the same prefix, QUEUE_OVER_SQL: _MESSAGE_ID, _ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND,
+    _HEADERS (JSON), and _HEADER_name for each header. If the command fails, the end of its standard
+    error becomes the message's last_error. With --json the standard output of the command goes to
+    standard error, and consume prints one JSON line per message, with the message's result.
 
     Exit code 3: there was no message. Exit code 5: a command failed.
     """

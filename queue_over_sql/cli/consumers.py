@@ -31,10 +31,11 @@ durable_commands = Commands(
 
 @durable_commands.add("release")
 def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Release the messages of a query that will not restart; other consumers get them at once.
+    """Release the messages that a streaming query of Spark holds.
 
-    If the query still runs, this stops it. Messages whose results it wrote but did not acknowledge
-    are delivered again.
+    Use this for a query that will not restart: other consumers get the messages at once. If the
+    query still runs, this stops it. If the query wrote the result of a message but did not
+    acknowledge the message, the message is delivered again.
     """
     confirm(f"Release all messages that {consumer} holds, and stop it if it still runs?", yes=yes)
     with session.connect() as service:
@@ -47,7 +48,7 @@ def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -
 def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
     """Delete a durable consumer and release the messages that it holds.
 
-    If its query is started again with the old checkpoint, it is rejected.
+    If you start its query again with the old checkpoint, the query fails.
     """
     confirm(f"Delete {consumer} and release all messages that it holds?", yes=yes)
     with session.connect() as service:
@@ -92,10 +93,13 @@ commands = Commands(MONITORING_PANEL)
 def consumers(session: Session) -> None:
     """List the registered consumers. Exit code 3: there is none.
 
-    The table shows the first characters of each id, and ages; --json has complete ids and times.
-    Durable consumers (streaming queries) have a separate table. It shows the epoch of the current
-    query, its claimed rounds and messages that are not yet acknowledged, and how long these are
-    kept without a heartbeat.
+    The table shows the first characters of each id, and ages instead of times. --json has complete
+    ids and times.
+
+    Durable consumers (streaming queries of Spark) have a separate table. The epoch grows when a
+    query takes the consumer over. A round is what a query claims at once. "out" counts the rounds
+    and messages that the query has claimed but not acknowledged. "kept for" is how long the query
+    keeps them without a heartbeat.
     """
     with session.connect() as service:
         found = service.consumers()

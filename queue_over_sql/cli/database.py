@@ -31,7 +31,7 @@ def migrate(
         bool,
         typer.Option(
             "--sql",
-            help="Only print the SQL statements, for somebody else to run.",
+            help="Only print the SQL statements, for example for your database administrator.",
             show_default=False,
         ),
     ] = False,
@@ -44,11 +44,12 @@ def migrate(
         ),
     ] = False,
 ) -> None:
-    """Upgrade tables that an earlier release created; its workers can keep running, except on H2.
+    """Upgrade tables that an earlier release created.
 
-    It is safe to run this command repeatedly, concurrently, and after it was killed. On H2 stop all
-    other processes first: it waits a minute for them, and then refuses. Services upgrade the tables
-    when they start, unless they have auto_migrate=False.
+    Workers of that release can keep running, except on H2. On H2 stop all other processes first:
+    the command waits a minute for them, and then fails. It is safe to run this command repeatedly,
+    concurrently, and after it was killed. Services upgrade the tables when they start, unless they
+    have auto_migrate=False.
     """
     if plan + sql + check > 1:
         raise typer.BadParameter("use only one of --plan, --sql and --check")
@@ -93,7 +94,8 @@ ReplyQueueOption = Annotated[
         "--reply-queue",
         metavar="NAME",
         show_default=False,
-        help="A reply queue: publishers consume from it and consumers publish to it. Repeatable.",
+        help="A reply queue: publishers may also consume from it, and consumers may also publish "
+        "to it. Repeatable.",
     ),
 ]
 RolePrefixOption = Annotated[
@@ -117,10 +119,10 @@ def print_roles(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default="the database's",
+            show_default="the engine of the database",
             help="Print the statements for this engine, without a database: postgresql, mysql or "
-            "mariadb. You must name each --queue. Rights on the tables of a dedup_window are left "
-            "out.",
+            "mariadb. Name each queue with --queue. The statements then give no rights on the "
+            "tables of queues with a dedup_window.",
         ),
     ] = None,
     queue: QueueOption = None,
@@ -134,7 +136,7 @@ def print_roles(
     replies = reply_queue or []
     if engine is not None and not (queue or replies):
         raise typer.BadParameter(
-            "name each --queue, because the queues are not known without a database"
+            "without a database the queues are not known: name each of them with --queue"
         )
     if engine is None:
         with session.connect() as service:

@@ -229,8 +229,8 @@ def edit(
 ) -> None:
     """Remove, hold, move or reschedule unclaimed messages.
 
-    It shows how many messages it would change and asks for confirmation. It skips claimed messages
-    and reports how many. Exit code 5: it skipped some. Exit code 3: nothing matched.
+    The command shows how many messages it would change and asks for confirmation. It skips claimed
+    messages and reports how many. Exit code 5: it skipped some. Exit code 3: nothing matched.
 
     Example: queue-over-sql edit orders --payload customer=7 --front
     """
@@ -312,11 +312,11 @@ def cancel(
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Make dead letters of live messages, even if a consumer holds them.
+    """Turn live messages into dead letters, even if a consumer holds them.
 
-    Their holders can no longer settle them. A worker notices at its next lease renewal, within 10
-    s, and tells its handler. The command asks for confirmation. Exit code 5: some of the messages
-    do not exist. Exit code 3: none exists.
+    The consumers can no longer settle these messages. A worker notices that at its next lease
+    renewal, within 10 s, and tells its handler. The command asks for confirmation. Exit code 5:
+    some of the messages do not exist. Exit code 3: none exists.
 
     Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
     """
@@ -350,7 +350,9 @@ def requeue(
     change: Annotated[
         bool,
         typer.Option(
-            "--edit", help="First change the payload of the one message in VISUAL or EDITOR."
+            "--edit",
+            help="First change the payload, in the editor that the environment variable VISUAL or "
+            "EDITOR names. Exactly one message must match.",
         ),
     ] = False,
     yes: YesOption = False,
@@ -358,9 +360,9 @@ def requeue(
     """Move finished messages from the archive back to the queue, with the attempt count reset.
 
     Each message is due now and gets a new id. A transaction moves up to 500 messages. The header
-    previous_error holds the reason of the earlier failure, and requeued_from the earlier id. A row
-    of an adopted table is requeued in place. The command shows how many messages match and asks for
-    confirmation. Exit code 3: nothing matched.
+    previous_error has the reason of the earlier failure. The header requeued_from has the earlier
+    id. A row of an adopted table is requeued in place and keeps its id. The command shows how many
+    messages match and asks for confirmation. Exit code 3: nothing matched.
 
     With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
     error names the file with your text.
@@ -401,11 +403,14 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
 
     found, settings = selection.list(limit=2), queue.settings
     if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
-        raise typer.BadParameter("--edit requires a queue of JSON or text payloads")
+        raise typer.BadParameter("--edit requires a queue with JSON or text payloads")
     if not found:
         return None
     if len(found) > 1:
-        raise typer.BadParameter("--edit changes one message: choose it, as with --where 'id = 17'")
+        raise typer.BadParameter(
+            "--edit changes exactly one message, but several match: choose one, as in "
+            "--where 'id = 17'"
+        )
     payload, is_json = found[0].payload, settings.payload == "json"
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
     file = _edited_file(text, ".json" if is_json else ".txt")
@@ -420,7 +425,8 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
 
 
 def _edited_file(text: str, suffix: str) -> Path:
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    variable = "VISUAL" if os.environ.get("VISUAL") else "EDITOR"
+    editor = os.environ.get(variable) or "vi"
     number, name = tempfile.mkstemp(prefix="queue-over-sql-", suffix=suffix)
     os.close(number)
     Path(name).write_bytes(f"{text}\n".encode())
@@ -429,7 +435,7 @@ def _edited_file(text: str, suffix: str) -> Path:
     except OSError as error:
         Path(name).unlink()
         raise ValueError(
-            f"The editor cannot be started: {error}. Set EDITOR to another one."
+            f"The editor cannot be started: {error}. Set {variable} to another editor."
         ) from error
     if code:
         raise ValueError(f"The editor ended with exit code {code}. Your text is in {name}")

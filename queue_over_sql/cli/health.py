@@ -56,12 +56,12 @@ def health(
 ) -> None:
     """Check whether the queues are being served. Exit code 0: healthy. Exit code 1: not healthy.
 
-    It checks that the database answers, the tables exist, a consumer is alive, every queue with
-    messages has a consumer, and no work has waited more than a minute for a reaper. It reads a few
-    rows by index and changes nothing.
+    The command checks that the database answers, the tables exist, a consumer is alive, every queue
+    with messages has a consumer, and no work has waited more than a minute for a reaper. It reads a
+    few rows by index and changes nothing.
 
-    With --live or --ready it asks one process: serve, or a worker or reaper that was started with
-    --http. This needs no database, and works as a probe in images without curl.
+    With --live or --ready the command asks one process: serve, or a worker or reaper that was
+    started with --http. This needs no database. It works as a probe in images without curl.
     """
     if timeout <= 0:
         raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")

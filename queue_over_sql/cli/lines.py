@@ -96,10 +96,13 @@ class LineReader:
 
     def _message(self, value: Any) -> Publication:
         if not isinstance(value, dict) or "payload" not in value:
-            raise ValueError('not a message, such as {"payload": …, "key": …}')
+            raise ValueError('this is not a message; a message looks like {"payload": …, "key": …}')
         unknown = value.keys() - READERS.keys() - READ_OTHERWISE
         if unknown:
-            raise ValueError(f"a message has no field {', '.join(sorted(unknown))}")
+            known = ", ".join(sorted(READERS.keys() | {"payload"}))
+            raise ValueError(
+                f"unknown field {', '.join(sorted(unknown))}; the fields of a message are {known}"
+            )
         own = {
             name: read(value[name]) for name, read in READERS.items() if value.get(name) is not None
         }

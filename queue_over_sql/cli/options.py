@@ -14,7 +14,13 @@ import typer
 from queue_over_sql import DatabaseRefused, PayloadInvalid
 from queue_over_sql.cli.session import Session, queue_names
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import RETRY_HELP, parse_duration, parse_instant, parse_pairs
+from queue_over_sql.cli.values import (
+    RETRY_HELP,
+    parse_duration,
+    parse_instant,
+    parse_pairs,
+    parse_paths,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -85,7 +91,9 @@ PrioritiesOption = Annotated[
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        "--key", metavar="KEY", help="A queue has at most one live message with this key."
+        "--key",
+        metavar="KEY",
+        help="Key of the message. A queue has at most one live message with a key.",
     ),
 ]
 OnConflictOption = Annotated[
@@ -97,7 +105,7 @@ OnConflictOption = Annotated[
     ),
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
+    str | None, typer.Option("--kind", metavar="KIND", help="Name of the payload's type.")
 ]
 HeaderOption = Annotated[
     list[str] | None,
@@ -108,7 +116,11 @@ PriorityOption = Annotated[
 ]
 ColumnOption = Annotated[
     list[str] | None,
-    typer.Option("--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."),
+    typer.Option(
+        "--column",
+        metavar="NAME=VALUE",
+        help="A value for one of the queue's own columns; repeatable.",
+    ),
 ]
 DelayOption = Annotated[float | None, duration("Deliver after this delay.", show_default=False)]
 AtOption = Annotated[
@@ -169,13 +181,13 @@ def confirm(question: str, *, yes: bool) -> None:
 
 PAYLOAD_HELP: Final = (
     "Only messages with this field in their JSON payload, e.g. address.city=Zagreb or items.0.id=7 "
-    "(positions in a list count from 0). VALUE is read as JSON if it is valid JSON, else as text; "
-    "write a text of digits as zip='\"123\"'. Repeatable: all must match."
+    "(positions in a list count from 0). VALUE is read as JSON if it is valid JSON, else as text. "
+    "So 123 is a number; for the text 123 write zip='\"123\"'. Repeatable: all must match."
 )
 WHERE_HELP: Final = (
     "Only messages that match this SQL condition on the columns of the queue's table (id, "
-    "message_key, kind, payload, priority, attempt_count, last_error, … and your own). It becomes "
-    "part of the statement unchanged, in the SQL dialect of your database."
+    "message_key, kind, payload, priority, attempt_count, last_error, … and your own). The "
+    "condition becomes part of the statement unchanged: write it in your database's SQL."
 )
 
 
@@ -264,7 +276,4 @@ def sql_condition(where: str | None) -> ColumnElement[Any] | None:
 
 def parse_fields(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse the payload fields to filter by; reject a path that was given twice."""
-    fields = parse_pairs(pairs, "--payload")
-    if len(fields) < len(pairs):
-        raise typer.BadParameter("a path is given more than once", param_hint="--payload")
-    return fields
+    return parse_paths(pairs, "--payload")

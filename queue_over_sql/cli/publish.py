@@ -264,14 +264,14 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
 
 
 PAYLOAD_HELP = (
-    "The payload: JSON, or plain text for a text queue (see --format). Without it the command "
-    "reads JSON Lines from --file or standard input."
+    "The payload: JSON, or plain text for a queue of text or bytes (see --format). Without a "
+    "PAYLOAD the command reads JSON Lines from --file or standard input."
 )
 FORMAT_HELP = (
-    "Format of the argument or of each line. payload: the payload as JSON (bytes: a JSON string of "
-    "Base64). text: the payload as plain text. message: a JSON object with payload, "
-    f"{', '.join(PUBLISH_OPTIONS)}, as peek --json writes it. Default: text for an argument to a "
-    "queue of text or bytes, otherwise payload."
+    "Format of the argument or of each line. payload: the payload as JSON; for a queue of bytes, a "
+    "JSON string of Base64. text: the payload as plain text. message: a JSON object with the "
+    f"fields payload, {', '.join(PUBLISH_OPTIONS)}, as peek --json prints it. Default: payload; "
+    "but text for an argument if the queue has text or bytes."
 )
 
 
@@ -317,8 +317,8 @@ def publish(
 ) -> None:
     """Publish one message, or one per line of a file or of standard input.
 
-    Each transaction publishes --batch lines. After an error, SIGINT or SIGTERM the command says
-    from which line on to send again.
+    Each transaction publishes --batch lines. After an error, SIGINT or SIGTERM the command names
+    the line from which you must publish again.
     """
     defaults = message_options(
         key=key,
@@ -350,8 +350,9 @@ def publish(
 
 
 REQUEST_FORMAT_HELP = (
-    "Format of the argument. payload: the payload as JSON (bytes: a JSON string of Base64). text: "
-    "the payload as plain text. Default: text for a queue of text or bytes, otherwise payload."
+    "Format of the argument. payload: the payload as JSON; for a queue of bytes, a JSON string of "
+    "Base64. text: the payload as plain text. Default: payload; but text if the queue has text or "
+    "bytes."
 )
 
 
@@ -365,7 +366,7 @@ def request(
         typer.Argument(
             metavar="PAYLOAD",
             show_default=False,
-            help="The request: JSON, or plain text for a text queue (see --format).",
+            help="The request: JSON, or plain text for a queue of text or bytes (see --format).",
         ),
     ],
     timeout: Annotated[
@@ -399,7 +400,9 @@ def request(
     Example: queue-over-sql request prices '{"item": "tea"}' --timeout 5s
     """
     if line_format is LineFormat.MESSAGE:
-        raise typer.BadParameter("for a request it must be payload or text", param_hint="--format")
+        raise typer.BadParameter(
+            "the format of a request is payload or text", param_hint="--format"
+        )
     options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.connect(reply_queue=reply_queue) as service:
         asked = service.queue(queue)

@@ -60,7 +60,7 @@ ArchiveLimitOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
-        help="How many messages the archive keeps per outcome; it removes the oldest first. For "
+        help="How many messages the archive keeps per outcome. Older messages are removed. For "
         "one outcome: done=1000. Repeatable, as --archive-ttl.",
     ),
 ]
@@ -75,8 +75,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "How long a message waits before it becomes a dead letter if no server knows its kind, or "
-        "its payload does not fit its kind.",
+        "How long a message waits if no consumer knows its kind, or if its payload does not fit "
+        "its kind. Then it becomes a dead letter.",
         show_default="1d for a new queue",
     ),
 ]
@@ -107,7 +107,11 @@ def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -
                 f"{outcome!r} is not one of {', '.join(Outcome)}", param_hint=option
             )
         if outcome in values:
-            raise typer.BadParameter(f"{text!r} sets the same value twice", param_hint=option)
+            which = outcome or "all other outcomes"
+            raise typer.BadParameter(
+                f"{text!r} is a second value for {which}: give one value for each outcome",
+                param_hint=option,
+            )
         values[outcome] = _read(value, option, read)
     plain = values.pop("", None)
     return {**dict.fromkeys(map(str, Outcome), plain), **values} if values else plain
@@ -190,8 +194,8 @@ def create(
 ) -> None:
     """Create a queue, or change the settings of an existing one.
 
-    It is safe to run this from every server at every start. Options that you leave out do not
-    change an existing queue; a new queue gets their defaults.
+    It is safe to run this at every start of each of your programs. Options that you leave out do
+    not change an existing queue; a new queue gets their defaults.
     """
     policy = None if retry is None else parse_retry(retry)
     settings = _given(
@@ -284,7 +288,7 @@ def _state(queue: Queue) -> Text | str:
 
 @commands.add("pause")
 def pause(session: Session, *, queue: QueueName) -> None:
-    """Stop delivering the messages of a queue, on every server. Publishing is still possible."""
+    """Stop delivering the messages of a queue to all consumers. Publishing is still possible."""
     with session.queue(queue) as paused:
         paused.pause()
     session.output.record({"queue": queue, "paused": True}, human=f"Queue {queue} is paused.")
@@ -343,8 +347,9 @@ def adopt(
         str,
         typer.Option(
             metavar="PREFIX",
-            help="Prefix for the names of the added columns; required if the table already has "
-            "columns of these names.",
+            show_default="no prefix",
+            help="Prefix for the names of the added columns. You need one if the table already "
+            "has columns of these names.",
         ),
     ] = "",
     enqueue: Annotated[

@@ -90,8 +90,8 @@ def add(
         typer.Option(
             "--missed",
             metavar="one|all|skip",
-            help="What to publish after a time without any server: one message for the latest "
-            "missed time, one for each missed time, or none.",
+            help="What to publish for the times that passed while no service and no reaper ran: "
+            "one message for the latest of them, one for each, or none.",
         ),
     ] = "one",
     kind: KindOption = None,
@@ -104,8 +104,8 @@ def add(
 ) -> None:
     """Publish a message regularly, or change the schedule that has this name.
 
-    It is safe to run this from every server at every start. The messages are published by started
-    services and by the reaper daemon, so at least one of them must run.
+    It is safe to run this at every start of each of your programs. Started services and the reaper
+    daemon publish the messages, so at least one of them must run.
 
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb
@@ -179,7 +179,7 @@ def show(
 
 @commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
-    """Publish nothing until resume, and remove its messages that are not due yet."""
+    """Pause a schedule, and remove its messages that are not due yet."""
     with session.connect() as service:
         service.schedules.pause(name)
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
@@ -187,7 +187,7 @@ def pause(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("resume")
 def resume(session: Session, *, name: ScheduleName) -> None:
-    """Resume a paused schedule, at its next time."""
+    """Resume a paused schedule. It publishes again at its next time."""
     with session.connect() as service:
         service.schedules.resume(name)
         resumed = service.schedules.get(name)

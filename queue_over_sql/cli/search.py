@@ -59,7 +59,10 @@ def peek(
     limit: LimitOption = 20,
     after: AfterOption = None,
 ) -> None:
-    """Show messages by id without claiming them. Exit code 3: there is none."""
+    """Show messages in the order of their ids, without claiming them.
+
+    Exit code 3: there is none.
+    """
     with session.queue(queue) as looked_at:
         selection = _selection(looked_at, Filters(status, key, kind), archive=archive)
         found = selection.list(limit=limit, after=after)
@@ -109,7 +112,7 @@ def show(
 ) -> None:
     """Show one message: its fields, its history, and the traceback of its last failure.
 
-    Exit code 3: it does not exist. If it was requeued, the text names its new id.
+    Exit code 3: the message does not exist. If it was requeued, the error names its new id.
     """
     with session.connect() as service:
         looked_at = service.queue(queue)

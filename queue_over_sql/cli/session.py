@@ -100,8 +100,8 @@ PrefixOption = Annotated[
     typer.Option(
         metavar="PREFIX",
         rich_help_panel=DATABASE_PANEL,
-        help=f"Prefix of the queues' tables. Default: {PREFIX_VARIABLE}.",
-        show_default="queue_",
+        help="Prefix of the queues' tables.",
+        show_default=f"{PREFIX_VARIABLE}, or queue_ if it is not set",
     ),
 ]
 JsonOption = Annotated[

@@ -29,7 +29,7 @@ MasterOption = Annotated[
         "--master",
         metavar="MASTER",
         rich_help_panel=PANEL,
-        show_default="of spark-submit, else all cores of this machine",
+        show_default="the master of spark-submit, else all cores of this machine",
         help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://….",
     ),
 ]
@@ -163,14 +163,14 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def check_function(target: str, default: str) -> bool:
+def check_function(target: str, default: str, option: str = "MODULE:FUNCTION") -> bool:
     """Refuse other values than functions; returns whether the import needed no session.
 
     ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` need a session when the module
     is imported. An error inside the module itself is raised unchanged.
     """
     try:
-        load_function(target, default)
+        load_function(target, default, option)
     except Exception as error:
         if not _raised_by_spark(error):
             raise
@@ -178,16 +178,17 @@ def check_function(target: str, default: str) -> bool:
     return True
 
 
-def load_function(target: str, default: str) -> Callable[..., Any]:
+def load_function(target: str, default: str, option: str = "MODULE:FUNCTION") -> Callable[..., Any]:
     """Import a function, named ``default`` if the path has no name."""
     try:
         found = import_object(target, default)
     except ValueError as error:
         if _raised_by_spark(error):
             raise
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
     if not callable(found):
-        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
+        text = f"{target} is a {type(found).__name__}, not a function"
+        raise typer.BadParameter(text, param_hint=option)
     return found
 
 

@@ -71,19 +71,24 @@ def load(
     fields: FromOption = None,
     on_conflict: Annotated[
         Literal["skip", "replace", "raise"],
-        typer.Option("--on-conflict", help="What to do if a live message has the key."),
+        typer.Option(
+            "--on-conflict",
+            metavar="skip|replace|raise",
+            help="If a live message has the key: keep that message, replace its content, or fail.",
+        ),
     ] = "skip",
     rejected: Annotated[
         str | None,
         typer.Option(
             "--rejected",
             metavar="FOLDER",
-            help="Where to write rows that cannot become messages, with the reason. Without it, "
+            help="Where to write rows that cannot become messages, with the reason. Without this, "
             "one such row ends the load before anything is published.",
         ),
     ] = None,
     rejected_format: Annotated[
-        Literal["parquet", "json"], typer.Option("--rejected-format", help="Format of --rejected.")
+        Literal["parquet", "json"],
+        typer.Option("--rejected-format", metavar="parquet|json", help="Format of --rejected."),
     ] = "parquet",
     also: Annotated[
         list[str] | None,
@@ -156,8 +161,9 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "Look back only this far before the last export for messages that were committed late.",
-            show_default="all",
+            "Look for messages that were committed late only in this period before the last "
+            "export.",
+            show_default="no limit",
         ),
     ] = None,
     source: Annotated[
@@ -172,7 +178,7 @@ def export_history(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Export messages that finished since the last export to Parquet files.
+    """Export to Parquet files the messages that finished since the last export.
 
     The history has a folder for each queue and day. It contains each finished message exactly once,
     even if an export is killed. Run it as often as you like, but only one export at a time.
@@ -259,7 +265,7 @@ def report(
     """
     if history is None and not live:
         raise typer.BadParameter(
-            "--no-live needs a --history: without it there is nothing to report on"
+            "--no-live requires --history: without both, the report has no messages to count"
         )
     url = session.url if live else None
     with (

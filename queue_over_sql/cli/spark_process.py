@@ -118,8 +118,8 @@ def process(
         typer.Option(
             "--message",
             metavar="MODULE:FUNCTION",
-            help="Import path of a function that turns the result into messages for --to: a "
-            "column payload, and optionally key, kind ….",
+            help="Import path of a function that turns the result into messages for --to. The "
+            "function returns a DataFrame with the column payload, and optionally key, kind ….",
         ),
     ] = None,
     consumer: Annotated[
@@ -134,8 +134,8 @@ def process(
     every: Annotated[
         float | None,
         duration(
-            "Run forever, with a batch at this interval. Without it, process the messages that "
-            "are there now.",
+            "Run forever, with a batch at this interval. Without this option, process the "
+            "messages that are there now.",
             show_default=False,
         ),
     ] = None,
@@ -165,16 +165,17 @@ def process(
     """Stream a queue through a transformation, and write to Parquet, to a queue, or to both.
 
     Processing is exactly once: after a crash, start the command again with the same arguments.
-        SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0.
-        The next run repeats an interrupted batch.
+    SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0. The
+    next run repeats an interrupted batch.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """
     if output is None and to is None:
         raise typer.BadParameter("give --output, --to, or both")
     # Report a wrong name before Spark is started.
-    for name in filter(None, (target, message)):
-        check_function(name, _FUNCTION)
+    check_function(target, _FUNCTION)
+    if message is not None:
+        check_function(message, _FUNCTION, "--message")
     url, options = session.url, parse_texts(option or (), "--option")
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
     from queue_over_sql.spark.pipelines.process import usual_consumer
@@ -189,7 +190,7 @@ def process(
         from queue_over_sql.spark import process as start
 
         transform = load_function(target, _FUNCTION)
-        made = None if message is None else load_function(message, _FUNCTION)
+        made = None if message is None else load_function(message, _FUNCTION, "--message")
         query = start(
             spark,
             queue,

@@ -31,6 +31,7 @@ FormOption = Annotated[
     Literal["message", "batch", "arrow"],
     typer.Option(
         "--form",
+        metavar="message|batch|arrow",
         help="What the handler gets: one message, a list of messages, or an Arrow batch.",
     ),
 ]
@@ -64,7 +65,7 @@ def workers(
             "--batch",
             metavar="N",
             min=1,
-            show_default="100; as Arrow batches 500, transactional 10,000",
+            show_default="100; 500 with --form arrow; 10,000 with --form arrow --transactional",
             help="Messages per claim.",
         ),
     ] = None,
@@ -82,8 +83,8 @@ def workers(
         bool,
         typer.Option(
             "--transactional",
-            help="Call the handler with a connection, too, and commit its writes together with "
-            "the ack.",
+            help="Also pass a connection to the handler, and commit the handler's writes together "
+            "with the ack.",
         ),
     ] = False,
     consumer_timeout: ConsumerTimeoutOption = 30.0,

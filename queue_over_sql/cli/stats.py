@@ -48,7 +48,9 @@ def stats(
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch", "-w", help="Refresh until Ctrl-C; on a terminal it is the screen of top."
+            "--watch",
+            "-w",
+            help="Refresh until Ctrl-C. On a terminal, show the screen of queue-over-sql top.",
         ),
     ] = False,
     interval: Annotated[
@@ -60,7 +62,8 @@ def stats(
     since: Annotated[
         float | None,
         duration(
-            "Show the history of this last period instead, such as 1h, as services recorded it."
+            "Show the recorded activity of this last period, such as 1h, instead of the current "
+            "counts."
         ),
     ] = None,
 ) -> None:
@@ -68,10 +71,11 @@ def stats(
 
     "dead" counts the dead letters in the archive: messages that failed or were rejected.
 
-    With --since it shows recent activity as small charts: messages published, done and dead, and
-    failures of handlers. Only services that have the observer `History` record it. With --json it
-    prints one line per queue and minute. There, "released" counts messages that returned to their
-    queue without a counted attempt, as a worker releases those that it did not begin when it stops.
+    With --since the command shows recent activity as small charts: messages published, done and
+    dead, and failures of handlers. A service records this activity only if it was created with
+    observer=History(). With --json the command prints one line per queue and minute. In it,
+    "released" counts messages that returned to their queue without a counted attempt. For example,
+    a worker that stops releases the messages that it has not begun.
     """
     with session.connect() as service:
         if since is not None:
@@ -88,20 +92,23 @@ def top(
     *,
     queue: OnlyQueue = None,
     interval: Annotated[
-        float, duration("Time between two looks; longer if a look is slow.", show_default="1s")
+        float,
+        duration("Time between two refreshes; longer if a refresh is slow.", show_default="1s"),
     ] = 1.0,
 ) -> None:
     """Watch the queues and their consumers on the whole terminal, until q or Ctrl-C.
 
-    The columns are those of stats, and three more: dead is the number of dead letters, with those
-    since this command started after a plus sign; in/s and out/s are the messages that were
-    published, and those that were finished or removed, per second since the last look (- if not
-    known). Below are the consumers, with the number of messages that each holds. Press s to sort by
-    the next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.
+    The columns are those of stats, and two more: in/s is the number of messages published per
+    second, out/s the number finished or removed per second. Both are for the time since the last
+    refresh; - means not known. In the column dead, the number after the plus sign counts the dead
+    letters since this command started.
+
+    Below are the consumers, with the number of messages that each holds. Press s to sort by the
+    next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.
     """
     if not _has_screen(session):
         raise typer.BadParameter(
-            "it requires a terminal; use: queue-over-sql stats --watch", param_hint="top"
+            "top requires a terminal; without one, use: queue-over-sql stats --watch"
         )
     with session.connect() as service:
         _watch(session, service, queue, interval)

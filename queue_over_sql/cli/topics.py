@@ -23,14 +23,14 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.values import format_instant, parse_pairs
+from queue_over_sql.cli.values import format_instant, parse_paths
 from queue_over_sql.message import OnConflict
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import to_json
 
 PANEL: Final = "Topics"
 PATTERN_HELP: Final = (
-    "Routing keys: words joined by dots, * for exactly one word, # for any number of words."
+    "Which routing keys match: words joined by dots; * is exactly one word, # any number of words."
 )
 WHERE_HELP: Final = (
     "Only messages with this field in their JSON payload, e.g. address.city=Zagreb. VALUE is read "
@@ -52,7 +52,7 @@ subscriptions = Commands(PANEL)
 
 @commands.add("create")
 def create(session: Session, *, topic: TopicName, create_file: CreateFileOption = False) -> None:
-    """Create a topic; safe to repeat."""
+    """Create a topic. It is safe to repeat this."""
     with session.connect(creates=create_file) as service:
         service.create_topic(topic)
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
@@ -192,14 +192,12 @@ def subscribe(
 ) -> None:
     """Subscribe a queue to a topic: it gets a copy of each new message that matches.
 
-    A queue may have several subscriptions, with different patterns. Repeating a pattern replaces
-    its --where.
+    A queue may have several subscriptions, with different patterns. If you subscribe again with the
+    same pattern, the new --where replaces the old one.
 
     Example: queue-over-sql subscribe orders invoices --pattern 'orders.*.paid' --where country=HR
     """
-    fields = parse_pairs(where or (), "--where")
-    if len(fields) < len(where or ()):
-        raise typer.BadParameter("a path is given more than once", param_hint="--where")
+    fields = parse_paths(where or (), "--where")
     with session.connect() as service:
         service.topic(topic).subscribe(queue, pattern, fields or None)
     session.output.record(

@@ -61,6 +61,19 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, Any]:
     return dict(_parse_pair(pair, option) for pair in pairs)
 
 
+def parse_paths(pairs: Sequence[str], option: str) -> dict[str, Any]:
+    """As `parse_pairs`; reject a path that was given twice."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        path, value = _parse_pair(pair, option)
+        if path in values:
+            raise typer.BadParameter(
+                f"{path!r} is given more than once: give each path once", param_hint=option
+            )
+        values[path] = value
+    return values
+
+
 def parse_texts(pairs: Sequence[str], option: str) -> dict[str, str]:
     """As `parse_pairs`, with each value as text."""
     return dict(_split_pair(pair, option) for pair in pairs)
@@ -113,7 +126,8 @@ def import_object(path: str, default: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"there is no module {module_name!r}") from error
+        text = f"there is no module {module_name!r} in the current folder or in this Python"
+        raise ValueError(text) from error
     for part in (name or default).split("."):
         try:
             found = getattr(found, part)
@@ -164,9 +178,10 @@ def _column_type(text: str, name: str, length: str | None) -> TypeEngine[Any]:
 
 
 RETRY_HELP = (
-    "When a failed message is retried: none, fixed:30s, delays:1s,10s,1m, exponential, "
-    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class for your own policy. "
-    "Each server must register its own policies with QueueService(retry_policies=...)."
+    "When a failed message is retried: none; fixed:30s; delays:1s,10s,1m; exponential; "
+    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1; or module:Class for your own policy. "
+    "Register your own policies in each of your programs, with "
+    "QueueService(retry_policies=...)."
 )
 PLAIN_NUMBERS = frozenset({"factor", "jitter"})
 
@@ -205,7 +220,7 @@ def _exponential(arguments: str) -> RetryPolicy:
     for pair in filter(None, arguments.split(",")):
         name, _, value = pair.partition("=")
         if name not in inspect.signature(ExponentialBackoff).parameters:
-            raise ValueError(f"exponential has no {name!r}")
+            raise ValueError(f"exponential has no setting {name!r}")
         values[name] = float(value) if name in PLAIN_NUMBERS else parse_duration(value)
     return ExponentialBackoff(**values)
 
@@ -214,7 +229,7 @@ def _own_policy(path: str) -> RetryPolicy:
     made = import_object(path, "")
     policy = made() if callable(made) else made
     if not isinstance(policy, RetryPolicy):
-        raise TypeError("it has no next_delay(attempt, error)")
+        raise TypeError("the policy has no method next_delay(attempt, error)")
     return policy
 
 

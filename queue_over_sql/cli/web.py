@@ -61,7 +61,7 @@ def add(
         duration("The token expires after this time.", "--expires", show_default="never"),
     ] = None,
 ) -> None:
-    """Create a token and print it. It is shown only once and not stored, so keep it.
+    """Create a token and print it. Keep it: it is printed only once and not stored.
 
     Example: queue-over-sql token add ada --role operator --expires 90d
     """
@@ -120,8 +120,8 @@ def serve(
         bool,
         typer.Option(
             "--tokens",
-            help="Require a token on this machine, too. Without it, everybody on this machine is "
-            "an admin as long as the database has no token.",
+            help="Require a token for requests from this machine, too. Without this option, "
+            "everybody on this machine is an admin until the database has a token.",
         ),
     ] = False,
     title: Annotated[
@@ -169,7 +169,7 @@ def serve(
 ) -> None:
     """Serve the dashboard, and the HTTP API at /api/v1, until SIGTERM or SIGINT.
 
-    It serves an address that other machines can reach only if there is a token (see token add) or a
+    If other machines can reach the address, the command requires a token (see token add) or a
     reverse proxy that authenticates users. For other machines, use a proxy with TLS.
     """
     try:
@@ -193,7 +193,7 @@ def serve(
             start_to_serve(service)
         except QueueError as error:
             # A read-only database can still be shown.
-            _log.warning("This server runs no reaper: %s", error)
+            _log.warning("This web server runs no reaper: %s", error)
         store = WebStore(parts_of(service), WebSettings())
         has_tokens = store.prepare() and bool(store.tokens())
         is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)

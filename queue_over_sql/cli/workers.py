@@ -105,25 +105,23 @@ def worker(
     ] = None,
     concurrency: Annotated[
         int | None,
-        number(
-            "Threads in each process, instead of as many as the Worker says.", show_default=False
-        ),
+        number("Number of threads in each process.", show_default="the setting of the Worker"),
     ] = None,
     processes: Annotated[int, number("Number of processes that run the Worker.")] = 1,
     reload: Annotated[
         bool,
         typer.Option(
             "--reload",
-            help="Start again when a Python file below the current folder changes; to develop.",
+            help="For development: start again when a Python file below the current folder "
+            "changes.",
         ),
     ] = False,
     http: HttpOption = None,
     hung_after: Annotated[
         float | None,
         duration(
-            "/livez fails if every thread has been in the same handler call for longer than this. "
-            "Default: no limit.",
-            show_default=False,
+            "/livez fails if every thread is in a handler call that has run for longer than this.",
+            show_default="no limit",
         ),
     ] = None,
     log_level: LogLevelOption = "info",
@@ -134,19 +132,22 @@ def worker(
 ) -> None:
     """Run your Worker until SIGTERM or Ctrl-C.
 
-    It then finishes its current messages and releases the others. A second signal stops it
+    The Worker then finishes its current messages and releases the others. A second signal stops it
     immediately. Your module decides which database the Worker uses; --url only sets
     QUEUE_OVER_SQL_URL before your module is imported.
 
     With --processes, a process that dies is restarted after 0.5 s; the pause doubles up to 30 s.
-    Its messages are redelivered when its heartbeat expires. Signals are passed on. If this process
-    itself is killed, the others finish their current messages and stop.
+    Its messages are redelivered when its heartbeat expires. The command passes signals on to all
+    processes. If the command itself is killed, the processes finish their current messages and
+    stop.
 
-    With --reload it also restarts after an error in your module, once a file has changed.
+    With --reload, an error in your module does not end the command. The command imports your module
+    again when a file changes.
 
-    With --http this process answers health probes, for all --processes. It is live while its
-    threads make progress, even if the database is unreachable. It is ready if the database answers,
-    its heartbeat is recent and it is not stopping. It also reports both to systemd.
+    With --http the command answers health probes, for all --processes. The Worker is live while its
+    threads make progress, even if the database is unreachable. The Worker is ready if the database
+    answers, its heartbeat is recent and it is not stopping. The command also reports "live" and
+    "ready" to systemd.
     """
     from queue_over_sql.observability.health import Health
     from queue_over_sql.worker.worker import narrow
@@ -183,7 +184,7 @@ def load_worker(target: str) -> Worker:
     try:
         found = import_object(target, "worker")
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
     if not isinstance(found, Worker):
         name = type(found).__name__
         advice = (
@@ -191,7 +192,9 @@ def load_worker(target: str) -> Worker:
             if name == "AsyncWorker"
             else "create one with service.worker()"
         )
-        raise typer.BadParameter(f"{target} is of type {name}, not Worker: {advice}")
+        raise typer.BadParameter(
+            f"{target} is of type {name}, not Worker: {advice}", param_hint="MODULE:WORKER"
+        )
     return found
 
 
@@ -251,7 +254,7 @@ def reaper(
     The reaper releases the messages of expired leases and dead consumers, dead-letters messages
     that are out of attempts, prunes archives, and publishes the messages of schedules. Every
     started service also runs a reaper. Use the daemon if none of your services runs all the time.
-    Any number of them may run.
+    You can run several reapers at the same time.
     """
     from queue_over_sql.observability.health import Health
 
@@ -318,9 +321,11 @@ _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 def start_logging(level: str, form: str = "text", *, show_process: bool = False) -> None:
     """Log to standard error from `level` on; a usage error for an unknown level or form."""
     if level.lower() not in LEVELS:
-        raise typer.BadParameter(f"{level!r} is not one of {', '.join(LEVELS)}")
+        raise typer.BadParameter(
+            f"{level!r} is not one of {', '.join(LEVELS)}", param_hint="--log-level"
+        )
     if form not in {"text", "json"}:
-        raise typer.BadParameter(f"{form!r} is not one of text, json")
+        raise typer.BadParameter(f"{form!r} is not one of text, json", param_hint="--log-format")
     process = "%(process)d " if show_process else ""
     text = LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s")
     handler = logging.StreamHandler()
@@ -366,7 +371,7 @@ def _watch(
         probed.looked_at, probed.draining = time.monotonic(), bool(told)
         asked = 2 if stop.now.is_set() else int(stop.asked.is_set() or result in _WRONG_CALL)
         if asked > told:
-            logger.info("The worker processes %s.", _HOW[asked])
+            logger.info("All processes of the worker %s.", _HOW[asked])
             for process in processes:
                 process.tell(asked - told)
             told = asked
@@ -623,13 +628,16 @@ def obey_supervisor(worker: Worker, health: Health) -> None:
                 continue
             told += 1
             if told == 1:
-                logger.info("This process is draining: it finishes its current messages.")
+                logger.info("This process finishes its current messages and stops.")
                 worker.stop()
             else:
                 logger.warning("This process stops immediately.")
                 stop_at_once(worker)
         if not told:
-            logger.warning("The supervisor is gone. This process finishes its current messages.")
+            logger.warning(
+                "The process that started this one has ended. This process finishes its current "
+                "messages and stops."
+            )
             worker.stop()
 
     threading.Thread(target=wait, name="queue-over-sql-supervisor", daemon=True).start()

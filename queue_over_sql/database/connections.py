@@ -612,7 +612,7 @@ class Connections:
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(
                 f"An administrator or a time limit cancelled a statement in {self.where}: "
-                f"{reason}. It changed nothing and may be repeated."
+                f"{reason}. It changed nothing. You can run it again."
             )
         if kind is ErrorKind.INVALID_VALUE:
             return PayloadInvalid(

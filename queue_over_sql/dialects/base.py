@@ -506,7 +506,7 @@ class QueueDialect(SqlDialect):
         Returns:
             The ids that were still held, and the claimed messages: none unless all were held.
         """
-        raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
+        raise UnsupportedByEngine(f"{self.name} cannot ack and claim in one statement")
 
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows

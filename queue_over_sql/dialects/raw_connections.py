@@ -70,7 +70,9 @@ def _of_django(given: Any) -> Any:
     if not is_proxy and (base is None or not isinstance(given, base.BaseDatabaseWrapper)):
         return given
     if given.in_atomic_block and given.needs_rollback:
-        raise PendingRollbackError("An error inside of the atomic block")
+        raise PendingRollbackError(
+            "An error occurred in the atomic block: leave the block before you use its connection"
+        )
     given.ensure_connection()
     return given.connection
 

@@ -227,7 +227,7 @@ class StagedPublisher:
             self._context.run(act, atomic=True)
         except QueueError as error:
             _log.warning(
-                "Staged writes could not be dropped; the reaper drops them later: %s", error
+                "Staging tables could not be dropped. The reaper will drop them later: %s", error
             )
 
     # -- publishing

@@ -329,12 +329,15 @@ class Upgrader:
 
 def _check_alone(others: int | None) -> None:
     if others is None:
-        raise DatabaseRefused(f"{_ALONE} Only an administrator can see whether there are any.")
+        raise DatabaseRefused(
+            f"{_ALONE} Only an administrator can see whether others are connected: upgrade with "
+            "an administrator's login."
+        )
     if others:
         were = "another connection was" if others == 1 else f"{others} other connections were"
         raise _InUse(
             f"{were} open to the database",
-            f"{_ALONE} Stop the other processes that use it first, and try again.",
+            f"{_ALONE} First stop the other processes that use the database. Then try again.",
         )
 
 

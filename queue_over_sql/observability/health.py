@@ -146,7 +146,7 @@ class Health:
         if parts.closed:
             checks["service"] = "it was stopped"
         elif threads is not None and threads.draining:
-            checks["worker"] = "it is draining: it finishes its current messages"
+            checks["worker"] = "it is stopping: it finishes its current messages"
         elif threads is not None and not threads.supplies:
             checks["worker"] = "it is not running yet"
         elif not parts.consumer.may_register:

@@ -232,7 +232,7 @@ class Kinds:
         """
         adapter = self._adapters.get(kind)
         if adapter is None:
-            msg = f"the kind {kind!r} is unknown to this server, which knows: {self._known()}"
+            msg = f"the kind {kind!r} is unknown to this process, which knows: {self._known()}"
             raise UnfitPayload(msg)
         try:
             return _read(adapter, value)
@@ -245,7 +245,8 @@ class Kinds:
 
     def _kind_of(self, kind: str | None, payload: Any) -> str:
         if kind is not None and not (isinstance(kind, str) and self.knows(kind)):
-            msg = f"The kind {shown(kind)} is unknown to this server, which knows: {self._known()}."
+            known = self._known()
+            msg = f"The kind {shown(kind)} is unknown to this process, which knows: {known}."
             raise PayloadInvalid(msg)
         implied = self._implied(type(payload))
         if implied and kind is not None and kind not in implied:

@@ -176,7 +176,11 @@ class Claimer:
                 # The interrupted statement may still be running on the server.
                 self._unanswered.append((stamp, until))
             if count:
-                _log.info("Released %d messages of a claim whose answer was lost.", count)
+                _log.info(
+                    "Released %d messages. The database had claimed them for this consumer, but "
+                    "its answer did not arrive.",
+                    count,
+                )
                 self.look_fully()
             total += count
         return total

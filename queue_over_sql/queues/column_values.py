@@ -181,7 +181,7 @@ def _float(
         # A signalling NaN.
         number = math.nan
     if math.isinf(number) and value != number:
-        raise _too_large(column, value, "floating-point numbers of its precision")
+        raise _too_large(column, value, "floating-point numbers that fit its precision")
     _expect_finite(column, number, fits=dialect.holds_number(number, exact=False))
     return number
 
@@ -199,7 +199,7 @@ def _decimal(
         # Larger numbers would be rounded to one with too many digits.
         first = Decimal(f"{'9' * whole}.{'9' * scale}5")
         if number.copy_abs() >= first:
-            raise _too_large(column, value, f"numbers of {whole} digits before the point")
+            raise _too_large(column, value, f"numbers with at most {whole} digits before the point")
     return plain(value)
 
 

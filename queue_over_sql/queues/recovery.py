@@ -70,7 +70,7 @@ class Recovery:
             return ReaperReport()
         settings, sql = context.settings, context.sql
         context.declare_kinds()
-        reason = f"no server knew its kind for {settings.kind_timeout}"
+        reason = f"no consumer knew its kind for {settings.kind_timeout}"
 
         def disposition(row: MessageRow) -> Disposition:
             kind = visible(str(row.kind), keep="")

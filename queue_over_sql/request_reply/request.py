@@ -157,8 +157,8 @@ class Requests:
             self._reply_queues.gone(name)
             text = (
                 f"The reply to {message!r} was not published, because the reply queue {name!r} is "
-                "gone: the requester has stopped or is considered dead. Nobody waits for the "
-                "reply. Ack the message if its work is done."
+                "dropped: the requester has stopped or is considered dead. No process waits for "
+                "the reply. Ack the message if its work is done."
             )
             raise ReplyQueueGone(name, text) from error
 

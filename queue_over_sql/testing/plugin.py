@@ -181,8 +181,10 @@ def _select(option: str | None) -> tuple[str, ...]:
         return DEFAULT_ENGINES
     names = tuple(name.strip() for name in option.split(",") if name.strip())
     unknown = sorted(set(names) - {_EMBEDDED, *SERVER_ENGINES})
-    if unknown or not names:
-        raise pytest.UsageError(f"--engines: unknown {', '.join(unknown) or 'nothing'}")
+    if unknown:
+        raise pytest.UsageError(f"--engines: unknown engine {', '.join(unknown)}")
+    if not names:
+        raise pytest.UsageError("--engines: name at least one engine")
     return names
 
 

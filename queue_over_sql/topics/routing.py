@@ -104,7 +104,7 @@ def pattern_of(stored: Any) -> str:
     if isinstance(stored, str):
         return stored
     msg = f"The pattern of a subscription in queue_over_sql_subscriptions is {stored!r:.50}."
-    raise QueueError(f"{msg} Restore or delete the row.")
+    raise QueueError(f"{msg} Write a pattern into the row, or delete the row.")
 
 
 def payload_fits(where: Mapping[str, Any], payload: Any) -> bool:

@@ -195,7 +195,7 @@ class Access:
             raise Refused(403, "role-needed", text)
         if writes and self.read_only:
             raise Refused(
-                403, "read-only", "This server is read-only, so nothing can be changed here."
+                403, "read-only", "This web server is read-only, so nothing can be changed here."
             )
         return found
 
@@ -218,7 +218,7 @@ class Access:
             raise Refused(
                 403,
                 "csrf",
-                "The form is too old or from another server: open the page again. "
+                "The form is too old or from another web server: open the page again. "
                 "Programs send a token: Authorization: Bearer TOKEN.",
             )
 
@@ -235,7 +235,7 @@ class Access:
             raise Refused(
                 403,
                 "other-origin",
-                "The request does not come from a page of this server. "
+                "The request does not come from a page of this web server. "
                 "Programs send a token: Authorization: Bearer TOKEN.",
             )
 
@@ -360,13 +360,13 @@ class Access:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(hosts[0])):
             text = (
-                "This server is for this machine only: open it as http://127.0.0.1 or "
+                "This web server is for this machine only: open it as http://127.0.0.1 or "
                 "http://localhost."
             )
             raise Refused(403, "other-host", text)
         # A proxy on this machine would let everybody in.
         if any(name in request.headers for name in _OF_PROXIES):
-            text = "Without tokens this server does not accept proxies: require tokens."
+            text = "Without tokens this web server does not accept proxies: require tokens."
             raise Refused(403, "through-a-proxy", text)
 
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:

@@ -53,14 +53,18 @@ STATUS: Final[Mapping[type[Exception], int]] = {
 """The status of each error; the nearest base class counts."""
 
 _TEXT: Final[Mapping[type[Exception], str]] = {
-    errors.SchemaTooNew: "A newer release created the tables of this queue: upgrade this server.",
+    errors.SchemaTooNew: (
+        "A newer release created the tables of this queue: upgrade this web server."
+    ),
     errors.SchemaOutdated: "An earlier release created the tables: run queue-over-sql migrate.",
     errors.DatabaseUnavailable: (
         "The database cannot be reached or does not answer. It is unknown whether a change was "
         "made."
     ),
-    errors.DatabaseRefused: "The database refused a statement; the server's log has its reason.",
-    errors.ServiceClosed: "The server is shutting down.",
+    errors.DatabaseRefused: (
+        "The database refused a statement; the log of the web server has the reason."
+    ),
+    errors.ServiceClosed: "The web server is shutting down.",
 }
 """The texts for errors whose own text contains addresses, logins or SQL."""
 _RETRY_SECONDS: Final = 5
@@ -170,8 +174,10 @@ def _of_library(error: Exception) -> Problem:
     if isinstance(error, ValueError | TypeError):
         # The library's error for an invalid argument, which came with the request here.
         return Problem(422, "not-valid", _first_line(error))
-    _log.error("A request failed.", exc_info=error)
-    return Problem(500, "internal-error", "The request failed; the server's log has the reason.")
+    _log.error("A request failed with an unexpected error.", exc_info=error)
+    return Problem(
+        500, "internal-error", "The request failed; the log of the web server has the reason."
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -182,7 +188,9 @@ def _first_line(error: Exception) -> str:
 def _rights(error: errors.NotPermitted) -> str:
     what = f" {', '.join(error.rights)} on {error.table}" if error.table else ""
     roles = f" These roles have it: {', '.join(error.roles)}." if error.roles else ""
-    return f"The database login of this server lacks the right{what}. Nothing was changed.{roles}"
+    return (
+        f"The database login of this web server lacks the right{what}. Nothing was changed.{roles}"
+    )
 
 
 def _more(error: Exception) -> dict[str, Any]:

@@ -50,7 +50,7 @@ TOKEN_MARK: Final = "qos_"  # noqa: S105 - what is before a token is no token
 """The prefix of tokens, by which scanners of source code find committed ones."""
 
 _MISSING: Final = "The tables queue_over_sql_web_tokens and queue_over_sql_web_audit are missing"
-_UNTIL_THEN: Final = "Until then nobody can log in with a token, and nothing is audited."
+_UNTIL_THEN: Final = "Until then no token works, and nothing is audited."
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 _LONGEST_DETAIL: Final = 2_000
 _WHO_LENGTH: Final = 200

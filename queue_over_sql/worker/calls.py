@@ -164,9 +164,7 @@ class Calls:
                 try:
                     self._fall_due(call, now)
                 except Exception:  # noqa: BLE001 - else no limit would be kept any more
-                    _log.exception(
-                        "An unexpected error in the supervision of time limits; it continues."
-                    )
+                    _log.exception("The check of time limits continues after an unexpected error.")
 
     def _fall_due(self, call: _Call, now: float) -> None:
         with self._changed:

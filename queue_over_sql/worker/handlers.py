@@ -269,7 +269,7 @@ class HandlerRun:
 
         _log.warning(
             "Queue %s: the handler of %s %s and cannot be stopped. The worker continues without "
-            "it, and it can no longer settle the message.",
+            "this handler call. The call can no longer settle the message.",
             self.queue.name,
             ", ".join(map(repr, messages)),
             reason,

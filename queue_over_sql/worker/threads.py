@@ -173,7 +173,11 @@ class HandlerThreads:
 
     def _note_too_many(self, left: int) -> None:
         if self.at_work():
-            _log.error("%d handlers hang, so the worker continues with fewer threads.", left)
+            _log.error(
+                "%d handler calls hang. The worker replaces no more threads and continues with "
+                "fewer.",
+                left,
+            )
             return
         msg = (
             f"{left} handlers hang past their time limit, and the worker has no thread left. "

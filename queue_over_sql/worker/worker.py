@@ -285,7 +285,7 @@ class Worker:
             return
         if not (self._draining.is_set() and isinstance(failed[0], DatabaseUnavailable)):
             raise failed[0]
-        _log.warning("The worker stops before it has started: %s", failed[0])
+        _log.warning("The worker stops during its start: %s", failed[0])
 
     def _prepare(self) -> None:
         self._start_service()
@@ -368,10 +368,14 @@ class Worker:
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._draining.is_set():
-            _log.warning("%s again: stopping immediately.", name)
+            _log.warning("%s again: the worker stops at once.", name)
             stop_at_once(self)
             return
-        _log.info("%s: draining; send the signal again to stop immediately.", name)
+        _log.info(
+            "%s: the worker finishes its current messages and stops. Send the signal again to "
+            "stop it at once.",
+            name,
+        )
         # Not wake(): the thread that the signal interrupted may hold its lock.
         self._draining.set()
 

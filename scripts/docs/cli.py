@@ -24,26 +24,26 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "success; also a worker, reaper or consumer that stopped when it was asked to",
     ExitCode.FAILED: "failure; standard error has the reason",
     ExitCode.USAGE: (
-        "wrong usage: an unknown option, an invalid value, no database URL, or standard output or "
-        "a required standard input is closed"
+        "wrong usage: an unknown option, an invalid value, no database URL, a closed standard "
+        "output, or a closed standard input that the command needs"
     ),
     ExitCode.NOTHING: (
-        "nothing found: no such queue, topic, schedule or durable consumer, no message or reply "
-        "in time, or an empty list"
+        "nothing found: no such queue, topic, schedule, durable consumer or message, no message "
+        "or reply in time, or an empty list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
-        "finished, but some of it failed: a command of `consume --exec` failed, `spark workers` "
-        "had dead letters, `spark load` rejected rows, `edit` skipped claimed messages, or `demo` "
-        "found lost or duplicate results"
+        "finished, but a part of it failed: a command of `consume --exec` failed, `edit` skipped "
+        "claimed messages, `cancel` did not find some of the messages, `spark workers` had dead "
+        "letters, `spark load` rejected rows, or `demo` found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT (Ctrl-C); also `consume` and `reaper` after a second signal, and "
-        "`demo` and `spark workers` after any signal"
+        "interrupted by SIGINT (Ctrl-C). `consume` and `reaper` end with this code only after a "
+        "second signal, SIGINT or SIGTERM; `demo` and `spark workers` after either signal"
     ),
     ExitCode.READER_GONE: (
-        "the reader of its output has closed the pipe, such as `head`; `consume` leaves messages "
-        "in the queue that it could not print"
+        "the program that reads the output, such as `head`, has closed the pipe; messages that "
+        "`consume` could not print stay in the queue"
     ),
     ExitCode.TERMINATED: "ended by SIGTERM before it was done",
 }

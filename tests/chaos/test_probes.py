@@ -155,7 +155,7 @@ def test_a_worker_that_drains_is_live_and_not_ready(sqlite_url: str, tmp_path: P
         eventually((tmp_path / "begun-slow").exists, "the handler runs")
         worker.process.send_signal(signal.SIGTERM)
         said = worker.becomes("/readyz", 503)
-        assert {"worker": "it is draining: it finishes its current messages"} == said
+        assert {"worker": "it is stopping: it finishes its current messages"} == said
         assert 200 == worker.ask("/livez")[0]
         (tmp_path / "go").touch()
         assert 0 == worker.process.wait(30)

@@ -140,7 +140,7 @@ def test_the_payload_is_edited_before_it_is_sent_again(
         edit = (name, "--edit", "--yes", *which)
         return run("requeue", *edit, url=database.url, EDITOR=editor, TMPDIR=str(tmp_path))
 
-    assert "--edit changes one message" in edit("jobs", "true", "--all").err
+    assert "--edit changes exactly one message" in edit("jobs", "true", "--all").err
     assert "Set EDITOR" in edit("jobs", "no-such-editor", "--key", "k").err
     assert [] == list(tmp_path.glob("queue-over-sql-*"))
     for editor in ("sed -i s/}//", "false"):

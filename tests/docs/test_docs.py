@@ -145,7 +145,7 @@ def test_errors_reach_sentry(tmp_path: Path) -> None:
     events = json.loads(ended.stdout)
     assert "secret" not in ended.stdout
     [failure] = [event for event in events if "exception" in event]
-    assert "the mail server is away" == failure["exception"]["values"][-1]["value"]
+    assert "the mail server is down" == failure["exception"]["values"][-1]["value"]
     assert ("mails", 1) == (failure["tags"]["queue"], failure["extra"]["message_id"])
     told = {event["extra"]["queue"]: event for event in events if event is not failure}
     assert {"mails", "lost"} == told.keys()

@@ -289,7 +289,7 @@ def test_cross_site_form(server: Server, headers: dict[str, str]) -> None:
     assert (403, "other-origin") == server.refused(
         "POST", PUBLISH, headers=sent, json={"payload": 1}
     )
-    with pytest.raises(Refused, match="page of this server"):
+    with pytest.raises(Refused, match="page of this web server"):
         server.portal.call(access.login, request_of(headers=headers), server.tokens[Role.VIEWER])
     assert 0 == server.service.queue("jobs").messages().count()
 

@@ -95,10 +95,10 @@ class Account:
             (bool(self.wrong), f"wrong checksum or size: {_some(self.wrong)}"),
             (self.live > 0, f"{self.live} messages are still in the queue"),
             (self.archived > 0, f"{self.archived} messages failed and are in the archive"),
-            (self.kill_missing, "no server was killed while it held messages"),
+            (self.kill_missing, "no process was killed while it held messages"),
             (
                 self.came_back != self.held_at_kill,
-                f"{self.came_back} of {self.held_at_kill} messages of the killed server returned",
+                f"{self.came_back} of {self.held_at_kill} messages of the killed process returned",
             ),
         ]
         return [sentence for wrong, sentence in found if wrong]

@@ -30,11 +30,11 @@ def demo(
         ),
     ] = None,
     limit: Annotated[int | None, number("Only the first N files.")] = None,
-    servers: Annotated[int, number("Server processes.")] = 3,
-    threads: Annotated[int, number("Worker threads per server.")] = 2,
+    servers: Annotated[int, number("Number of worker processes.")] = 3,
+    threads: Annotated[int, number("Threads per worker process.")] = 2,
     batch: Annotated[int, number("Messages per claim and thread.")] = 8,
     kill: Annotated[
-        bool, typer.Option("--kill/--no-kill", help="Kill one server while it holds messages.")
+        bool, typer.Option("--kill/--no-kill", help="Kill one process while it holds messages.")
     ] = True,
     sample: Annotated[
         int,
@@ -44,7 +44,9 @@ def demo(
     ] = 200,
     consumer_timeout: Annotated[
         float,
-        duration("A server with no heartbeat for this long is considered dead.", show_default="3s"),
+        duration(
+            "A process with no heartbeat for this long is considered dead.", show_default="3s"
+        ),
     ] = 3.0,
     deadline: Annotated[
         float, duration("Stop and check the results after this long.", show_default="5m")
@@ -59,16 +61,16 @@ def demo(
         bool, typer.Option("--keep", help="Keep the queue, the results table and the logs.")
     ] = False,
 ) -> None:
-    """Compute the checksum of every file below a folder, and survive the death of a server.
+    """Compute the checksum of every file below a folder, and survive the death of a process.
 
-    Every file is a message. Server processes compute SHA-256 and size, and write them in the same
-    transaction as the acknowledgement. One server is killed with kill -9 while it holds messages,
-    which come back through the reaper. At the end an account proves that each file was done
-    exactly once; exit code 5 when it does not balance.
+    Every file is a message. Worker processes compute SHA-256 and size, and write them in the same
+    transaction as the acknowledgement. The demo kills one process with kill -9 while the process
+    holds messages. The reaper gives these messages to the others. At the end the demo checks that
+    each file was processed exactly once. If not, the exit code is 5.
 
-    Without a --url the database is an embedded SQLite file in a temporary folder, whatever
-    QUEUE_OVER_SQL_URL says. On a database given by --url the demo uses a queue and a table of its
-    own, and drops both at the end.
+    Without --url the database is a SQLite file in a temporary folder, even if QUEUE_OVER_SQL_URL is
+    set. With --url the demo uses its own queue and table in that database, and drops both at the
+    end.
     """
     # Loaded where they run: no other command needs them.
     from queue_over_sql.dialects.engines import hide_passwords
@@ -77,7 +79,7 @@ def demo(
 
     if kill and servers == 1:
         raise typer.BadParameter(
-            "a single server has no other to take over: use --servers 2 or --no-kill"
+            "with a single process, no other can take over: use --servers 2 or --no-kill"
         )
     # A schema and a prefix from the environment belong to the environment's database.
     connection = session.connection if session.given.url else session.given

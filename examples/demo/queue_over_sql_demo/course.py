@@ -95,10 +95,10 @@ class Course:
         while not {server.pid for server in self.servers} <= self.consumer_ids.keys():
             self._check_servers()
             if time.monotonic() > deadline:
-                raise DemoError(f"not all servers registered within {START_SECONDS:.0f} s")
+                raise DemoError(f"not all processes registered within {START_SECONDS:.0f} s")
             self._pause()
             self.consumer_ids = self._observer.consumer_ids()
-        self._tell(f"{len(self.servers)} servers are ready")
+        self._tell(f"{len(self.servers)} processes are ready")
 
     def run(self) -> None:
         """Publish, watch and kill until everything is done or the deadline is over."""
@@ -217,7 +217,7 @@ class Course:
         seconds = time.monotonic() - self._killed_at
         self.progress.rescue = Rescue(rescue.server, rescue.pid, rescue.held, seconds)
         self._tell(
-            f"other servers had finished its {len(rescue.held)} messages {seconds:.1f} s later"
+            f"other processes had finished its {len(rescue.held)} messages {seconds:.1f} s later"
         )
 
     def account(self) -> Account:

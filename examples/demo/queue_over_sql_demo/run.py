@@ -64,7 +64,10 @@ def _perform(output: Output, plan: Plan, place: Path) -> tuple[Account, Progress
     found = scan(plan.folder, plan.limit, plan.without)
     _insist_on_files(output, found, plan.folder)
     title = f"{counted(len(found.files), 'file')} below {plan.folder}"
-    view = View(output, f"{title}, {counted(plan.servers, 'server')}\n{hide_passwords(plan.url)}")
+    view = View(
+        output,
+        f"{title}, {counted(plan.servers, 'process', 'processes')}\n{hide_passwords(plan.url)}",
+    )
     try:
         with stop_on_signals() as stop, view.open():
             if found.skipped:
@@ -115,4 +118,6 @@ def _as_record(plan: Plan, account: Account, progress: Progress) -> dict[str, An
 
 
 def _say_what_is_kept(output: Output, plan: Plan, place: Path) -> None:
-    output.note(f"Kept: queue {plan.name}, table {plan.results}, and the servers' logs in {place}.")
+    output.note(
+        f"Kept: queue {plan.name}, table {plan.results}, and the logs of the processes in {place}."
+    )

@@ -45,7 +45,7 @@ class View:
             return
         with Live(console=self._output.err, refresh_per_second=12, redirect_stdout=False) as live:
             self._live = live
-            live.update(_line(f"{self._title}\nstarting the servers …"))
+            live.update(_line(f"{self._title}\nstarting the processes …"))
             yield self
         self._live = None
 
@@ -108,7 +108,7 @@ def _facts_line(progress: Progress) -> Text:
 
 
 def _servers(progress: Progress, course: Course) -> Table:
-    table = build_table(None, ("server", "#pid", "state", "#claimed", "#done"), ())
+    table = build_table(None, ("process", "#pid", "state", "#claimed", "#done"), ())
     for server in course.servers:
         done, _ = progress.snapshot.done.get(server.name, (0, 0))
         claimed = progress.snapshot.claimed.get(course.consumer_of(server), 0)
@@ -144,7 +144,7 @@ def _facts(account: Account) -> list[tuple[str, int, bool | None]]:
         ("results of unknown files", account.unknown, not account.unknown),
         ("checksums computed again by the parent", account.sampled, not account.wrong),
         ("of these wrong", len(account.wrong), not account.wrong),
-        ("held by the killed server", account.held_at_kill, not account.kill_missing),
+        ("held by the killed process", account.held_at_kill, not account.kill_missing),
         ("of these redelivered", account.came_back, account.came_back == account.held_at_kill),
         ("redelivered in all", account.redelivered, None),
         ("left in the queue", account.live, not account.live),

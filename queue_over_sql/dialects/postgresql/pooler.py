@@ -58,8 +58,8 @@ class Pooler:
             return
         self.shares_sessions = True
         _log.info(
-            "A pooler shares database sessions, so consumers poll, and the service sets "
-            "nothing in a session."
+            "The connection goes through a pooler that shares database sessions. So consumers "
+            "poll, and the service changes no session settings."
         )
         self._follows_statements = _follows(connection)
         threshold = _threshold(connection)

@@ -233,8 +233,9 @@ class Export:
             if last.facts["source"] != self._source:
                 raise ValueError(
                     f"the history in {self._folder.files.root} belongs to "
-                    f"{last.facts['source']!r}, not to {self._source}: use one folder per "
-                    f"database, or pass the old name with source={last.facts['source']!r}"
+                    f"{last.facts['source']!r}, not to {self._source!r}: use another folder. If "
+                    "it is the same database under a new name, pass "
+                    f"source={last.facts['source']!r}"
                 )
         for queue in self._queues:
             archive, mark = ArchiveHistory(core_of(queue).context), self._marks.get(queue.name)

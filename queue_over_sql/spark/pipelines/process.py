@@ -86,7 +86,7 @@ def process(
             cannot be reached; Spark was not started.
     """
     if output is None and to is None:
-        raise ValueError("give output (a folder), to (a queue), or both")
+        raise ValueError("give output= (a folder), to= (a queue), or both")
     location = location_of(url, url_env, url_file, schema, table_prefix)
     stream = {**options_of(location), "queue": queue, **(options or {})}
     stream["consumerId"] = consumer_id or usual_consumer(queue)

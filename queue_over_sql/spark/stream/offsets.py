@@ -69,7 +69,11 @@ def read_offset(
     if missing := sorted(set(rounds) - set(labels)):
         if strict:
             raise ValueError(_other_databases(written, labels))
-        _log.warning("The stream continues without the databases %s.", ", ".join(missing))
+        _log.warning(
+            "The stream continues without the databases %s: its checkpoint has them, but its "
+            "options do not name them.",
+            ", ".join(missing),
+        )
     return Offset(*(_of(labels, part or {}) for part in (rounds, after, registered)))
 
 

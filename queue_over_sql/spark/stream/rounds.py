@@ -150,7 +150,10 @@ class RoundsOfDatabase:
             found = []
         lost = end - start - len(found)
         _log.warning(
-            "Of rounds %d to %d, %d no longer exist and are skipped.", start + 1, end, lost
+            "The stream skips %d of the rounds %d to %d, because they no longer exist.",
+            lost,
+            start + 1,
+            end,
         )
         return found
 

@@ -76,9 +76,9 @@ class MysqlServer(MysqlFamilyServer):
         server = find_binary(self.engine, "mysqld", *_FOLDERS)
         if server is None or _is_mariadb(server):
             raise ServerMissing(
-                "no mysqld of MySQL on the PATH: run ./scripts/test, which fetches one where apt "
-                "is, install MySQL 8 or newer, start a Docker engine, or set "
-                "QUEUE_OVER_SQL_TEST_MYSQL_URL"
+                "no mysqld of MySQL on the PATH. Do one of these: run ./scripts/test (it fetches "
+                "MySQL on systems with apt); install MySQL 8 or newer; start a Docker engine; or "
+                "set QUEUE_OVER_SQL_TEST_MYSQL_URL"
             )
         self._server, self.origin = server, str(server)
 

@@ -170,7 +170,7 @@ def _read_fields(text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = read_json(text.encode("utf-8", "replace"), dict[str, Any])
     except Problem as error:
-        raise Problem(422, "not-valid", f"The query's payload: {error.text}") from error
+        raise Problem(422, "not-valid", f"Query parameter payload: {error.text}") from error
     return fields
 
 

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from queue_over_sql.errors import shown
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
 from queue_over_sql.web.acts import ACTS, Acts, Done
@@ -344,13 +345,18 @@ def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     pairs = request.query_params.multi_items()
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise Problem(422, "not-valid", "A query parameter occurs twice.")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in given if names.count(name) > 1)
+        text = f"The query parameter {shown(twice, 50)} occurs more than once: send it once."
+        raise Problem(422, "not-valid", text)
     try:
         found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(422, "not-valid", f"The query: {error}.") from error
-    if any(getattr(found, name) is None for name in given):
-        raise Problem(422, "not-valid", "The query: leave out a parameter instead of sending null.")
+    for name in given:
+        if getattr(found, name) is None:
+            text = f"The query parameter {name} is null: leave the parameter out instead."
+            raise Problem(422, "not-valid", text)
     return found
 
 

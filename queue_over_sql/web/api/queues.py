@@ -75,7 +75,7 @@ async def queue_stats(call: Call, queue: str) -> shapes.Stats:
 
 @operations.act("POST", "/queues/{queue}/pause", "pause", status=204, problems=(404,))
 def pause_queue(call: Call, queue: str) -> None:
-    """Stop delivering messages, on every server; claimed messages can still be settled."""
+    """Stop delivering messages to all consumers; claimed messages can still be settled."""
     call.do(queue)
 
 

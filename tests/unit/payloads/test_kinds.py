@@ -169,7 +169,7 @@ def test_a_type_of_two_kinds_needs_the_kind() -> None:
 def test_unknown_and_missing_kinds_are_refused() -> None:
     """The text names what is known."""
     kinds = Kinds.of([Order, Refund])
-    unknown = "'Ordr' is unknown to this server, which knows: Order, Refund"
+    unknown = "'Ordr' is unknown to this process, which knows: Order, Refund"
     assert unknown in refusal(kinds, Order(id=1), "Ordr")
     assert unknown in refusal(kinds, {"id": 1}, "Ordr")
     assert "give kind= one of: Order, Refund" in refusal(kinds, {"id": 1})
@@ -194,7 +194,7 @@ def test_what_does_not_fit_here_is_deferred() -> None:
 
 def test_an_unknown_kind_is_deferred() -> None:
     """The text says what is known."""
-    with pytest.raises(UnfitPayload, match="'Refund' is unknown to this server"):
+    with pytest.raises(UnfitPayload, match="'Refund' is unknown to this process"):
         Kinds.of([Order]).decode("Refund", {"id": 1})
 
 

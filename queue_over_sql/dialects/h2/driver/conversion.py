@@ -42,7 +42,7 @@ def _bind_bytes(statement: Any, index: int, value: bytes | bytearray | memoryvie
 
 def _bind_decimal(statement: Any, index: int, value: decimal.Decimal) -> None:
     if not value.is_finite():
-        raise DataError(f"H2 has no NUMERIC value {value}")
+        raise DataError(f"H2 cannot store {value} as NUMERIC")
     statement.setBigDecimal(index, jvm.java().BigDecimal(str(value)))
 
 

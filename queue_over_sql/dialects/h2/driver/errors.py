@@ -91,7 +91,9 @@ def translate(thrown: Any) -> Any:
     code, sqlstate = 0, ""
     error: Any
     if isinstance(thrown, JVMNotRunning):
-        error = InterfaceError("the JVM has ended with the process")
+        error = InterfaceError(
+            "this Python process is ending and its JVM has stopped, so it cannot use H2 any more"
+        )
     elif hasattr(thrown, "getSQLState"):
         code, sqlstate = int(thrown.getErrorCode()), str(thrown.getSQLState() or "")
         error = error_class(code, sqlstate)(_without_statement(str(thrown.getMessage())))

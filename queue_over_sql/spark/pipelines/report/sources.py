@@ -130,7 +130,7 @@ def _instant(since: datetime | Duration, now: datetime) -> datetime:
     if not isinstance(since, datetime):
         return now - to_timedelta(since, "since")
     if since.tzinfo is None:
-        raise ValueError("since must have a time zone: use datetime(…, tzinfo=…)")
+        raise ValueError("since= must have a time zone: use datetime(…, tzinfo=…)")
     return since
 
 
