@@ -289,6 +289,8 @@ def _focused(page: Page) -> str:
 
 
 def _tab_to(page: Page, name: str) -> None:
+    # Until its style sheet is there, a page shows its text, but nothing has its place and outline.
+    page.wait_for_load_state()
     passed: list[str] = []
     while not passed or passed[-1] != name:
         page.keyboard.press("Tab")
