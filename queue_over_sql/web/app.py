@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability.health import Health, Report
@@ -30,6 +29,7 @@ from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
+from queue_over_sql.web.static_files import KeptFiles
 from queue_over_sql.web.tables import WebStore
 from queue_over_sql.web.threads import Threads
 
@@ -82,7 +82,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/events", live.events, methods=["GET"], name="events"),
             Route("/livez", probes.live, methods=["GET"]),
             Route("/readyz", probes.ready, methods=["GET"]),
-            Mount("/static", StaticFiles(packages=[("queue_over_sql.web", "static")])),
+            Mount("/static", KeptFiles()),
             Mount("/api/v1", api),
         ],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],

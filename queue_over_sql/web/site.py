@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import FormData
@@ -27,6 +27,7 @@ from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Overview, Snapshots
+from queue_over_sql.web.static_files import static_path
 from queue_over_sql.web.words import FILTERS, shown
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ class View:
 
     def static(self, file: str) -> str:
         """The path of a static file."""
-        return f"{self.request.scope.get('root_path', '')}/static/{quote(file)}"
+        return self.request.scope.get("root_path", "") + static_path(file)
 
     # -- results of actions, shown on the next page
 

@@ -469,6 +469,20 @@ def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
     )
 
 
+def test_browsers_keep_static_files(open_site: Open) -> None:
+    """As long as their content is the same; pages are not kept."""
+    browser = open_site("/ops")
+    page = browser.get("/")
+    assert "no-store" == browser.page.headers["cache-control"]
+    linked = [each for each in page.split('"') if each.startswith("/ops/static/")]
+    assert 4 == len(linked)
+    for link in linked:
+        browser.get(link.removeprefix("/ops"))
+        assert "immutable" in browser.page.headers["cache-control"]
+    browser.get("/static/style.css?0123456789abcdef")
+    assert "no-store" == browser.page.headers["cache-control"]
+
+
 def test_probes_ask_nobody_who_they_are(make_service: MakeService) -> None:
     """Live and ready, as a worker says it with --http; the end of the service is told, no more."""
     service = make_service()
