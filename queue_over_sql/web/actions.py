@@ -342,7 +342,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
         word="queue", danger=True,
     ),
     "hold": Action(
-        "Hold", "hold", _hold, "Hold {n}? They are not delivered until you release them from hold.",
+        "Hold", "hold", _hold,
+        "Hold {n}? A held message is not delivered until you release it from hold.",
         _count_live, asks_for_all=True,
     ),
     "unhold": Action(
@@ -363,12 +364,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "cancel": Action(
         "Cancel", "cancel", _cancel,
-        "Cancel {n}? They become dead letters, even if a consumer is working on them.", _count_live,
+        "Cancel {n}? A cancelled message becomes a dead letter, even if a consumer works on it.",
+        _count_live,
         danger=True,
     ),
     "redrive": Action(
         "Requeue", "requeue", _edit("requeue", "Requeued"),
-        "Requeue {n}? They get new ids, and their attempt count is reset.", _count_archived,
+        "Requeue {n}? A requeued message gets a new id, and its attempts start again.",
+        _count_archived,
     ),
     "remove-archived": Action(
         "Remove", "remove-archived", _edit("remove-archived", "Removed", " from the archive"),
