@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
-from queue_over_sql.errors import visible
-from queue_over_sql.message import Status
+from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.message import REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues.requeued import requeued_as
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
+from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
 
 if TYPE_CHECKING:
-    from queue_over_sql import LiveSelection, Queue
+    from queue_over_sql import LiveSelection, Queue, QueueService
     from queue_over_sql.web.masking import Mask
 
 PAYLOAD_LIMIT: Final = 200_000
@@ -34,6 +36,7 @@ HELD_LIMIT: Final = 1_000
 
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
+_PATIENCE: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +170,15 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
     return None
 
 
+def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int | None:
+    """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
+    try:
+        with parts_of(service).connections.limited(_PATIENCE):
+            return requeued_as(queue, message_id)
+    except QueueError:
+        return None
+
+
 def error_groups(queue: Queue) -> list[ErrorGroup]:
     """The newest dead letters of a queue, by kind and error; the largest group first.
 
@@ -227,13 +239,20 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     return (written(found or "", mask) if is_json else visible(found or "")), whole
 
 
-def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
-    """The headers of a message as text; None if it has none."""
+def headers_of(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str | None, int | None]:
+    """The headers of a message as text, and the earlier id of a requeued one; None without them."""
     table = queue.archive.table if message.archived else queue.table
     context = core_of(queue).context
     column = context.dialect.read_payload(table.c.headers)
     found = context.run(lambda c: c.scalar(select(column).where(table.c.id == message.id)))
-    return None if found is None else written(str(found), mask)
+    if found is None:
+        return None, None
+    text = str(found)
+    try:
+        earlier = json.loads(text).get(REQUEUED_FROM)
+    except (ValueError, RecursionError, AttributeError):
+        earlier = None
+    return written(text, mask), earlier if isinstance(earlier, int) else None
 
 
 def written(text: str, mask: Mask) -> str:

@@ -228,6 +228,23 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     assert "requeue jobs 4" in browser.text()
 
 
+def test_a_requeued_message_is_found_again(open_site: Open, jobs: Queue) -> None:
+    """From the page that requeued it, and by its earlier id."""
+    browser = open_site()
+    browser.get("/queues/jobs/messages/7")
+    browser.press("Requeue")
+    browser.press("Requeue")
+    anew = jobs.messages(status="ready").list()[-1].id
+    assert f"Requeued 1 message. It is now message {anew} ." in browser.text()
+    assert f"/queues/jobs/messages/{anew}" in links(browser.page.text)
+    browser.get("/queues/jobs/messages/7", 404)
+    assert f"It was requeued. It is now message {anew} ." in browser.text()
+    browser.get(f"/queues/jobs/messages/{anew}")
+    assert "Before, it was message 7" in browser.text()
+    browser.get("/queues/jobs/messages/6543", 404)
+    assert "It may have ended without being archived." in browser.text()
+
+
 def test_very_many_are_sent_again_in_steps(
     open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

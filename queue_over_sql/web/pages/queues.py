@@ -118,9 +118,13 @@ def message(view: View) -> Response:
     found, number = _queue(view), message_id(view.request.path_params["number"])
     known = None if number is None else looks.message_of(found, number)
     if known is None:
+        anew = None if number is None else looks.requeued_soon(view.service, found, number)
         why = f"{found.name} has no message {number}. It may have ended without being archived."
-        return view.refused(404, why)
+        if anew is not None:
+            why = f"{found.name} has no message {number} any more. It was requeued."
+        return view.refused(404, why, None if anew is None else (found.name, anew))
     text, whole = looks.payload_text(found, known, view.site.mask)
+    headers, earlier = looks.headers_of(found, known, view.site.mask)
     holder = next((c for c in view.service.consumers() if c.consumer_id == known.holder), None)
     return view.page(
         "message.html",
@@ -130,7 +134,8 @@ def message(view: View) -> Response:
         message=known,
         payload=text,
         whole=whole,
-        headers=looks.headers_text(found, known, view.site.mask),
+        headers=headers,
+        earlier=earlier,
         error=looks.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         holder=holder,
