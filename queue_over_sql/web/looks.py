@@ -93,11 +93,13 @@ class ErrorGroup:
     Attributes:
         error: the beginning of one of their errors.
         ids: their ids, the newest first.
+        newest_at: when the newest finished, in UTC.
     """
 
     kind: str | None
     error: str
     ids: list[int]
+    newest_at: datetime | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,20 +190,26 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     table = queue.archive.table
     error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
     kind = table.c.kind if _has_payloads(queue) else null().label("kind")
-    columns = [table.c.id, kind, error]
-    groups: dict[tuple[str | None, str], ErrorGroup] = {}
+    columns = [table.c.id, kind, error, table.c.finished_at.label("finished_at")]
+    groups: dict[tuple[str | None, str], list[Any]] = {}
     for ended in ("failed", "rejected"):
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
-            first = (row.error or "").strip().split("\n", 1)[0]
-            alike = "".join("#" if each.isdigit() else each for each in first)
-            group = groups.get((row.kind, alike))
-            if group is None:
-                group = groups[row.kind, alike] = ErrorGroup(row.kind, first, [])
-            group.ids.append(row.id)
-    for group in groups.values():
-        group.ids.sort(reverse=True)
-    return sorted(groups.values(), key=lambda group: -len(group.ids))
+            alike = "".join("#" if each.isdigit() else each for each in _first_line(row.error))
+            groups.setdefault((row.kind, alike), []).append(row)
+    found = [_error_group(rows) for rows in groups.values()]
+    return sorted(found, key=lambda group: -len(group.ids))
+
+
+def _error_group(rows: Sequence[Any]) -> ErrorGroup:
+    ordered = sorted(rows, key=lambda row: -row.id)
+    newest, ids = ordered[0], [row.id for row in ordered]
+    ended = optional_instant(newest.finished_at)
+    return ErrorGroup(newest.kind, _first_line(newest.error), ids, ended)
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "").strip().split("\n", 1)[0]
 
 
 def _has_payloads(queue: Queue) -> bool:

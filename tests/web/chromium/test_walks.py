@@ -72,7 +72,7 @@ def _dead_letters(window: Window, shop: QueueService) -> None:
     window.says("Requeue 6 messages?")
     window.press("Requeue")
     window.says("Requeued 6 messages.")
-    window.press("Remove", window.row("card declined"))
+    window.press("Remove these 3", window.row("card declined"))
     window.says("Permanently remove 3 messages from the archive?")
     window.press("Remove")
     window.says("Removed 3 messages from the archive.")
