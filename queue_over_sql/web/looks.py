@@ -201,6 +201,18 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     return sorted(found, key=lambda group: -len(group.ids))
 
 
+def page_alike(queue: Queue, like: int, *, limit: int, after: int | None) -> tuple[Page, str]:
+    """A page of the dead letters with the same error as this one, the newest first; the error."""
+    group = next((each for each in error_groups(queue) if like in each.ids), None)
+    if group is None:
+        return Page([], None), ""
+    ids = [each for each in group.ids if after is None or each < after]
+    archive = queue.archive
+    some = archive.messages(where=archive.table.c.id.in_(ids[:limit]))
+    page = page_of(queue, some, limit=limit, after=None, newest_first=True)
+    return Page(page.messages, ids[limit - 1] if len(ids) > limit else None), group.error
+
+
 def _error_group(rows: Sequence[Any]) -> ErrorGroup:
     ordered = sorted(rows, key=lambda row: -row.id)
     newest, ids = ordered[0], [row.id for row in ordered]

@@ -228,6 +228,28 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     assert "requeue jobs 4" in browser.text()
 
 
+def test_the_messages_of_an_error_are_listed(open_site: Open, jobs: Queue) -> None:
+    """Page by page; those that are chosen, or all of them, are sent again."""
+    browser = open_site(page_size=3)
+    browser.get("/queues/jobs/dead")
+    assert "/queues/jobs/archive?like=7" in links(browser.page.text)
+    browser.get("/queues/jobs/archive?like=7")
+    assert "Dead letters with this error: ValueError: no customer 7" in browser.text()
+    listed = [link.rpartition("/")[2] for link in links(browser.page.text) if "messages/" in link]
+    assert ["7", "6", "5"] == listed
+    browser.get("/queues/jobs/archive?order=newest&after=5&like=7")
+    assert "/queues/jobs/messages/4" in links(browser.page.text)
+    browser.get("/queues/jobs/archive?like=7")
+    browser.press("Requeue", id="6")
+    assert "Requeue 1 message?" in browser.text()
+    browser.press("Requeue")
+    browser.post("/do/redrive", queue="jobs", like="7", all="1", csrf=csrf_of(browser))
+    assert "Requeue 3 messages?" in browser.text()
+    browser.press("Requeue")
+    assert (0, 2) == (jobs.stats().failed, jobs.stats().rejected)
+    assert "No archived message matches." in browser.get("/queues/jobs/archive?like=7")
+
+
 def test_a_requeued_message_is_found_again(open_site: Open, jobs: Queue) -> None:
     """From the page that requeued it, and by its earlier id."""
     browser = open_site()

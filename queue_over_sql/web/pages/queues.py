@@ -88,13 +88,13 @@ def _list(view: View, *, archived: bool) -> Response:
         raise ValueError(msg)
     selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
     oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
-    page = looks.page_of(
-        found,
-        selection,
-        limit=view.site.settings.page_size,
-        after=view.after(),
-        newest_first=not oldest,
-    )
+    limit, after = view.site.settings.page_size, view.after()
+    like, error = message_id(view.query("like")) if archived else None, ""
+    if like is None:
+        page = looks.page_of(found, selection, limit=limit, after=after, newest_first=not oldest)
+    else:
+        page, error = looks.page_alike(found, like, limit=limit, after=after)
+        given = {**dict.fromkeys(given, ""), "like": str(like)}
     is_held = any(each.status == Status.CLAIMED for each in page.messages)
     holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
@@ -108,7 +108,9 @@ def _list(view: View, *, archived: bool) -> Response:
         given=given,
         filters={name: value for name, value in given.items() if value},
         order="oldest" if oldest else "newest",
-        after=view.after(),
+        after=after,
+        like=like,
+        error=error,
         statuses=[each.value for each in (Outcome if archived else Status)],
     )
 
