@@ -117,7 +117,7 @@ def show(
             archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
             message = next((each for each in archived if each.id == message_id), None)
         if message is None:
-            from queue_over_sql.queues.requeued import requeued_as
+            from queue_over_sql.requeued import requeued_as
 
             anew = requeued_as(looked_at, message_id)
             where = "" if anew is None else f" It was requeued with the new id {anew}."

@@ -15,8 +15,8 @@ from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.requeued import requeued_as
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
+from queue_over_sql.requeued import requeued_as
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status

@@ -12,7 +12,7 @@ from queue_over_sql.queues.selection import rows_of
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
 
-    from queue_over_sql import Queue
+    from queue_over_sql.queue import Queue
 
 
 def requeued_as(queue: Queue, message_id: int) -> int | None:
