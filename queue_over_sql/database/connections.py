@@ -396,12 +396,16 @@ class Connections:
         return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
 
     @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn errors of statements on a caller's connection into our errors."""
+    def translated(self, advice: str = "") -> Iterator[None]:
+        """Turn errors of statements on a caller's connection into our errors.
+
+        ``advice`` says what to do if the database stayed locked.
+        """
         try:
             yield
         except DBAPIError as error:
-            raise self._in_our_words(error, self.dialect.classify(error)) from error
+            kind = self.dialect.classify(error)
+            raise self._in_our_words(error, kind, advice=advice) from error
         except _UNSENDABLE as error:
             raise _not_sent(error) from error
 
@@ -592,7 +596,7 @@ class Connections:
         return problem
 
     def _in_our_words(
-        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False
+        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, advice: str = ""
     ) -> QueueError:
         unfit = unfit_way(self.engine, error.orig)
         if unfit is not None:
@@ -607,7 +611,7 @@ class Connections:
             hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
-                f"{f' ({hint})' if hint else ''}: {reason}."
+                f"{f' ({hint})' if hint else ''}: {reason}.{advice}"
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(
