@@ -157,8 +157,7 @@ LiveStatus: TypeAlias = Status | Literal["ready", "delayed", "claimed", "held"]
 ArchivedStatus: TypeAlias = Outcome | Literal["done", "failed", "rejected", "expired"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The stamp of one claim, which fences every change of the message."""
 
     consumer_id: str
@@ -529,6 +528,10 @@ def claim_of(message: Message) -> Claim | None:
     if message._claim is None:
         message._claim = message._row.claim
     return message._claim
+
+
+id_of: Final[Callable[[Message], int]] = attrgetter("_row.id")
+"""The id of a message; in large batches the property takes several times as long."""
 
 
 def row_of(message: Message) -> MessageRow:
