@@ -103,6 +103,11 @@ PUBLISH_OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Public
 """The names of the options, in order; the queue's own columns come last."""
 
 
+# As names of this module: to look up a member in its class takes as long as to set an attribute.
+_CREATED: Final = PublishOutcome.CREATED
+_set: Final = object.__setattr__
+
+
 @dataclasses.dataclass(frozen=True)
 class Published:
     """The result of a publication.
@@ -121,14 +126,16 @@ class Published:
     def __init__(
         self,
         id: int,  # noqa: A002 - the attribute's name
-        outcome: PublishOutcome = PublishOutcome.CREATED,
+        outcome: PublishOutcome = _CREATED,
         queue: str | None = None,
     ) -> None:
         # A batch has thousands: the one that is generated for frozen classes takes twice the time.
-        values = self.__dict__
-        values["id"] = id
-        values["outcome"] = outcome
-        values["queue"] = queue
+        # What is not set here is read from the class, where a dataclass keeps its defaults.
+        _set(self, "id", id)
+        if outcome is not _CREATED:
+            _set(self, "outcome", outcome)
+        if queue is not None:
+            _set(self, "queue", queue)
 
 
 OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
