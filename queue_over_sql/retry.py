@@ -217,7 +217,7 @@ class RetryPolicies:
             if repr(description) not in self._told:
                 self._told.add(repr(description))
                 _log.warning(
-                    "The retry policy %s cannot be built in this process (%s), which uses "
+                    "This process cannot build the retry policy %s (%s). It uses "
                     "ExponentialBackoff() instead.",
                     description.get("policy"),
                     error,

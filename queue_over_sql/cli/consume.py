@@ -375,11 +375,12 @@ def consume(
     On a terminal, control characters in a text payload are shown as text. A pipe or a file gets the
     payload unchanged.
 
-    The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue. Others have
-    the same prefix, QUEUE_OVER_SQL: _MESSAGE_ID, _ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND,
-    _HEADERS (JSON), and _HEADER_name for each header. If the command fails, the end of its standard
-    error becomes the message's last_error. With --json the standard output of the command goes to
-    standard error, and consume prints one JSON line per message, with the message's result.
+    The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue, and
+    QUEUE_OVER_SQL_MESSAGE_ID the id of the message. The names of the others end in _ATTEMPT,
+    _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND and _HEADERS (JSON). Each header has a variable that ends
+    in _HEADER_ and its name. If the command fails, the end of its standard error becomes the
+    message's last_error. With --json, consume prints one JSON line per message, with its result,
+    and the standard output of the --exec command goes to standard error.
 
     Exit code 3: there was no message. Exit code 5: a command failed.
     """

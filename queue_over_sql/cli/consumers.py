@@ -96,10 +96,11 @@ def consumers(session: Session) -> None:
     The table shows the first characters of each id, and ages instead of times. --json has complete
     ids and times.
 
-    Durable consumers (streaming queries of Spark) have a separate table. The epoch grows when a
-    query takes the consumer over. A round is what a query claims at once. "out" counts the rounds
-    and messages that the query has claimed but not acknowledged. "kept for" is how long the query
-    keeps them without a heartbeat.
+    Durable consumers (streaming queries of Spark) have a separate table. Its column epoch is a
+    number that grows when a query takes over the consumer. A round is the set of messages that a
+    query claims at once. The column out shows how many rounds and how many messages the query has
+    claimed but not acknowledged. The column kept for shows how long it keeps them if it sends no
+    heartbeat.
     """
     with session.connect() as service:
         found = service.consumers()

@@ -121,8 +121,9 @@ def print_roles(
             metavar="NAME",
             show_default="the engine of the database",
             help="Print the statements for this engine, without a database: postgresql, mysql or "
-            "mariadb. Name each queue with --queue. The statements then give no rights on the "
-            "tables of queues with a dedup_window.",
+            "mariadb. Name each queue with --queue. Without a database the "
+            "command does not know which queues have a dedup_window, so it grants no rights on "
+            "their extra tables.",
         ),
     ] = None,
     queue: QueueOption = None,
@@ -168,10 +169,10 @@ def install_roles(
     reply_queue: ReplyQueueOption = None,
     prefix: RolePrefixOption = DEFAULT_PREFIX,
 ) -> None:
-    """Create the roles and grant them their rights on the queues; safe to repeat.
+    """Create the database roles publisher, consumer, operator and viewer, with their rights.
 
-    PostgreSQL, MySQL and MariaDB. Run it again after you create a queue or give one a dedup_window.
-    The roles cannot log in: grant them to the logins of your services.
+    PostgreSQL, MySQL and MariaDB. It is safe to repeat. Run it again after you create a queue or
+    give one a dedup_window. The roles cannot log in: grant them to the logins of your services.
     """
     with session.connect() as service:
         done = service.roles.install(queue, reply_queues=reply_queue or [], prefix=prefix)

@@ -60,8 +60,9 @@ def health(
     with messages has a consumer, and no work has waited more than a minute for a reaper. It reads a
     few rows by index and changes nothing.
 
-    With --live or --ready the command asks one process: serve, or a worker or reaper that was
-    started with --http. This needs no database. It works as a probe in images without curl.
+    With --live or --ready the command asks one running process: the dashboard, or a worker or
+    reaper that was started with --http. This needs no database. It works as a probe in images
+    without curl.
     """
     if timeout <= 0:
         raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")

@@ -182,7 +182,8 @@ def confirm(question: str, *, yes: bool) -> None:
 PAYLOAD_HELP: Final = (
     "Only messages with this field in their JSON payload, e.g. address.city=Zagreb or items.0.id=7 "
     "(positions in a list count from 0). VALUE is read as JSON if it is valid JSON, else as text. "
-    "So 123 is a number; for the text 123 write zip='\"123\"'. Repeatable: all must match."
+    "So items.0.id=7 is a number; for the text 7 write items.0.id='\"7\"'. Repeatable: all must "
+    "match."
 )
 WHERE_HELP: Final = (
     "Only messages that match this SQL condition on the columns of the queue's table (id, "

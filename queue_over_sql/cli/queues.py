@@ -75,8 +75,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "How long a message waits if no consumer knows its kind, or if its payload does not fit "
-        "its kind. Then it becomes a dead letter.",
+        "How long a message waits if no consumer knows its kind (the name of its payload's "
+        "type), or if its payload does not fit its kind. Then it becomes a dead letter.",
         show_default="1d for a new queue",
     ),
 ]
@@ -309,11 +309,11 @@ def purge(
     queue: QueueName,
     claimed: Annotated[
         bool,
-        typer.Option("--claimed", help="Also remove messages that consumers hold."),
+        typer.Option("--claimed", help="Also remove messages that consumers have claimed."),
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Permanently remove the ready, delayed and held messages of a queue, but not its archive."""
+    """Permanently remove the messages of a queue that nobody has claimed, but not its archive."""
     with session.queue(queue) as purged:
         if not yes:
             stats = purged.stats()

@@ -79,7 +79,7 @@ def search(
     where: WhereFilter = None,
     archive: ArchiveOption = False,
     count: Annotated[
-        bool, typer.Option("--count", help="Only print how many messages match, on all pages.")
+        bool, typer.Option("--count", help="Only print the number of all messages that match.")
     ] = False,
     limit: LimitOption = 20,
     after: AfterOption = None,

@@ -161,8 +161,7 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "Look for messages that were committed late only in this period before the last "
-            "export.",
+            "How far before the last export to look for messages that were committed late.",
             show_default="no limit",
         ),
     ] = None,
@@ -178,7 +177,7 @@ def export_history(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Export to Parquet files the messages that finished since the last export.
+    """Write the messages that finished since the last export to Parquet files.
 
     The history has a folder for each queue and day. It contains each finished message exactly once,
     even if an export is killed. Run it as often as you like, but only one export at a time.
@@ -265,7 +264,7 @@ def report(
     """
     if history is None and not live:
         raise typer.BadParameter(
-            "--no-live requires --history: without both, the report has no messages to count"
+            "--no-live requires --history: the report needs live messages or a history"
         )
     url = session.url if live else None
     with (

@@ -75,7 +75,7 @@ def stats(
     dead, and failures of handlers. A service records this activity only if it was created with
     observer=History(). With --json the command prints one line per queue and minute. In it,
     "released" counts messages that returned to their queue without a counted attempt. For example,
-    a worker that stops releases the messages that it has not begun.
+    when a worker stops, it releases the messages that it has not begun.
     """
     with session.connect() as service:
         if since is not None:
@@ -100,8 +100,8 @@ def top(
 
     The columns are those of stats, and two more: in/s is the number of messages published per
     second, out/s the number finished or removed per second. Both are for the time since the last
-    refresh; - means not known. In the column dead, the number after the plus sign counts the dead
-    letters since this command started.
+    refresh. A dash means that the value is not known. In the column dead, the number after the plus
+    sign counts the dead letters since this command started.
 
     Below are the consumers, with the number of messages that each holds. Press s to sort by the
     next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.

@@ -219,7 +219,7 @@ class Access:
                 403,
                 "csrf",
                 "The form is too old or from another web server: open the page again. "
-                "Programs send a token: Authorization: Bearer TOKEN.",
+                "A program must send a token in the header Authorization: Bearer TOKEN.",
             )
 
     def check_same_origin(self, request: HTTPConnection) -> None:
@@ -236,7 +236,7 @@ class Access:
                 403,
                 "other-origin",
                 "The request does not come from a page of this web server. "
-                "Programs send a token: Authorization: Bearer TOKEN.",
+                "A program must send a token in the header Authorization: Bearer TOKEN.",
             )
 
     def address(self, request: HTTPConnection) -> str | None:

@@ -210,7 +210,9 @@ class Doing:
         """Write the audit row, in the transaction if there is one."""
         if connection is not None and self.store.problem is not None:
             _log.warning(
-                "Not written to the audit: %s. %s", self._told(count, detail), self.store.problem
+                "The audit could not record this action: %s. %s",
+                self._told(count, detail),
+                self.store.problem,
             )
             return
         self.store.write_audit(
@@ -229,7 +231,9 @@ class Doing:
         try:
             self.note(count, detail)
         except QueueError as error:
-            _log.warning("Not written to the audit: %s: %s", self._told(count, detail), error)
+            _log.warning(
+                "The audit could not record this action: %s. %s", self._told(count, detail), error
+            )
 
     def _told(self, count: int | None, detail: str | None) -> str:
         who, about = self.who, "" if self.name is None else f" to queue {self.name}"

@@ -165,7 +165,9 @@ def _of_library(error: Exception) -> Problem:
         if kind in STATUS:
             status = STATUS[kind]
             if status >= 500:  # noqa: PLR2004 - what the server's people have to know of
-                _log.warning("Answered %d: %s", status, error)
+                _log.warning(
+                    "The web server answered a request with HTTP status %d: %s", status, error
+                )
             text = _TEXT.get(kind) or _first_line(error)
             if isinstance(error, errors.NotPermitted):
                 text = _rights(error)

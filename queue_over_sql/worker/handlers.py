@@ -538,7 +538,7 @@ def _is_its_own(error: BaseException) -> bool:
 def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) -> None:
     names = ", ".join(map(repr, messages))
     _log.warning(
-        "The handler of queue %s failed for %s.",
+        "The handler of queue %s raised an exception for message %s.",
         queue,
         names,
         exc_info=error,

@@ -285,7 +285,7 @@ class Worker:
             return
         if not (self._draining.is_set() and isinstance(failed[0], DatabaseUnavailable)):
             raise failed[0]
-        _log.warning("The worker stops during its start: %s", failed[0])
+        _log.warning("The worker cannot start: %s", failed[0])
 
     def _prepare(self) -> None:
         self._start_service()

@@ -28,8 +28,8 @@ MEANINGS: dict[ExitCode, str] = {
         "output, or a closed standard input that the command needs"
     ),
     ExitCode.NOTHING: (
-        "nothing found: no such queue, topic, schedule, durable consumer or message, no message "
-        "or reply in time, or an empty list"
+        "nothing found: no such queue, topic, schedule, message or durable consumer (a streaming "
+        "query of Spark), no message or reply in time, or an empty list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
@@ -38,8 +38,8 @@ MEANINGS: dict[ExitCode, str] = {
         "letters, `spark load` rejected rows, or `demo` found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT (Ctrl-C). `consume` and `reaper` end with this code only after a "
-        "second signal, SIGINT or SIGTERM; `demo` and `spark workers` after either signal"
+        "interrupted by SIGINT (Ctrl-C). `demo` and `spark workers` end with this code after "
+        "SIGTERM, too. `consume` and `reaper` end with it only after a second signal"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "

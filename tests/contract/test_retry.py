@@ -138,7 +138,7 @@ def test_a_row_never_chooses_what_is_called(
         queue = service.queue("jobs")
         (message,) = queue.consume()
         message.nack("again")
-        assert "cannot be built in this process" in caplog.text
+        assert "cannot build the retry policy" in caplog.text
         assert timedelta(0) < waiting_time(queue) <= timedelta(hours=1)
         service.create_queue("jobs", lease=77)
         assert stored_policy(engine) in (stored, {"policy": stored})

@@ -153,7 +153,10 @@ def test_errors_reach_sentry(tmp_path: Path) -> None:
         assert ("error", 1) == (event["level"], event["extra"]["message_id"])
         assert ["{{ default }}", queue] == event["fingerprint"]
     assert "became a dead letter" in told["mails"]["logentry"]["formatted"]
-    assert any("failed for" in str(each) for each in told["mails"]["breadcrumbs"]["values"])
+    assert any(
+        "raised an exception for message" in str(each)
+        for each in told["mails"]["breadcrumbs"]["values"]
+    )
 
 
 WEB_SERVER = """

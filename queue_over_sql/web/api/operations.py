@@ -352,7 +352,7 @@ def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     try:
         found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem(422, "not-valid", f"The query: {error}.") from error
+        raise Problem(422, "not-valid", f"The query string of the URL: {error}.") from error
     for name in given:
         if getattr(found, name) is None:
             text = f"The query parameter {name} is null: leave the parameter out instead."
