@@ -93,7 +93,8 @@ def stamped_by(
     """The condition for the messages of one claim."""
     live = tables.live
     return and_(
-        live.c.consumer_id == words(consumer), live.c.consumer_round == number(consumer_round)
+        live.c.consumer_id == words(consumer),
+        live.c.consumer_round == number(consumer_round),
     )
 
 
