@@ -35,7 +35,12 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
-from queue_over_sql.worker.handlers import HandlerStopped, awaited_within, is_asynchronous
+from queue_over_sql.worker.handlers import (
+    HandlerStopped,
+    awaited_within,
+    check_parameters,
+    is_asynchronous,
+)
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -284,6 +289,7 @@ class AsyncWorker(Proxy[Worker]):
                     "asyncio.to_thread"
                 )
                 raise TypeError(msg)
+            check_parameters(function, name, transactional=transactional, batch=batch is not None)
             register(self._bridge(awaited_within(self._sync.middleware, function)))
             return function
 

@@ -186,9 +186,14 @@ def load_worker(target: str) -> Worker:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
     if not isinstance(found, Worker):
+        name = type(found).__name__
+        advice = (
+            "run it in a program of yours: asyncio.run(worker.run(signals=True))"
+            if name == "AsyncWorker"
+            else "create one with service.worker()"
+        )
         raise typer.BadParameter(
-            f"{target} is a {type(found).__name__}, not a Worker: create one with service.worker()",
-            param_hint="MODULE:WORKER",
+            f"{target} is of type {name}, not Worker: {advice}", param_hint="MODULE:WORKER"
         )
     return found
 

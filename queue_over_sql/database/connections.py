@@ -552,7 +552,8 @@ class Connections:
         try:
             with self.watchdog.waiting():
                 return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
-        except (TimeoutError, PoolTimeout) as error:
+        except (OSError, PoolTimeout) as error:
+            # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.
             raise self._unavailable(error) from error
         except DBAPIError as error:
             interruption = interruption_behind(error)
@@ -560,7 +561,7 @@ class Connections:
                 raise interruption from error
             raise self._unavailable(error) from error
 
-    def _unavailable(self, error: DBAPIError | PoolTimeout | TimeoutError) -> QueueError:
+    def _unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
         cause = error.orig if isinstance(error, DBAPIError) else error
         unfit = unfit_way(self.engine, cause)
         if unfit is not None:

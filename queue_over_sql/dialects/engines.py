@@ -118,7 +118,11 @@ class EngineForm:
             raise UnsupportedByEngine(msg) from error
         except ImportError as error:
             extra = self.extras.get(url.get_backend_name())
-            advice = f"install {extra} of queue-over-sql" if extra else "install it"
+            ours = self.drivers.get(url.get_backend_name())
+            if extra and url.drivername in {ours, url.get_backend_name()}:
+                advice = f"install {extra} of queue-over-sql"
+            else:
+                advice = f"install the Python module {error.name or url.get_driver_name()}"
             msg = f"The driver of {url.drivername!r} is not installed: {advice}."
             raise UnsupportedByEngine(msg) from error
 

@@ -144,6 +144,9 @@ def _encode_json_slowly(value: Any, what: str) -> str:
         raise PayloadInvalid(msg) from error
     except (TypeError, ValueError) as error:
         msg = f"The {what} cannot be written as JSON: {error}."
+        if hasattr(value, "model_dump"):
+            name = type(value).__name__
+            msg += f" Open the queue with kinds=[{name}], or publish model_dump(mode='json')."
         raise PayloadInvalid(msg) from error
     if not equal:
         msg = (

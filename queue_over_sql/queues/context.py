@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import logging
 import sys
 import time
@@ -247,15 +248,27 @@ def _as_connection(
     on_loop = connections.engine.dialect.is_async
     if raw is not None and raw.driver.is_async == on_loop:
         return connections.lend(raw)
+    fit = (
+        "an AsyncConnection or AsyncSession of SQLAlchemy"
+        if on_loop
+        else "a Connection or Session of SQLAlchemy, Django's connection"
+    )
     msg = (
-        "connection must have your transaction: a Connection or Session of SQLAlchemy, Django's "
-        f"connection, or one of {', '.join(drivers(on_loop=on_loop))}; it is "
+        f"connection must have your transaction: {fit}, or one of "
+        f"{', '.join(drivers(on_loop=on_loop))}; it is "
         f"{type(given).__module__}.{type(given).__qualname__}"
     )
     if raw is not None and on_loop:
         msg += ", which would hold up the event loop: use QueueService with it"
-    elif raw is not None or type(given).__module__.startswith("sqlalchemy.ext.asyncio"):
+    elif not on_loop and (
+        raw is not None or type(given).__module__.startswith("sqlalchemy.ext.asyncio")
+    ):
         msg += ": use AsyncQueueService of queue_over_sql.aio with it"
+    elif inspect.isawaitable(given):
+        msg += ": await it first"
+    elif hasattr(given, "begin"):
+        # An engine or a maker of sessions.
+        msg += f": pass what `{'async with' if on_loop else 'with'} ….begin() as …:` gives"
     raise TypeError(msg)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
-from queue_over_sql.message import Publication, Published, PublishOutcome
+from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published, PublishOutcome
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.column_values import own_value
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
@@ -189,7 +190,7 @@ class Publisher:
         if unknown:
             msg = (
                 f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
-                f"its columns are: {', '.join(own) or 'none'}"
+                f"its columns are: {', '.join(own) or 'none'}{_near_option(unknown)}"
             )
             raise TypeError(msg)
         columns, dialect = tables.live.c, tables.dialect
@@ -384,3 +385,10 @@ def _optional_whole(argument: str, value: Any) -> int | None:
 def _optional_duration(argument: str, value: Any) -> int | None:
     """Read an optional duration, as microseconds."""
     return None if value is None else to_microseconds(value, argument)
+
+
+def _near_option(names: Sequence[str]) -> str:
+    # Options that do not exist are taken for columns.
+    options = (*PUBLISH_OPTIONS, "connection", "on_conflict")
+    near = [each for name in names for each in get_close_matches(name, options, 1, 0.5)]
+    return f". Did you mean the option {' and '.join(near)}?" if near else ""

@@ -356,6 +356,27 @@ def is_asynchronous(function: HandlerFunction) -> bool:
     return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
+def check_parameters(
+    function: Callable[..., object], queue: str, *, transactional: bool, batch: bool
+) -> None:
+    """Raise TypeError if a worker cannot call the function with what it hands over."""
+    given = ("a list of messages" if batch else "a message", "a connection")[: 1 + transactional]
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Some functions written in C do not tell theirs.
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        msg = (
+            f"the handler of queue {queue!r} takes {signature}, but "
+            f"{'with' if transactional else 'without'} transactional=True the worker calls it with "
+            f"{' and '.join(given)}"
+        )
+        raise TypeError(msg) from error
+
+
 def check_middleware(given: Sequence[Middleware], *, asynchronous: bool) -> tuple[Middleware, ...]:
     """Check the middleware functions.
 

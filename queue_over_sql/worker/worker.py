@@ -24,6 +24,7 @@ from queue_over_sql.worker.handlers import (
     HandlerOptions,
     Middleware,
     check_middleware,
+    check_parameters,
     is_asynchronous,
     within_middleware,
 )
@@ -209,6 +210,7 @@ class Worker:
                     "AsyncQueueService of queue_over_sql.aio for asynchronous handlers"
                 )
                 raise TypeError(msg)
+            check_parameters(function, name, transactional=transactional, batch=batch is not None)
             called: HandlerFunction = function
             if self._runtime is THREADS:
                 called = within_middleware(self.middleware, called)

@@ -7,7 +7,8 @@ before. Then ``--viewers`` viewers in their own process watch the overview for s
 listens for events and fetches changes, while a message is published and taken every tenth of a
 second. Their cost is the time of the server's statements, compared with the time of a claim with
 its release. Meanwhile the memory of the server's process, which includes the publisher, is
-recorded.
+recorded. With ``--rounds 0`` only the viewers are measured, such as for ``--minutes 60``; the
+result is then a file of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from scripts.benchmarks.ageing import message, parser_of, version_of
-from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result
+from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result, was_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NAME: Final = "dashboard"
+MEMORY: Final = "dashboard_memory"
 BIG: Final = "jobs_000"
 PAGES: Final = {
     "queues": "/",
@@ -54,6 +56,8 @@ PAGES: Final = {
     "health": "/health",
     "audit": "/audit",
 }
+# Of the time: how often the page shows the memory.
+_EACH: Final = 10
 _ARCHIVE: Final = """
     INSERT INTO queue_{name}_archive (id, message_key, kind, payload, headers, priority,
       published_at, scheduled_at, available_at, attempt_count, last_error, finished_at, outcome)
@@ -192,7 +196,8 @@ def measure(engine: str, options: Any) -> dict[str, Any]:
         app = create_app(service, WebSettings(open_role=Role.ADMIN))
         root = stack.enter_context(serving(app))
         (first,) = service.queue(BIG).messages().list(1)
-        times = page_times(root, first.id, options.rounds, app.state.snapshots.forget)
+        forget = app.state.snapshots.forget
+        times = page_times(root, first.id, options.rounds, forget) if options.rounds else {}
         cost = viewers_cost(service, root, options.viewers, options.minutes * 60)
         return {"version": version_of(service), "milliseconds": times, "cost": cost}
 
@@ -224,7 +229,26 @@ of the time and at its end.""",
         lines.append(f"| {name} | {' | '.join(cells)} |")
     cells = [_memory_cell(found["cost"]["memory"]) for found in engines.values()]
     lines.append(f"| memory, MiB | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", origin_of(result)]) + "\n"
+    lines += ["", origin_of(result)]
+    if was_run(MEMORY):
+        lines += ["", *_hour(read_result(MEMORY))]
+    return "\n".join(lines) + "\n"
+
+
+def _hour(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"""\
+The memory of the process in MiB while {result["viewers"]} viewers watch for
+{result["minutes"]:g} minutes, at equal intervals from the beginning to the end:""",
+        "",
+        f"| engine | {' | '.join(f'{n} %' for n in range(0, 100, _EACH))} | end |",
+        f"|---|{'--:|' * (100 // _EACH + 1)}",
+    ]
+    for engine, found in result["engines"].items():
+        memory = found["cost"]["memory"]
+        cells = [*memory[:: len(memory) * _EACH // 100], memory[-1]]
+        lines.append(f"| {TITLES[engine]} | {' | '.join(f'{each:.0f}' for each in cells)} |")
+    return [*lines, "", origin_of(result)]
 
 
 def _cell(times: Sequence[float]) -> str:
@@ -252,8 +276,14 @@ def main() -> None:
         return
     names = ("queues", "messages", "rounds", "viewers", "minutes")
     sizes = {name: getattr(options, name) for name in names}
-    parser.measure_each(NAME, options, sizes, lambda engine, _: measure(engine, options))
-    print(section())
+    parser.measure_each(
+        NAME if options.rounds else MEMORY,
+        options,
+        sizes,
+        lambda engine, _: measure(engine, options),
+    )
+    if options.rounds:
+        print(section())
 
 
 if __name__ == "__main__":

@@ -152,8 +152,10 @@ def rounds_at(size: int, rounds: int) -> int:
 
 
 def origin_of(result: Mapping[str, Any]) -> str:
-    """One sentence about a result: its command and its machine."""
-    return f"Measured by `{result['command']}` on {Machine(**result['machine'])}."
+    """Where a result is from: its command, its machine, and the commands of what it kept."""
+    said = f"Measured by `{result['command']}` on {Machine(**result['machine'])}."
+    kept = ", ".join(f"`{command}`" for command in result.get("earlier", ()))
+    return f"{said} What it did not measure was measured before by {kept}." if kept else said
 
 
 def progress_bar() -> Progress:

@@ -30,6 +30,7 @@ from scripts.benchmarks.harness import (
     NewDatabase,
     databases_of,
     progress_bar,
+    read_result,
     write_result,
 )
 from scripts.benchmarks.workloads_list import (
@@ -274,6 +275,9 @@ def main() -> None:
     parser.add_argument(
         "--missing", choices=("fail", "skip"), default="fail", help="contenders not installed"
     )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the last results of the other workloads"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the last results instead")
     options = parser.parse_args()
     if options.markdown:
@@ -292,23 +296,38 @@ def main() -> None:
         sys.exit(1)
     present = [kind for kind in kinds if kind.name not in missing]
     measured = run(options.engine, present, names, options.rounds, options.scale)
-    path = write_result(
-        f"{NAME}_{options.engine}",
-        _command(options),
-        {
-            "engine": options.engine,
-            "scale": options.scale,
-            "missing": missing,
-            "contenders": measured.about,
-            "workloads": measured.workloads,
-            "once": measured.once,
-            "failures": measured.failures,
-        },
-    )
+    result: dict[str, Any] = {
+        "engine": options.engine,
+        "scale": options.scale,
+        "missing": missing,
+        "contenders": measured.about,
+        "workloads": measured.workloads,
+        "once": measured.once,
+        "failures": measured.failures,
+    }
+    file = f"{NAME}_{options.engine}"
+    if options.keep:
+        result = _beside(result, read_result(file), names)
+    path = write_result(file, _command(options), result)
     print(f"{options.engine} is in {path}", file=sys.stderr)
     print(section([options.engine]))
     if any(failure["contender"] in {OURS, LIMIT} for failure in measured.failures):
         sys.exit(1)
+
+
+def _beside(result: dict[str, Any], last: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The result with what the last one has of other workloads, in the usual order."""
+    found = {**last["workloads"], **result["workloads"]}
+    ordered = {each.name: found[each.name] for each in WORKLOADS if each.name in found}
+    failures = [each for each in last["failures"] if each["workload"] not in names]
+    return {
+        **result,
+        "earlier": [*last.get("earlier", ()), last["command"]],
+        "contenders": last["contenders"] | result["contenders"],
+        "workloads": ordered,
+        "once": last["once"] | result["once"],
+        "failures": failures + result["failures"],
+    }
 
 
 def _chosen(names: str, kinds: Sequence[Kind], parser: argparse.ArgumentParser) -> Sequence[str]:
@@ -340,6 +359,7 @@ def _command(options: argparse.Namespace) -> str:
     }
     plain = {"scale": "1", "workloads": "all", "contenders": "all", "missing": "fail"}
     words = [f"--{name} {value}" for name, value in given.items() if plain.get(name) != value]
+    words += ["--keep"] if options.keep else []
     return f"./scripts/benchmarks/run {NAME} --engine {options.engine} {' '.join(words)}"
 
 

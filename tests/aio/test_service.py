@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import (
 
 from queue_over_sql import (
     ConsumerExpired,
+    DatabaseUnavailable,
     QueueService,
     ServiceClosed,
     UnsupportedByEngine,
@@ -169,6 +170,26 @@ def test_a_users_engine_is_left_alone(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.engines("postgresql")
+def test_asyncpg_works_where_it_is_named(url: str) -> None:
+    """What it raises for a closed port is an error of ours, too."""
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        assert 100 == await queue.load(range(100))
+        messages = await queue.consume(100)
+        assert list(range(100)) == [message.payload for message in messages]
+        await queue.ack(messages)
+
+    async def fail() -> None:
+        service = AsyncQueueService("postgresql+asyncpg://127.0.0.1:1/db")
+        with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1.*cannot be reached"):
+            await service.create_queue("jobs")
+
+    run(url.replace("://", "+asyncpg://"), act)
+    asyncio.run(fail())
+
+
 @pytest.mark.engines("mariadb")
 def test_asyncmy_works_where_it_is_named(url: str) -> None:
     """Another driver of MySQL and MariaDB."""
@@ -202,6 +223,10 @@ def test_other_transactions_are_refused(tmp_path: Path) -> None:
                 other.queue("jobs").publish("x", connection=far)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="is not open"):
             await queue.publish("x", connection=elsewhere.connect())
+        makers: list[Any] = [elsewhere, async_sessionmaker(elsewhere)]
+        for maker in makers:
+            with pytest.raises(TypeError, match=r"an AsyncConnection.*`async with ….begin\(\)"):
+                await queue.publish("x", connection=maker)
         assert 0 == (await queue.stats()).ready
         await elsewhere.dispose()
         threads.dispose()

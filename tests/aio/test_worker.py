@@ -46,6 +46,23 @@ def test_a_plain_handler_is_refused(tmp_path: Path) -> None:
             worker.handle("jobs")(function)
 
 
+def test_a_handler_that_cannot_be_called_is_refused(tmp_path: Path) -> None:
+    """When it is registered: each of its messages would fail otherwise."""
+    worker = AsyncQueueService(database(tmp_path)).worker()
+
+    async def without(message: Any) -> None:
+        del message
+
+    async def two(message: Any, connection: Any) -> None:
+        del message, connection
+
+    for function, transactional in ((without, True), (two, False)):
+        with pytest.raises(TypeError, match=r"takes \(message.*the worker calls it with a message"):
+            worker.handle("jobs", transactional=transactional)(function)
+    worker.handle("jobs")(without)
+    worker.handle("mails", transactional=True)(two)
+
+
 def test_a_cancelled_run_gives_everything_back(tmp_path: Path) -> None:
     """Its handlers are cancelled, and their messages are free at once, not counted as failures."""
 

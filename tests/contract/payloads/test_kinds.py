@@ -397,6 +397,14 @@ def test_odd_settings_are_refused_and_nothing_created(service: QueueService) -> 
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python refuses it")
+def test_a_queue_without_kinds_says_how_to_publish_a_model(service: QueueService) -> None:
+    """Its payloads are plain JSON values."""
+    with pytest.raises(PayloadInvalid, match=r"kinds=\[Order\], or publish model_dump\("):
+        service.create_queue("plain").publish(Order(id=1))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 def test_kinds_need_json(service: QueueService) -> None:
     """On a new queue and on one that exists."""
     errors = (*ARGUMENT_ERRORS, QueueSchemaMismatch)

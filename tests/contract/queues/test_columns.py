@@ -229,6 +229,10 @@ def test_unknown_columns_are_refused(tenants: Queue) -> None:
         tenants.publish("x", columns={"country": "none"})
     with pytest.raises(TypeError, match="given twice"):
         tenants.publish("x", columns=mine, **mine)
+    mistyped: list[dict[str, Any]] = [{"conn": 1}, {"dealy": 1}, {"on_conflic": "skip"}]
+    for given, meant in zip(mistyped, ("connection", "delay", "on_conflict"), strict=True):
+        with pytest.raises(TypeError, match=f"no column .*Did you mean the option {meant}"):
+            tenants.publish("x", **given)
     with pytest.raises(TypeError, match="must be a mapping"):
         tenants.publish("x", columns=wrong)
     with pytest.raises(ARGUMENT_ERRORS):
