@@ -217,7 +217,7 @@ def write_modules(page: str, folder: Path) -> None:
         if block.language != "python":
             continue
         if name := block.marked("file"):
-            (folder / f"{prefix}_{name}").write_text(block.text)
+            (folder / f"{prefix}_{name.replace('/', '_')}").write_text(block.text)
         else:
             story += "\n" * (block.line - story.count("\n")) + block.text
     (folder / f"{prefix}.py").write_text(story)
