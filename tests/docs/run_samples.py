@@ -2,7 +2,8 @@
 
 Python blocks share one namespace, as a reader would type them; shell blocks run in between, in
 the same folder, and what they export holds from then on. A ``worker``, also one that is a command
-of Django's, runs until its queues are empty. A ``reaper`` is asked to stop soon after it has started. Both must end well.
+of Django's, runs until its queues are empty. A ``reaper`` is asked to stop soon after it has
+started. Both must end well.
 """
 
 from __future__ import annotations
