@@ -147,7 +147,9 @@ class Consumer:
     def holds(self, claim: Claim | None) -> bool:
         """Whether this consumer is alive and made the claim with its current identity; no query."""
         identity = self._identity
-        return claim is not None and identity is not None and self.made(claim) and identity.alive
+        if claim is None or identity is None or claim.consumer_id != identity.consumer_id:
+            return False
+        return identity.alive
 
     def heartbeat(self) -> None:
         """Renew the registration; called every third of the timeout, on its own connection."""

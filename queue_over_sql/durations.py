@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
 
-Duration: TypeAlias = float | timedelta
-"""Seconds as a number, or a ``timedelta``."""
+Duration: TypeAlias = float | timedelta | str
+"""Seconds as a number, a ``timedelta``, or text such as ``"30s"``, ``"250ms"`` or ``"1h30m"``."""
 
 NEVER: Final = 253_402_300_799_999_999
 """Stands for "never", in microseconds: the end of the year 9999."""
@@ -47,11 +47,19 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
     """Read a duration.
 
     Raises:
-        TypeError: it is neither a number nor a ``timedelta``.
-        ValueError: it is negative, zero without ``zero``, not finite or over 1,000 years.
+        TypeError: it is neither a number, nor a ``timedelta``, nor text.
+        ValueError: it is negative, zero without ``zero``, not finite or over 1,000 years, or text
+            that is not a duration.
     """
+    if isinstance(value, str):
+        try:
+            value = parse_seconds(value)
+        except ValueError as error:
+            msg = f"{argument}: {error}; write it as 30s, 1h30m or 7d"
+            raise ValueError(msg) from error
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        msg = f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
+        kind = type(value).__name__
+        msg = f"{argument} must be seconds, a timedelta or text such as '30s', not {kind}"
         raise TypeError(msg)
     if not isinstance(value, timedelta):
         # Compare first: ``math.isfinite`` fails for very large integers.

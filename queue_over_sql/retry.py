@@ -52,8 +52,8 @@ class ExponentialBackoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        to_timedelta(self.base, "base", zero=True)
-        to_timedelta(self.maximum, "maximum", zero=True)
+        object.__setattr__(self, "base", _checked(self.base, "base"))
+        object.__setattr__(self, "maximum", _checked(self.maximum, "maximum"))
         _check_number("factor", self.factor)
         _check_number("jitter", self.jitter)
         if not self.factor >= 1:
@@ -81,13 +81,13 @@ class FixedDelay:
     """Waits for the same time after each failure.
 
     Args:
-        delay: seconds or ``timedelta``; zero retries immediately.
+        delay: a duration; zero retries immediately.
     """
 
     delay: Duration
 
     def __post_init__(self) -> None:
-        to_timedelta(self.delay, "delay", zero=True)
+        object.__setattr__(self, "delay", _checked(self.delay, "delay"))
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta:
         """Return the delay; see ``RetryPolicy.next_delay``."""
@@ -100,7 +100,7 @@ class Delays:
     """Waits for the listed delays, one per attempt; the last one repeats.
 
     Args:
-        delays: seconds or ``timedelta`` each, at least one.
+        delays: durations, at least one.
     """
 
     delays: Sequence[Duration]
@@ -109,9 +109,8 @@ class Delays:
         if isinstance(self.delays, str) or not self.delays:
             msg = "Delays needs a list of at least one delay"
             raise ValueError(msg)
-        for delay in self.delays:
-            to_timedelta(delay, "delays", zero=True)
-        object.__setattr__(self, "delays", tuple(self.delays))
+        delays = tuple(_checked(delay, "delays") for delay in self.delays)
+        object.__setattr__(self, "delays", delays)
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta:
         """Return the delay of this attempt; see ``RetryPolicy.next_delay``."""
@@ -231,6 +230,12 @@ def check_policy(policy: object) -> None:
     if isinstance(policy, type) or not isinstance(policy, RetryPolicy):
         msg = "retry must be an object with next_delay(attempt, error), such as FixedDelay(10)"
         raise TypeError(msg)
+
+
+def _checked(delay: Duration, name: str) -> Duration:
+    checked = to_timedelta(delay, name, zero=True)
+    # Services of releases that know no text read the stored arguments, too.
+    return checked.total_seconds() if isinstance(delay, str) else delay
 
 
 def _check_number(name: str, value: Any) -> None:

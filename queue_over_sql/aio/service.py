@@ -238,8 +238,8 @@ class AsyncWorker(Proxy[Worker]):
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
-        timeout: Duration | str | None = None,
-        slow_after: Duration | str | None = None,
+        timeout: Duration | None = None,
+        slow_after: Duration | None = None,
         on_slow: Callable[[AsyncMessage, float], object] | None = None,
     ) -> AsyncHandlerDecorator[...]:
         """Register a coroutine function as the handler of a queue.
@@ -255,9 +255,9 @@ class AsyncWorker(Proxy[Worker]):
                 in the queue.
             commit_every: for ``transactional``: how many messages share a transaction; see
                 ``Worker.handle``.
-            timeout: time limit for one call: seconds, a ``timedelta``, or text such as ``"30s"``.
-                After it the worker cancels the call, rolls back its transaction and nacks the
-                message. It stops waiting for a function that does not end within 5 s.
+            timeout: time limit for one call. After it the worker cancels the call, rolls back its
+                transaction and nacks the message. It stops waiting for a function that does not end
+                within 5 s.
             slow_after: log a warning if a call takes longer than this.
             on_slow: a plain function that is also called then, with each message of the call and
                 the seconds since it began.

@@ -371,15 +371,34 @@ def requeue(
     """
     filters, done = Filters(status, key, kind, payload, where), 0
     insist_on_choice(filters, everything=everything)
+
+    def agrees(chosen: ArchiveSelection) -> bool:
+        return yes or agreed(chosen, lambda found: f"Requeue {_what(found, queue)}?")
+
     with filters.queue(session, queue) as target:
         selection = filters.archived(target)
-        payload_now = _edited_payload(target, selection) if change else None
-        if yes or agreed(selection, lambda found: f"Requeue {_what(found, queue)}?"):
-            done = _requeue(session, target, selection, payload_now)
+        try:
+            if change:
+                done = _requeue_edited(session, target, selection, agrees)
+            elif agrees(selection):
+                with progress_bar(session.output, "Requeueing", selection.count) as progress:
+                    done = int(selection.requeue(progress=progress))
+        except DuplicateKey as error:
+            session.output.error(_taken(error, target))
+            raise typer.Exit(ExitCode.FAILED) from error
     report_finished(session.output, queue, "requeued", done, f"Requeued {_what(done, queue)}.")
 
 
-def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
+@dataclasses.dataclass(frozen=True)
+class _EditedMessage:
+    """A message of the archive, its changed payload, and the file with the user's text."""
+
+    id: int
+    payload: str
+    file: Path
+
+
+def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
     from queue_over_sql import AdoptedQueue
 
     found, settings = selection.list(limit=2), queue.settings
@@ -401,13 +420,13 @@ def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
     file = _edited_file(text, ".json" if is_json else ".txt")
     try:
-        written = file.read_text(encoding="utf-8").removesuffix("\n")
+        # As bytes, because reading text would make one line end of each \r\n.
+        written = file.read_bytes().decode().removesuffix("\n")
         changed = decode_json(written) if is_json else written
         encoded = encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
         raise ValueError(f"{error}. Your text is in {file}") from error
-    file.unlink()
-    return str(encoded)
+    return _EditedMessage(found[0].id, str(encoded), file)
 
 
 def _edited_file(text: str, suffix: str) -> Path:
@@ -415,7 +434,7 @@ def _edited_file(text: str, suffix: str) -> Path:
     editor = os.environ.get(variable) or "vi"
     number, name = tempfile.mkstemp(prefix="queue-over-sql-", suffix=suffix)
     os.close(number)
-    Path(name).write_text(f"{text}\n", encoding="utf-8")
+    Path(name).write_bytes(f"{text}\n".encode())
     try:
         code = subprocess.run([*shlex.split(editor), name], check=False).returncode
     except OSError as error:
@@ -428,34 +447,35 @@ def _edited_file(text: str, suffix: str) -> Path:
     return Path(name)
 
 
-def _requeue(
-    session: Session, queue: Queue, selection: ArchiveSelection, payload: str | None
+def _requeue_edited(
+    session: Session,
+    queue: Queue,
+    selection: ArchiveSelection,
+    agrees: Callable[[ArchiveSelection], bool],
 ) -> int:
-    try:
-        if payload is not None:
-            return _requeue_changed(queue, selection, payload)
-        with progress_bar(session.output, "Requeueing", selection.count) as progress:
-            return int(selection.requeue(progress=progress))
-    except DuplicateKey as error:
-        session.output.error(_taken(error, queue))
-        raise typer.Exit(ExitCode.FAILED) from error
-
-
-def _requeue_changed(queue: Queue, selection: ArchiveSelection, payload: str) -> int:
     from sqlalchemy import update
 
     from queue_over_sql.queue import core_of
 
-    message = selection.first()
-    if message is None:
+    edited = _edited(queue, selection)
+    if edited is None:
         return 0
-    table = queue.archive.table
-    with core_of(queue).context.connections.transaction() as connection:
-        change = update(table).where(table.c.id == message.id).values(payload=payload)
-        connection.execute(change)
-        return int(
-            queue.archive.messages(where=table.c.id == message.id).requeue(connection=connection)
-        )
+    # While the user edited it, another message may have come to match, and this one may have gone.
+    table, done = queue.archive.table, 0
+    this = table.c.id == edited.id
+    chosen = queue.archive.messages(where=this)
+    try:
+        if agrees(chosen):
+            with core_of(queue).context.connections.transaction() as connection:
+                connection.execute(update(table).where(this).values(payload=edited.payload))
+                requeued = int(chosen.requeue(connection=connection))
+            done = requeued
+    finally:
+        if done:
+            edited.file.unlink()
+        else:
+            session.output.note(f"Nothing was requeued. Your text is in {edited.file}")
+    return done
 
 
 def _taken(error: DuplicateKey, queue: Queue) -> str:

@@ -30,8 +30,6 @@ from queue_over_sql.message import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.queues.json_lines import message_fields
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Table
-
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
 
 ArchiveOption = Annotated[
@@ -122,7 +120,9 @@ def show(
             archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
             message = next((each for each in archived if each.id == message_id), None)
         if message is None:
-            anew = _requeued(looked_at, message_id)
+            from queue_over_sql.requeued import requeued_as
+
+            anew = requeued_as(looked_at, message_id)
             where = "" if anew is None else f" It was requeued with the new id {anew}."
             session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)
@@ -144,25 +144,6 @@ def show(
         if traceback is not None:
             session.output.line("")
             session.output.line(visible(traceback.rstrip()))
-
-
-def _requeued(queue: Queue, message_id: int) -> int | None:
-    if "headers" not in queue.table.c:
-        # A table of the user's own, whose rows are requeued in place.
-        return None
-    live = queue.messages(where=_is_requeued_from(message_id, queue.table))
-    finished = queue.archive.messages(where=_is_requeued_from(message_id, queue.archive.table))
-    found = live.first() or finished.first()
-    return None if found is None else found.id
-
-
-def _is_requeued_from(message_id: int, table: Table) -> ColumnElement[bool]:
-    from sqlalchemy import String, and_, cast, or_
-
-    headers = cast(table.c.headers, String)
-    # Some databases write JSON in a form of their own.
-    forms = (f'%"{REQUEUED_FROM}":{space}{message_id}{end}%' for space in ("", " ") for end in ",}")
-    return and_(table.c.id > message_id, or_(*(headers.like(form) for form in forms)))
 
 
 _HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")

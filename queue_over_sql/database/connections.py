@@ -123,6 +123,7 @@ class Connections:
         self.runtime = runtime
         self._forbidden = forbidden
         self._opened: OpenedEngine = runtime.open_engine(database)
+        self._turns = self._opened.turns
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
         self.watchdog = Watchdog(runtime, silence, self._ask)
@@ -228,6 +229,9 @@ class Connections:
         tries = 0
         while True:
             try:
+                if tries and self._turns is not None:
+                    with self._turns.one():
+                        return self._once(act, atomic=atomic, durable=durable)
                 return self._once(act, atomic=atomic, durable=durable)
             except DBAPIError as error:
                 kind = self.dialect.classify(error)
@@ -246,6 +250,8 @@ class Connections:
                 raise error if error.orig is None else error.orig from error
             except _UNSENDABLE as error:
                 raise _not_sent(error) from error
+            if tries == 1 and self._turns is not None:
+                continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
@@ -276,8 +282,15 @@ class Connections:
         self._check_open()
         with self._guard, self.watchdog.waiting():
             connection = self._connect() if kept is None else kept.take()
-            with committing(connection):
-                yield connection
+            turns = self._turns
+            if turns is not None:
+                turns.lend(connection)
+            try:
+                with committing(connection):
+                    yield connection
+            finally:
+                if turns is not None:
+                    turns.end(connection)
             if kept is None:
                 connection.close()
             else:
@@ -333,6 +346,8 @@ class Connections:
         # Its user may have left it in any state.
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
+        if self._turns is not None:
+            self._turns.end(connection)
 
     def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
         """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
@@ -396,12 +411,16 @@ class Connections:
         return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
 
     @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn errors of statements on a caller's connection into our errors."""
+    def translated(self, advice: str = "") -> Iterator[None]:
+        """Turn errors of statements on a caller's connection into our errors.
+
+        ``advice`` says what to do if the database stayed locked.
+        """
         try:
             yield
         except DBAPIError as error:
-            raise self._in_our_words(error, self.dialect.classify(error)) from error
+            kind = self.dialect.classify(error)
+            raise self._in_our_words(error, kind, advice=advice) from error
         except _UNSENDABLE as error:
             raise _not_sent(error) from error
 
@@ -509,6 +528,8 @@ class Connections:
     def _forked(self) -> None:
         """After a fork, the parent's connections must neither be used nor closed here."""
         self.engine.dispose(close=False)
+        if self._turns is not None:
+            self._turns.forked()
         self._pid = os.getpid()
 
     def _check_open(self) -> None:
@@ -592,7 +613,7 @@ class Connections:
         return problem
 
     def _in_our_words(
-        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False
+        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, advice: str = ""
     ) -> QueueError:
         unfit = unfit_way(self.engine, error.orig)
         if unfit is not None:
@@ -607,7 +628,7 @@ class Connections:
             hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
-                f"{f' ({hint})' if hint else ''}: {reason}."
+                f"{f' ({hint})' if hint else ''}: {reason}.{advice}"
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(

@@ -28,6 +28,7 @@ class AsyncEngineForm(EngineForm):
 
     drivers: ClassVar[Mapping[str, str]] = _DRIVERS
     pool: ClassVar[type[Pool]] = AsyncAdaptedQueuePool
+    has_threads = False
     extras: ClassVar[Mapping[str, str]] = {
         "sqlite": "the extra asyncio",
         "mysql": "the extra asyncio",

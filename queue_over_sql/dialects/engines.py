@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -26,6 +26,9 @@ from sqlalchemy.util import asbool
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from queue_over_sql.dialects.sqlite.turns import Turns
 
 # Drivers also accept a password as a parameter of the URL: password, passwd, sslpassword.
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
@@ -80,6 +83,7 @@ class OpenedEngine:
         owned: whether we must dispose of it.
         shared: whether all threads share one connection.
         borrowed: whether that connection is the user's, so that nothing may run in the background.
+        turns: in which order its threads write, if only one can.
     """
 
     engine: Engine
@@ -87,6 +91,7 @@ class OpenedEngine:
     owned: bool = True
     shared: bool = False
     borrowed: bool = False
+    turns: Turns | None = None
 
 
 class EngineForm:
@@ -95,6 +100,8 @@ class EngineForm:
     drivers: ClassVar[Mapping[str, str]] = _DRIVERS
     pool: ClassVar[type[Pool]] = QueuePool
     extras: ClassVar[Mapping[str, str]] = _EXTRAS
+    has_threads: ClassVar[bool] = True
+    """Whether its callers are threads, which may wait for a lock."""
 
     def pause(self, seconds: float) -> None:
         """Sleep before SQLite is asked again for a lock."""
@@ -177,6 +184,7 @@ class EngineForm:
             SESSION_MARK,
             SQLiteHooks,
         )
+        from queue_over_sql.dialects.sqlite.turns import Turns  # noqa: PLC0415 - likewise
 
         in_memory = _in_memory(url)
         options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
@@ -185,8 +193,9 @@ class EngineForm:
         else:
             options |= {"poolclass": self.pool, **_POOL}
         engine = self.create(url, **options)
-        SQLiteHooks(self.pause).listen(engine)
-        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory)
+        turns = Turns() if self.has_threads and not in_memory else None
+        SQLiteHooks(self.pause, turns).listen(engine)
+        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory, turns=turns)
 
 
 def open_engine(database: str | URL | Engine) -> OpenedEngine:

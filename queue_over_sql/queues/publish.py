@@ -144,7 +144,7 @@ class Publisher:
         needed = any(not tables.live.c[name].nullable for name in own)
         if needed or context.kinds is not None:
             return None
-        if any(isinstance(item, Publication) for item in items):
+        if any(issubclass(each, Publication) for each in set(map(type, items))):
             return None
         limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
         blank = {

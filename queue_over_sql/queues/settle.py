@@ -19,6 +19,7 @@ from queue_over_sql.message import (
     Outcome,
     claim_of,
     claimed_lease_us,
+    id_of,
     lease_runs_at,
     note_lease,
 )
@@ -265,9 +266,13 @@ class Settlements:
         Messages with different values in ``apart``, which maps ids, get different settlements.
         """
         groups: dict[tuple[Claim | None, Any], list[int]] = {}
+        last, ids = None, list[int]()
         for message in _newest(messages):
-            kind = None if apart is None else apart[message.id]
-            groups.setdefault((claim_of(message), kind), []).append(message.id)
+            group = claim_of(message), None if apart is None else apart[message.id]
+            # Usually one claim made them all.
+            if group != last:
+                last, ids = group, groups.setdefault(group, [])
+            ids.append(id_of(message))
         dedup = self._context.settings.dedup_us if apart is None else None
         return [
             Settlement(ids, claim, outcome, error, dedup_us=dedup)
@@ -286,7 +291,7 @@ class Settlements:
             if message.queue != self._context.name:
                 msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
                 raise ValueError(msg)
-        claims = [claim for message in messages if (claim := claim_of(message)) is not None]
+        claims = {claim for message in messages if (claim := claim_of(message)) is not None}
         self._context.consumer.check(messages, claims)
 
     def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
@@ -295,6 +300,9 @@ class Settlements:
         Raises:
             ClaimLost: some were not settled; it lists them.
         """
+        if len(settled) == len(messages):
+            # All of them, and none was given with two claims.
+            return
         newest = set(map(id, _newest(messages)))
         lost = [m for m in messages if m.id not in settled or id(m) not in newest]
         if lost:
@@ -473,6 +481,8 @@ def _newest(messages: Sequence[Message]) -> list[Message]:
 
     If a message was claimed twice, the earlier claim is lost.
     """
+    if len(set(map(id_of, messages))) == len(messages):
+        return sorted(messages, key=id_of)
     newest: dict[int, Message] = {}
     for message in sorted(messages, key=lambda m: (m.id, m.consumer_round or 0)):
         newest[message.id] = message

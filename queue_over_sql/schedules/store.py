@@ -174,11 +174,16 @@ def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str)
     return connection.execute(statement).rowcount > 0
 
 
-def remove_ahead(connection: Connection, tables: QueueTables, schedule: str, now: int) -> int:
+def remove_ahead(
+    connection: Connection, tables: QueueTables, schedule: str, now: int
+) -> list[datetime]:
     """Remove the messages of a schedule that are not due and that no consumer holds.
 
     It reads them before it locks any, because some engines lock what they read, and would wait for
     all transactions on other messages of the queue.
+
+    Returns:
+        The times of the removed messages, as in their keys.
     """
     live = tables.live
     ahead = and_(
@@ -186,12 +191,20 @@ def remove_ahead(connection: Connection, tables: QueueTables, schedule: str, now
         live.c.scheduled_at > now,
         or_(live.c.available_at.is_(None), live.c.available_at > now),
     )
-    found = connection.execute(select(live.c.id).where(ahead, _is_of(tables, schedule)))
-    removed = 0
+    wanted = select(live.c.id, live.c.message_key).where(ahead, _is_of(tables, schedule))
+    found = connection.execute(wanted).all()
     for batch in batches(sorted(row[0] for row in found)):
-        statement = delete(live).where(live.c.id.in_(batch), ahead)
-        removed += connection.execute(statement).rowcount
-    return removed
+        connection.execute(delete(live).where(live.c.id.in_(batch), ahead))
+    keys = (row[1].removeprefix(_key_start(schedule)) for row in found)
+    return sorted(filter(None, map(_time_in, keys)))
+
+
+def _time_in(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        # A user gave this key to a message.
+        return None
 
 
 def _is_of(tables: QueueTables, schedule: str) -> ColumnElement[bool]:

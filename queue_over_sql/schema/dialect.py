@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, and_, insert, literal_column
+from sqlalchemy import (
+    BigInteger,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    and_,
+    delete,
+    insert,
+    literal_column,
+)
 
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Insert, Table
+    from sqlalchemy import ClauseElement, ColumnElement, Insert, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.schema.conditions import JsonPath, JsonScalar
@@ -161,6 +171,20 @@ class SqlDialect:
         """A hint with which pruning reads only its outcome in the archive's index."""
         del base
         return None
+
+    def id_index_hint(self) -> str | None:
+        """A hint with which what names rows by id reads no others, however few there seem to be."""
+        return None
+
+    def delete_by_ids(
+        self,
+        table: Table,
+        ids: Sequence[ColumnElement[Any]],
+        condition: ColumnElement[bool] | None = None,
+    ) -> ClauseElement:
+        """A DELETE of rows by id, of those that meet the condition."""
+        named = table.c.id.in_(ids) if len(ids) > 1 else table.c.id == ids[0]
+        return delete(table).where(named if condition is None else and_(named, condition))
 
     def rounds_index_hint(self, base: str) -> str | None:
         """A hint for the index on rounds, if the engine would read the whole table."""

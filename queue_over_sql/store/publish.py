@@ -534,12 +534,11 @@ def _insert_chunk(
         if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
-    # By the id alone, because keys may be None, which cannot be sorted.
-    rows = sorted(found, key=itemgetter(0))
     if not keyed:
-        return {None: [row[0] for row in rows]}
+        return {None: sorted([row[0] for row in found])}
     ids: dict[str | None, list[int]] = {}
-    for message_id, key in rows:
+    # By the id alone, because keys may be None, which cannot be sorted.
+    for message_id, key in sorted(found, key=itemgetter(0)):
         ids.setdefault(key, []).append(message_id)
     return ids
 

@@ -18,6 +18,7 @@ from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.selection import rows_of
 from queue_over_sql.settings import check_choice
 from queue_over_sql.web.acts import ACTS, Chosen, Done
+from queue_over_sql.web.looks import requeued_soon
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
@@ -79,11 +80,13 @@ class Told:
         text: a sentence for the page.
         undo: name and fields of the action that undoes it.
         secret: shown only this once; it goes into no cookie.
+        message: the queue and the id of a message to link to.
     """
 
     text: str
     undo: tuple[str, dict[str, str]] | None = None
     secret: str | None = None
+    message: tuple[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +267,14 @@ def _cancel(service: QueueService, asked: Asked, do: Do) -> Told:
     return Told(_edited(do("cancel", ids=asked.ids), "Cancelled"))
 
 
+def _redrive(service: QueueService, asked: Asked, do: Do) -> Told:
+    text = _edited(do("requeue", chosen=asked.chosen()), "Requeued")
+    if len(asked.ids) != 1:
+        return Told(text)
+    anew = requeued_soon(service, asked.queue(service), asked.ids[0])
+    return Told(text, message=None if anew is None else (asked["queue"], anew))
+
+
 def _count_live(service: QueueService, asked: Asked) -> int:
     return sum(each.count() for each in asked.chosen().live(asked.queue(service)))
 
@@ -342,7 +353,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
         word="queue", danger=True,
     ),
     "hold": Action(
-        "Hold", "hold", _hold, "Hold {n}? They are not delivered until you release them from hold.",
+        "Hold", "hold", _hold,
+        "Hold {n}? A held message is not delivered until you release it from hold.",
         _count_live, asks_for_all=True,
     ),
     "unhold": Action(
@@ -363,12 +375,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "cancel": Action(
         "Cancel", "cancel", _cancel,
-        "Cancel {n}? They become dead letters, even if a consumer is working on them.", _count_live,
+        "Cancel {n}? A cancelled message becomes a dead letter, even if a consumer works on it.",
+        _count_live,
         danger=True,
     ),
     "redrive": Action(
-        "Requeue", "requeue", _edit("requeue", "Requeued"),
-        "Requeue {n}? They get new ids, and their attempt count is reset.", _count_archived,
+        "Requeue", "requeue", _redrive,
+        "Requeue {n}? A requeued message gets a new id, and its attempts start again.",
+        _count_archived,
     ),
     "remove-archived": Action(
         "Remove", "remove-archived", _edit("remove-archived", "Removed", " from the archive"),

@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability.health import Health, Report
@@ -26,10 +25,12 @@ from queue_over_sql.web.acts import Acts, TooManyFound
 from queue_over_sql.web.api import create_api
 from queue_over_sql.web.api.operations import BODY_SECONDS
 from queue_over_sql.web.guard import Guard
+from queue_over_sql.web.looks import message_of
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.site import FORM_FIELDS, Site, View
+from queue_over_sql.web.site import FORM_FIELDS, Site, View, message_id
 from queue_over_sql.web.snapshot import Snapshots
+from queue_over_sql.web.static_files import KeptFiles
 from queue_over_sql.web.tables import WebStore
 from queue_over_sql.web.threads import Threads
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _EVENT_SECONDS: Final = 2.0
+_FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind"}
 _MOST_LIVE: Final = 200
+_MOST_NAMED: Final = 10
 _MOST_PROBES: Final = 2
 _NOT_FOUND: Final = 404
 
@@ -82,7 +85,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/events", live.events, methods=["GET"], name="events"),
             Route("/livez", probes.live, methods=["GET"]),
             Route("/readyz", probes.ready, methods=["GET"]),
-            Mount("/static", StaticFiles(packages=[("queue_over_sql.web", "static")])),
+            Mount("/static", KeptFiles()),
             Mount("/api/v1", api),
         ],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
@@ -226,11 +229,33 @@ def _question(
         name=name,
         action=action,
         question=question,
+        about=_about(view, action, asked),
         count=count,
         why=why,
         fields=fields,
         back=view.back(),
     )
+
+
+def _about(view: View, action: Action, asked: Asked) -> dict[str, str]:
+    """What a question is about: the messages, and the error of one, or of all that are alike."""
+    if not asked["queue"] or "{queue}" in (action.question or ""):
+        return {}
+    ids = asked.ids
+    shown = ", ".join(map(str, ids[:_MOST_NAMED]))
+    more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
+    told = {"Queue": asked["queue"], "Message" if len(ids) == 1 else "Messages": shown + more}
+    told |= {title: asked[name] for name, title in _FILTERS.items()}
+    if asked["field"]:
+        told["Where"] = f"{asked['field']} is {asked['value']}"
+    alike = message_id(asked["like"])
+    one = ids[0] if len(ids) == 1 else alike
+    found = None if one is None else message_of(asked.queue(view.service), one)
+    if found is not None:
+        told["Error"] = found.error or ""
+        if alike is None:
+            told["Key"] = found.key or ""
+    return {title: text for title, text in told.items() if text}
 
 
 class _Live:

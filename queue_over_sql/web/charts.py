@@ -57,6 +57,7 @@ def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: s
         f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}">'
         f"<title>{said}</title>{bars}</svg>"
     )
+    drawn = f'<span class="sum" aria-hidden="true">{short_count(total)}</span>{drawn}'
     return Markup(drawn)  # noqa: S704 - numbers, and a text that is clean
 
 

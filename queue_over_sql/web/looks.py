@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
-from queue_over_sql.errors import visible
-from queue_over_sql.message import Status
+from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.message import REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
+from queue_over_sql.requeued import requeued_as
 from queue_over_sql.schema.existing import ADDED_COLUMNS
+from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
 
 if TYPE_CHECKING:
-    from queue_over_sql import LiveSelection, Queue
+    from queue_over_sql import LiveSelection, Queue, QueueService
     from queue_over_sql.web.masking import Mask
 
 PAYLOAD_LIMIT: Final = 200_000
@@ -34,6 +36,7 @@ HELD_LIMIT: Final = 1_000
 
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
+_PATIENCE: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +93,13 @@ class ErrorGroup:
     Attributes:
         error: the beginning of one of their errors.
         ids: their ids, the newest first.
+        newest_at: when the newest finished, in UTC.
     """
 
     kind: str | None
     error: str
     ids: list[int]
+    newest_at: datetime | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +172,15 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
     return None
 
 
+def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int | None:
+    """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
+    try:
+        with parts_of(service).connections.limited(_PATIENCE):
+            return requeued_as(queue, message_id)
+    except QueueError:
+        return None
+
+
 def error_groups(queue: Queue) -> list[ErrorGroup]:
     """The newest dead letters of a queue, by kind and error; the largest group first.
 
@@ -176,20 +190,38 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     table = queue.archive.table
     error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
     kind = table.c.kind if _has_payloads(queue) else null().label("kind")
-    columns = [table.c.id, kind, error]
-    groups: dict[tuple[str | None, str], ErrorGroup] = {}
+    columns = [table.c.id, kind, error, table.c.finished_at.label("finished_at")]
+    groups: dict[tuple[str | None, str], list[Any]] = {}
     for ended in ("failed", "rejected"):
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
-            first = (row.error or "").strip().split("\n", 1)[0]
-            alike = "".join("#" if each.isdigit() else each for each in first)
-            group = groups.get((row.kind, alike))
-            if group is None:
-                group = groups[row.kind, alike] = ErrorGroup(row.kind, first, [])
-            group.ids.append(row.id)
-    for group in groups.values():
-        group.ids.sort(reverse=True)
-    return sorted(groups.values(), key=lambda group: -len(group.ids))
+            alike = "".join("#" if each.isdigit() else each for each in _first_line(row.error))
+            groups.setdefault((row.kind, alike), []).append(row)
+    found = [_error_group(rows) for rows in groups.values()]
+    return sorted(found, key=lambda group: -len(group.ids))
+
+
+def page_alike(queue: Queue, like: int, *, limit: int, after: int | None) -> tuple[Page, str]:
+    """A page of the dead letters with the same error as this one, the newest first; the error."""
+    group = next((each for each in error_groups(queue) if like in each.ids), None)
+    if group is None:
+        return Page([], None), ""
+    ids = [each for each in group.ids if after is None or each < after]
+    archive = queue.archive
+    some = archive.messages(where=archive.table.c.id.in_(ids[:limit]))
+    page = page_of(queue, some, limit=limit, after=None, newest_first=True)
+    return Page(page.messages, ids[limit - 1] if len(ids) > limit else None), group.error
+
+
+def _error_group(rows: Sequence[Any]) -> ErrorGroup:
+    ordered = sorted(rows, key=lambda row: -row.id)
+    newest, ids = ordered[0], [row.id for row in ordered]
+    ended = optional_instant(newest.finished_at)
+    return ErrorGroup(newest.kind, _first_line(newest.error), ids, ended)
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "").strip().split("\n", 1)[0]
 
 
 def _has_payloads(queue: Queue) -> bool:
@@ -227,13 +259,20 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     return (written(found or "", mask) if is_json else visible(found or "")), whole
 
 
-def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
-    """The headers of a message as text; None if it has none."""
+def headers_of(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str | None, int | None]:
+    """The headers of a message as text, and the earlier id of a requeued one; None without them."""
     table = queue.archive.table if message.archived else queue.table
     context = core_of(queue).context
     column = context.dialect.read_payload(table.c.headers)
     found = context.run(lambda c: c.scalar(select(column).where(table.c.id == message.id)))
-    return None if found is None else written(str(found), mask)
+    if found is None:
+        return None, None
+    text = str(found)
+    try:
+        earlier = json.loads(text).get(REQUEUED_FROM)
+    except (ValueError, RecursionError, AttributeError):
+        earlier = None
+    return written(text, mask), earlier if isinstance(earlier, int) else None
 
 
 def written(text: str, mask: Mask) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import FormData
@@ -27,6 +27,7 @@ from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Overview, Snapshots
+from queue_over_sql.web.static_files import static_path
 from queue_over_sql.web.words import FILTERS, shown
 
 if TYPE_CHECKING:
@@ -243,11 +244,15 @@ class View:
             response.delete_cookie(_FLASH, path=self._root)
         return response
 
-    def refused(self, status: int, why: str) -> HTMLResponse:
-        """A page with the reason of a refusal."""
+    def refused(
+        self, status: int, why: str, message: tuple[str, int] | None = None
+    ) -> HTMLResponse:
+        """A page with the reason of a refusal, and a link to a message of a queue."""
         heading = TITLES.get(status, "Refused")
         back = self.back() if self.form.get("back") else ""
-        return self.page("refused.html", "", status, why=why, heading=heading, back=back)
+        return self.page(
+            "refused.html", "", status, why=why, heading=heading, back=back, message=message
+        )
 
     def failed(self, error: Exception) -> HTMLResponse:
         """A page with an error."""
@@ -272,7 +277,7 @@ class View:
 
     def static(self, file: str) -> str:
         """The path of a static file."""
-        return f"{self.request.scope.get('root_path', '')}/static/{quote(file)}"
+        return f"{self.request.scope.get('root_path', '')}{static_path(file)}"
 
     # -- results of actions, shown on the next page
 
@@ -282,7 +287,7 @@ class View:
 
     def told(self, told: Told, response: Response) -> None:
         """Let the next page show the result of an action."""
-        content = {"text": told.text[:500], "undo": told.undo}
+        content = {"text": told.text[:500], "undo": told.undo, "message": told.message}
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
             content["undo"] = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from queue_over_sql.durations import to_timedelta
+from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observability.counting import AtLeast
@@ -101,7 +101,7 @@ def fields(wanted: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
-def _length(delay: float | timedelta) -> str:
+def _length(delay: Duration) -> str:
     return exact(to_timedelta(delay, "delay", zero=True).total_seconds())
 
 

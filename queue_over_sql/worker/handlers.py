@@ -63,8 +63,8 @@ class HandlerOptions(TypedDict, Generic[M], total=False):
     lease_keepalive: bool
     where: ColumnElement[bool] | None
     commit_every: int
-    timeout: Duration | str | None
-    slow_after: Duration | str | None
+    timeout: Duration | None
+    slow_after: Duration | None
     on_slow: Callable[[M, float], object] | None
 
 

@@ -221,7 +221,8 @@ class Supply:
         """
         if id(taken) not in self._calls:
             return  # abandoned
-        self._ready.extendleft((message, 0.0) for message in reversed(unbegun))
+        if unbegun:
+            self._ready.extendleft((message, 0.0) for message in reversed(unbegun))
         with self._changed:
             first = bool(finished) and not self._finished
             self._finished += finished

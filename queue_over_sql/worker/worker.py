@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
 from queue_over_sql.database.runtime import THREADS
-from queue_over_sql.durations import parse_seconds, to_timedelta
+from queue_over_sql.durations import to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
@@ -148,8 +148,8 @@ class Worker:
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
-        timeout: Duration | str | None = None,
-        slow_after: Duration | str | None = None,
+        timeout: Duration | None = None,
+        slow_after: Duration | None = None,
         on_slow: Callable[[Message, float], object] | None = None,
     ) -> HandlerDecorator[...]:
         """Register a function as the handler of a queue.
@@ -167,9 +167,9 @@ class Worker:
                 for up to 50 ms. Each has a savepoint, so that a failure does not affect the others.
                 If the whole transaction fails, the worker calls the function again for each
                 message, in its own transaction. The function must not commit.
-            timeout: time limit for one call: seconds, a ``timedelta``, or text such as ``"30s"``.
-                After it the worker sets ``message.cancelled``, nacks the message, replaces the
-                call's thread by another one, and aborts the transaction of the call.
+            timeout: time limit for one call. After it the worker sets ``message.cancelled``, nacks
+                the message, replaces the call's thread by another one, and aborts the transaction
+                of the call.
             slow_after: log a warning if a call takes longer than this.
             on_slow: a function that is also called then, in another thread, with each message of
                 the call and the seconds since it began.
@@ -405,16 +405,8 @@ def stop_at_once(worker: Worker) -> None:
     worker._aborting.set()  # noqa: SLF001
 
 
-def _seconds(argument: str, given: Duration | str | None) -> float | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        try:
-            given = parse_seconds(given)
-        except ValueError as error:
-            msg = f"{argument}: {error}"
-            raise ValueError(msg) from error
-    return to_timedelta(given, argument).total_seconds()
+def _seconds(argument: str, given: Duration | None) -> float | None:
+    return None if given is None else to_timedelta(given, argument).total_seconds()
 
 
 def narrow(worker: Worker, queues: Sequence[str] = (), concurrency: int | None = None) -> None:

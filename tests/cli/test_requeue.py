@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from queue_over_sql import Publication, Queue
+from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import Ended, on_terminal, run, succeed
 from tests.contract.queue_state import finished
@@ -155,3 +157,49 @@ def test_the_payload_is_edited_before_it_is_sent_again(
     assert {"trace": "t", **added} == sent.headers
     assert ["bob"] == [message.payload for message in texts.consume()]
     assert [] == list(tmp_path.glob("queue-over-sql-*"))
+
+
+def test_only_the_message_that_was_edited_gets_the_text(
+    sqlite_url: str, jobs: Queue, tmp_path: Path
+) -> None:
+    """One that comes to match meanwhile stays as it is, and no text of the user is lost."""
+    url = sqlite_url
+    first, second = (jobs.publish({"order": name}).id for name in "ab")
+    _, held = jobs.consume(2)
+    held.reject("no stock")
+    cancel = f"{sys.executable} -m queue_over_sql --url {url} cancel jobs {first} --yes"
+    editor = tmp_path / "editor"
+    editor.write_text(f"#!/bin/sh\n{cancel} && sed -i s/b/c/ $1\n")
+    editor.chmod(0o755)
+    edit = ("requeue", "jobs", "--status", "rejected", "--edit")
+
+    def asked(program: str, *options: str) -> Ended:
+        where = str(tmp_path)
+        return run(*edit, *options, url=url, stdin="n\n", EDITOR=program, TMPDIR=where)
+
+    assert 0 == asked(str(editor), "--yes").exit_code
+    assert [({"order": "c"}, second)] == [
+        (message.payload, message.headers["requeued_from"]) for message in jobs.messages().list()
+    ]
+    assert [{"order": "a"}] == [message.payload for message in jobs.archive.messages().list()]
+    # It goes while it is edited; the answer is no.
+    remove = f"{sys.executable} -m queue_over_sql --url {url} archive remove jobs --all --yes"
+    editor.write_text(f"#!/bin/sh\n{remove}\n")
+    for program, options, code in (("true", (), 1), (str(editor), ("--yes",), 3)):
+        ended = asked(program, *options)
+        [kept] = tmp_path.glob("queue-over-sql-*")
+        assert (code, True) == (ended.exit_code, str(kept) in ended.err), ended.err
+        assert {"order": "a"} == json.loads(kept.read_text())
+        kept.unlink()
+    assert [{"order": "c"}] == [message.payload for message in jobs.messages().list()]
+
+
+def test_an_edited_text_keeps_its_line_ends(sqlite_url: str) -> None:
+    """The editor alone changes a text: lines may end as those of CSV files and mails do."""
+    edit, editor = ("requeue", "texts", "--all", "--edit", "--yes"), "sed -i s/Split/Zagreb/"
+    with QueueService(sqlite_url) as service:
+        texts = service.create_queue("texts", payload="text")
+        texts.publish("name,city\r\nada,Split\r\n")
+        texts.consume()[0].reject("no such city")
+        assert 0 == run(*edit, url=sqlite_url, EDITOR=editor).exit_code
+        assert ["name,city\r\nada,Zagreb\r\n"] == [each.payload for each in texts.consume()]

@@ -213,14 +213,58 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     browser = open_site()
     browser.get("/dead")
     assert "no customer" in browser.text()
+    browser.press("Requeue one")
+    assert "Queue jobs Message 7 Error ValueError: no customer 7 " in browser.text()
+    browser.get("/dead")
     browser.press("Requeue these 4")
     assert "Requeue 4 messages?" in browser.text()
+    assert "Message 7" not in browser.text()
+    assert "Queue jobs Error ValueError: no customer 7 " in browser.text()
     assert 4 == jobs.stats().failed
     browser.press("Requeue")
     assert "Requeued 4 messages." in browser.text()
     assert (0, 2, 15) == (jobs.stats().failed, jobs.stats().rejected, jobs.stats().ready)
     browser.get("/audit")
     assert "requeue jobs 4" in browser.text()
+
+
+def test_the_messages_of_an_error_are_listed(open_site: Open, jobs: Queue) -> None:
+    """Page by page; those that are chosen, or all of them, are sent again."""
+    browser = open_site(page_size=3)
+    browser.get("/queues/jobs/dead")
+    assert "/queues/jobs/archive?like=7" in links(browser.page.text)
+    browser.get("/queues/jobs/archive?like=7")
+    assert "Dead letters with this error: ValueError: no customer 7" in browser.text()
+    listed = [link.rpartition("/")[2] for link in links(browser.page.text) if "messages/" in link]
+    assert ["7", "6", "5"] == listed
+    browser.get("/queues/jobs/archive?order=newest&after=5&like=7")
+    assert "/queues/jobs/messages/4" in links(browser.page.text)
+    browser.get("/queues/jobs/archive?like=7")
+    browser.press("Requeue", id="6")
+    assert "Requeue 1 message?" in browser.text()
+    browser.press("Requeue")
+    browser.post("/do/redrive", queue="jobs", like="7", all="1", csrf=csrf_of(browser))
+    assert "Requeue 3 messages?" in browser.text()
+    browser.press("Requeue")
+    assert (0, 2) == (jobs.stats().failed, jobs.stats().rejected)
+    assert "No archived message matches." in browser.get("/queues/jobs/archive?like=7")
+
+
+def test_a_requeued_message_is_found_again(open_site: Open, jobs: Queue) -> None:
+    """From the page that requeued it, and by its earlier id."""
+    browser = open_site()
+    browser.get("/queues/jobs/messages/7")
+    browser.press("Requeue")
+    browser.press("Requeue")
+    anew = jobs.messages(status="ready").list()[-1].id
+    assert f"Requeued 1 message. It is now message {anew} ." in browser.text()
+    assert f"/queues/jobs/messages/{anew}" in links(browser.page.text)
+    browser.get("/queues/jobs/messages/7", 404)
+    assert f"It was requeued. It is now message {anew} ." in browser.text()
+    browser.get(f"/queues/jobs/messages/{anew}")
+    assert "Before, it was message 7" in browser.text()
+    browser.get("/queues/jobs/messages/6543", 404)
+    assert "It may have ended without being archived." in browser.text()
 
 
 def test_very_many_are_sent_again_in_steps(
@@ -467,6 +511,20 @@ def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
             "content-type"
         ]
     )
+
+
+def test_browsers_keep_static_files(open_site: Open) -> None:
+    """As long as their content is the same; pages are not kept."""
+    browser = open_site("/ops")
+    page = browser.get("/")
+    assert "no-store" == browser.page.headers["cache-control"]
+    linked = [each for each in page.split('"') if each.startswith("/ops/static/")]
+    assert 4 == len(linked)
+    for link in linked:
+        browser.get(link.removeprefix("/ops"))
+        assert "immutable" in browser.page.headers["cache-control"]
+    browser.get("/static/style.css?0123456789abcdef")
+    assert "no-store" == browser.page.headers["cache-control"]
 
 
 def test_probes_ask_nobody_who_they_are(make_service: MakeService) -> None:

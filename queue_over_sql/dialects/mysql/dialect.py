@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
+    ClauseElement,
     ColumnElement,
     Connection,
     LargeBinary,
@@ -33,6 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, Rounds
 from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.mysql.deletion import DeleteByIds
 from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.errors import DatabaseUnavailable
@@ -266,6 +268,25 @@ class MySQLDialect(QueueDialect):
     def archive_index_hint(self, base: str) -> str | None:
         """Without it MySQL may read the index from its beginning, if it expects to prune all."""
         return f"FORCE INDEX ({base}_archive_ix)"
+
+    def id_index_hint(self) -> str | None:
+        """Else ids are found by reading the whole table, if few rows are expected in it.
+
+        Finished messages that are not purged yet do not count as such, but are read past, and the
+        lock of any other consumer is waited for, which may wait for ours.
+        """
+        return "FORCE INDEX (PRIMARY)"
+
+    def delete_by_ids(
+        self,
+        table: Table,
+        ids: Sequence[ColumnElement[Any]],
+        condition: ColumnElement[bool] | None = None,
+    ) -> ClauseElement:
+        """As ``id_index_hint``, in a join, because a plain DELETE takes no such hint."""
+        if len(ids) == 1:
+            return super().delete_by_ids(table, ids, condition)
+        return DeleteByIds(table, ids, condition)
 
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer, because a table scan would wait for rows that others have locked."""

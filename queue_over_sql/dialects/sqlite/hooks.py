@@ -12,6 +12,8 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from queue_over_sql.dialects.sqlite.turns import Turns
+
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
 _PATIENCE = 30.0
@@ -22,10 +24,14 @@ LOG_BYTES: Final = 16 * 2**20
 
 
 class SQLiteHooks:
-    """Sets up each connection, and begins transactions with the write lock."""
+    """Sets up each connection, and begins transactions with the write lock.
 
-    def __init__(self, pause: Callable[[float], None]) -> None:
+    ``turns`` are those of handlers' transactions, if they run in threads.
+    """
+
+    def __init__(self, pause: Callable[[float], None], turns: Turns | None) -> None:
         self._pause = pause
+        self._turns = turns
 
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", self.configure)
@@ -53,6 +59,8 @@ class SQLiteHooks:
         """Take the write lock at once, because a lock taken after a read may fail for good."""
         if not connection.get_execution_options().get(SESSION_MARK):
             raw: Any = connection.connection.dbapi_connection
+            if self._turns is not None:
+                self._turns.begin(connection)
             self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
 
     def let_go(self, context: ExceptionContext) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    ClauseElement,
     ColumnElement,
-    Delete,
     Integer,
     Select,
     Update,
     and_,
     case,
-    delete,
     func,
     literal,
     literal_column,
@@ -24,8 +23,10 @@ from sqlalchemy import (
 
 from queue_over_sql.dialects.statements.parameters import (
     among_ids,
+    id_parameters,
     number,
     uncounted,
+    update_by_id,
     words,
 )
 
@@ -146,11 +147,8 @@ def stamp_values(
 
 def mark(tables: QueueTables, size: int) -> Update:
     """Stamp rows that this transaction has locked."""
-    return (
-        update(tables.live)
-        .where(among_ids(tables.live, size))
-        .values(stamp_values(tables, number("p_now")))
-    )
+    stamp = stamp_values(tables, number("p_now"))
+    return update_by_id(tables).where(among_ids(tables.live, size)).values(stamp)
 
 
 def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> Update:
@@ -182,9 +180,9 @@ def unclaim_all(tables: QueueTables) -> Update:
     return update(live).where(*held).values(uncounted(tables))
 
 
-def remove_ids(tables: QueueTables, size: int) -> Delete:
+def remove_ids(tables: QueueTables, size: int) -> ClauseElement:
     """Remove rows by id, even if a consumer holds them."""
-    return delete(tables.live).where(among_ids(tables.live, size))
+    return tables.dialect.delete_by_ids(tables.live, id_parameters(size))
 
 
 def lock_one(tables: QueueTables) -> Select[Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, String, and_, bindparam
+from sqlalchemy import BigInteger, ColumnElement, String, and_, bindparam, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Table
+    from sqlalchemy import Table, Update
 
     from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -71,18 +71,34 @@ def id_values(ids: Sequence[int]) -> dict[str, int]:
 
 def among_ids(table: Table, size: int) -> ColumnElement[bool]:
     """The condition that the row's id is one of ``size`` parameters."""
-    if size == 1:
-        return table.c.id == number("p_id_0")
-    return table.c.id.in_([number(f"p_id_{index}") for index in range(size)])
+    ids = id_parameters(size)
+    return table.c.id.in_(ids) if size > 1 else table.c.id == ids[0]
+
+
+def id_parameters(size: int) -> list[ColumnElement[Any]]:
+    """The parameters that ``id_values`` fills."""
+    return [number(f"p_id_{index}") for index in range(size)]
 
 
 def fence(
     tables: QueueTables, size: int, consumer: str = "p_consumer", consumer_round: str = "p_round"
 ) -> ColumnElement[bool]:
     """The fence: only the holder of the claim can change a claimed message."""
+    return and_(among_ids(tables.live, size), stamped_by(tables, consumer, consumer_round))
+
+
+def stamped_by(
+    tables: QueueTables, consumer: str = "p_consumer", consumer_round: str = "p_round"
+) -> ColumnElement[bool]:
+    """The condition for the messages of one claim."""
     live = tables.live
     return and_(
-        among_ids(live, size),
-        live.c.consumer_id == words(consumer),
-        live.c.consumer_round == number(consumer_round),
+        live.c.consumer_id == words(consumer), live.c.consumer_round == number(consumer_round)
     )
+
+
+def update_by_id(tables: QueueTables) -> Update:
+    """An UPDATE of live messages that are named by id."""
+    hint = tables.dialect.id_index_hint()
+    statement = update(tables.live)
+    return statement if hint is None else statement.with_hint(hint)

@@ -21,8 +21,11 @@ from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
     fence,
+    id_parameters,
     number,
+    stamped_by,
     uncounted,
+    update_by_id,
     words,
 )
 
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 
 def held(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that the claim still holds."""
-    return select(tables.live.c.id).where(fence(tables, size)).with_for_update()
+    locked = select(tables.live.c.id).where(fence(tables, size)).with_for_update()
+    hint = tables.dialect.id_index_hint()
+    return locked if hint is None else locked.with_hint(tables.live, hint)
 
 
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
@@ -42,8 +47,11 @@ def still_there(tables: QueueTables, size: int) -> Select[Any]:
 
 def remove(tables: QueueTables, size: int) -> ClauseElement:
     """End messages under the fence."""
-    statement = end(tables, fence(tables, size))
-    return statement.returning(tables.live.c.id) if tables.end_returning else statement
+    if tables.end_returning:
+        return end(tables, fence(tables, size)).returning(tables.live.c.id)
+    if tables.ends_in_place:
+        return update_by_id(tables).where(fence(tables, size)).values(finished(tables))
+    return tables.dialect.delete_by_ids(tables.live, id_parameters(size), stamped_by(tables))
 
 
 def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
@@ -106,5 +114,5 @@ def extend(tables: QueueTables, size: int) -> ClauseElement:
 
 
 def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> ClauseElement:
-    statement = update(tables.live).where(fence(tables, size)).values(values)
+    statement = update_by_id(tables).where(fence(tables, size)).values(values)
     return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement

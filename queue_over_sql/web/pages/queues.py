@@ -88,13 +88,13 @@ def _list(view: View, *, archived: bool) -> Response:
         raise ValueError(msg)
     selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
     oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
-    page = looks.page_of(
-        found,
-        selection,
-        limit=view.site.settings.page_size,
-        after=view.after(),
-        newest_first=not oldest,
-    )
+    limit, after = view.site.settings.page_size, view.after()
+    like, error = message_id(view.query("like")) if archived else None, ""
+    if like is None:
+        page = looks.page_of(found, selection, limit=limit, after=after, newest_first=not oldest)
+    else:
+        page, error = looks.page_alike(found, like, limit=limit, after=after)
+        given = {**dict.fromkeys(given, ""), "like": str(like)}
     is_held = any(each.status == Status.CLAIMED for each in page.messages)
     holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
@@ -108,7 +108,9 @@ def _list(view: View, *, archived: bool) -> Response:
         given=given,
         filters={name: value for name, value in given.items() if value},
         order="oldest" if oldest else "newest",
-        after=view.after(),
+        after=after,
+        like=like,
+        error=error,
         statuses=[each.value for each in (Outcome if archived else Status)],
     )
 
@@ -118,9 +120,13 @@ def message(view: View) -> Response:
     found, number = _queue(view), message_id(view.request.path_params["number"])
     known = None if number is None else looks.message_of(found, number)
     if known is None:
+        anew = None if number is None else looks.requeued_soon(view.service, found, number)
         why = f"{found.name} has no message {number}. It may have ended without being archived."
-        return view.refused(404, why)
+        if anew is not None:
+            why = f"{found.name} has no message {number} any more. It was requeued."
+        return view.refused(404, why, None if anew is None else (found.name, anew))
     text, whole = looks.payload_text(found, known, view.site.mask)
+    headers, earlier = looks.headers_of(found, known, view.site.mask)
     holder = next((c for c in view.service.consumers() if c.consumer_id == known.holder), None)
     return view.page(
         "message.html",
@@ -130,7 +136,8 @@ def message(view: View) -> Response:
         message=known,
         payload=text,
         whole=whole,
-        headers=looks.headers_text(found, known, view.site.mask),
+        headers=headers,
+        earlier=earlier,
         error=looks.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         holder=holder,

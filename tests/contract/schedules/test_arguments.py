@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two times": ({"cron": "* * * * *", "every": 1}, "cron"),
     "too often": ({"every": 0.09}, "every"),
     "never": ({"every": 0}, "every"),
-    "no duration": ({"every": "1"}, "every"),
+    "no duration": ({"every": "soon"}, "every"),
     "no crontab": ({"cron": "nonsense"}, "cron"),
     "no text": ({"cron": 5}, "cron"),
     "unknown zone": ({"every": 1, "timezone": "Europe/Atlantis"}, "timezone"),

@@ -62,6 +62,18 @@ def olds(queue: Queue) -> list[Any]:
 # ---------------------------------------------------------------- what goes along
 
 
+def test_passed_times_keep_their_messages(service: QueueService, queue: Queue) -> None:
+    """A message that waits because of a delay changes along; the change is not its end."""
+    every: dict[str, Any] = {"every": timedelta(hours=1), "delay": HOUR}
+    service.schedules.add("s", queue, "old", **every)
+    extra = service.schedules.run("s")
+    ran = queue.messages(where=queue.table.c.id == extra.id).list()[0]
+    service.schedules.add("s", queue, "new", **every)
+    [message] = queue.messages(key=ran.key).list()
+    assert ("new", ran.scheduled_at) == (message.payload, message.scheduled_at)
+    assert ["new", "new"] == payloads(everything(queue))
+
+
 @pytest.mark.usefixtures("others")
 def test_future_messages_go_along(service: QueueService, queue: Queue) -> None:
     """None that is not due yet stays, held or not, and no pass brings one back."""

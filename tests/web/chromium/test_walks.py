@@ -72,7 +72,7 @@ def _dead_letters(window: Window, shop: QueueService) -> None:
     window.says("Requeue 6 messages?")
     window.press("Requeue")
     window.says("Requeued 6 messages.")
-    window.press("Remove", window.row("card declined"))
+    window.press("Remove these 3", window.row("card declined"))
     window.says("Permanently remove 3 messages from the archive?")
     window.press("Remove")
     window.says("Removed 3 messages from the archive.")
@@ -289,6 +289,8 @@ def _focused(page: Page) -> str:
 
 
 def _tab_to(page: Page, name: str) -> None:
+    # Until its style sheet is there, a page shows its text, but nothing has its place and outline.
+    page.wait_for_load_state()
     passed: list[str] = []
     while not passed or passed[-1] != name:
         page.keyboard.press("Tab")

@@ -1,0 +1,42 @@
+"""Durations may be written as text wherever the API takes one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from queue_over_sql import Delays, ExponentialBackoff, FixedDelay
+from queue_over_sql.durations import to_timedelta
+from queue_over_sql.retry import RetryPolicies
+
+
+def test_text_is_read_as_on_the_command_line() -> None:
+    """Numbers with units, several in a row; without a unit they are seconds."""
+    texts = {"30s": 30, "250ms": 0.25, "1h30m": 5400, " 7 d": 604_800, "1.5": 1.5}
+    assert texts == {text: to_timedelta(text, "lease").total_seconds() for text in texts}
+
+
+def test_what_is_no_duration_is_refused_by_its_name() -> None:
+    """Whatever its type."""
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ("soon", ValueError, "lease: 'soon' is not a duration; write it as 30s"),
+        ("-1s", ValueError, "lease"),
+        ("0s", ValueError, "lease must be more than zero"),
+        ("1000000d", ValueError, "lease must be"),
+        (None, TypeError, "lease must be seconds, a timedelta or text"),
+        (True, TypeError, "lease must be seconds, a timedelta or text"),
+    ]
+    for value, kind, said in wrong:
+        with pytest.raises(kind, match=said):
+            to_timedelta(value, "lease")
+
+
+def test_a_policy_is_stored_in_seconds() -> None:
+    """So that services of earlier releases, which know no text, read it too."""
+    known = RetryPolicies()
+    assert FixedDelay(30) == FixedDelay("30s")
+    assert known.describe(FixedDelay(90)) == known.describe(FixedDelay("1m30s"))
+    assert known.describe(Delays([1, 60])) == known.describe(Delays(["1s", timedelta(minutes=1)]))
+    assert ExponentialBackoff(base=2, maximum=60) == ExponentialBackoff(base="2s", maximum="1m")
