@@ -402,7 +402,12 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
     from queue_over_sql import AdoptedQueue
 
     found, settings = selection.list(limit=2), queue.settings
-    if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
+    if isinstance(queue, AdoptedQueue):
+        raise typer.BadParameter(
+            "--edit cannot change the row of an adopted table: change the row in its table, then "
+            "requeue without --edit"
+        )
+    if settings.payload == "bytes":
         raise typer.BadParameter("--edit requires a queue with JSON or text payloads")
     if not found:
         return None

@@ -21,6 +21,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
+from sqlalchemy.util import asbool
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
@@ -221,7 +222,8 @@ def read_url(database: str | URL) -> URL:
     """Parse the URL of a database.
 
     Raises:
-        ValueError: it is not a URL, or its password has an @ that is not escaped.
+        ValueError: it is not a URL, its password has an @ that is not escaped, or it is a URI of
+            SQLite without ``uri=true``.
     """
     try:
         url = make_url(database)
@@ -241,7 +243,26 @@ def read_url(database: str | URL) -> URL:
         # The rest of the password was read as the host, and drivers print the host in their errors.
         msg = "database is an SQLAlchemy URL with more than one @: write %40 for an @ in a password"
         raise ValueError(msg)
+    _refuse_uri_as_name(url)
     return url
+
+
+def _refuse_uri_as_name(url: URL) -> None:
+    """Refuse a URI of SQLite that SQLite would take for the name of a file.
+
+    Such a file looks like the database that was meant, but it is another one, and it stays.
+    """
+    name = url.database or ""
+    if url.get_backend_name() != "sqlite" or not name.startswith("file:"):
+        return
+    # As SQLAlchemy reads this parameter, which would also warn about the others.
+    if not asbool(url.query.get("uri", False)):
+        msg = (
+            f"database is {name!r} without uri=true, so SQLite would create a file of that name: "
+            "add uri=true to the parameters of the URL. If this is Django's test database in "
+            "memory, use a file for it: 'TEST': {'NAME': 'test.db'} in DATABASES"
+        )
+        raise ValueError(msg)
 
 
 def _loses_an_at_sign(database: str | URL) -> bool:

@@ -54,11 +54,15 @@ def given_table(table: Any) -> GivenTable:
     if isinstance(table, str) and table:
         schema, _, name = table.rpartition(".")
         return GivenTable(name, schema or None, None)
+    given = table
     if not isinstance(table, Table):
         # Only mapped classes and mappers have a ``local_table``.
         table = getattr(inspect(table, raiseerr=False), "local_table", None)
     if not isinstance(table, Table):
         msg = "table must be an SQLAlchemy Table, a mapped class, or the name of a table"
+        # Importing Django only for its type would be slow, and it may not be installed.
+        if hasattr(getattr(given, "_meta", None), "db_table"):
+            msg += "; for a Django model pass Model._meta.db_table"
         raise TypeError(msg)
     return GivenTable(str(table.name), table.schema, table)
 

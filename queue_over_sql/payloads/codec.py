@@ -147,6 +147,10 @@ def _encode_json_slowly(value: Any, what: str) -> str:
         if hasattr(value, "model_dump"):
             name = type(value).__name__
             msg += f" Open the queue with kinds=[{name}], or publish model_dump(mode='json')."
+        elif isinstance(error, TypeError):
+            # A Decimal, a date or a UUID. Kinds are for payloads only.
+            also = ", or use kinds=" if what == "payload" else ""
+            msg += f" Convert it to text first{also}."
         raise PayloadInvalid(msg) from error
     if not equal:
         msg = (

@@ -101,6 +101,16 @@ class Selection:
         )
         return [self._listed(row) for row in rows]
 
+    def _page_on(
+        self, connection: CallersConnection | None, limit: int, after: int | None
+    ) -> Sequence[Message]:
+        """One page as the caller's transaction sees it; without one as ``list``."""
+        sql, chosen = self._context.sql, self._chosen
+        rows = self._context.look(
+            lambda c: store.list_messages(c, sql, chosen, limit, after), connection
+        )
+        return [self._listed(row) for row in rows]
+
     def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
         """All messages, page by page, with payloads undecoded by their kinds."""
         sql, after = self._context.sql, None
@@ -400,3 +410,13 @@ class _Unclaimed:
 def plain_pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
     """All messages of a selection by id, page by page, with payloads undecoded by their kinds."""
     return selection._plain_pages(size)  # noqa: SLF001 - for the export and the command line
+
+
+def page_on(
+    selection: Selection,
+    connection: CallersConnection | None,
+    limit: int,
+    after: int | None = None,
+) -> Sequence[Message]:
+    """One page of a selection, in the caller's own transaction if there is one."""
+    return selection._page_on(connection, limit, after)  # noqa: SLF001 - for the helpers of tests

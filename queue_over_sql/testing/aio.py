@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService, AsyncWorker
+    from queue_over_sql.aio.queue import CallersConnection
 
 __all__ = ["AsyncClock", "drain", "published"]
 
@@ -49,12 +50,19 @@ async def published(
     payload: Mapping[str, Any] | None = None,
     key: str | None = None,
     kind: str | None = None,
+    connection: CallersConnection | None = None,
 ) -> list[AsyncMessage]:
     """Return the unfinished messages of a queue, in publish order.
 
     See ``queue_over_sql.testing.published``.
     """
     found = await run(
-        handlers.published, cast("Any", queue), where=where, payload=payload, key=key, kind=kind
+        handlers.published,
+        cast("Any", queue),
+        where=where,
+        payload=payload,
+        key=key,
+        kind=kind,
+        connection=cast("Any", connection),
     )
     return cast("list[AsyncMessage]", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from sqlalchemy import BigInteger, bindparam
 from sqlalchemy.types import TypeDecorator
@@ -13,7 +14,7 @@ from queue_over_sql.service import parts_of
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from sqlalchemy import ColumnElement
@@ -32,6 +33,10 @@ class Clock:
     services, the SQL API, and your own SQL. It also does not affect what Python measures:
     ``wait=``, the ``timeout`` of handlers and requests, and the pauses of workers.
 
+    A service has one time. If a service of this clock already follows another ``Clock``, this clock
+    joins it: both show the same time, and each moves the services of both. So a service that lives
+    longer than a test keeps the time that the earlier tests reached.
+
     Args:
         service: the service whose clock moves.
         others: further services of the same test that use this clock.
@@ -39,8 +44,12 @@ class Clock:
 
     def __init__(self, service: QueueService, *others: QueueService) -> None:
         self._services = (service, *others)
-        self.microseconds = 0
+        self._time = _Time()
+
+    @property
+    def microseconds(self) -> int:
         """How far the clock is ahead of the database."""
+        return self._time.microseconds
 
     def advance(self, by: Duration) -> None:
         """Move the clock forward, then run one pass of each service's reaper.
@@ -52,15 +61,17 @@ class Clock:
             by: how far to move it, in seconds or as a ``timedelta``.
 
         Raises:
-            TypeError, ValueError: it is not a duration above zero, or a service has another clock.
+            TypeError, ValueError: it is not a duration above zero, or the services already follow
+                clocks that show different times.
             DatabaseUnavailable: the database cannot be reached.
         """
         ahead = to_microseconds(by, "by")
-        for service in self._services:
-            self._install(parts_of(service))
+        self._join()
+        services = self._time.services(self._services)
+        for service in services:
             _outlive(parts_of(service), ahead)
-        self.microseconds += ahead
-        for service in self._services:
+        self._time.microseconds += ahead
+        for service in services:
             parts = parts_of(service)
             parts.consumer.heartbeat()
             service.reap()
@@ -71,31 +82,70 @@ class Clock:
         """The current time of the services, for ``at=``.
 
         Raises:
+            ValueError: the services already follow clocks that show different times.
             DatabaseUnavailable: the database cannot be reached.
         """
+        self._join()
         parts = parts_of(self._services[0])
-        self._install(parts)
         return instant(parts.connections.run(parts.connections.dialect.read_clock))
 
-    def _install(self, parts: ServiceParts) -> None:
-        dialect: Any = parts.connections.dialect
-        if isinstance(dialect.now, _Shifted):
-            if dialect.now.clock is not self:
-                msg = "the service already has another Clock: use that one everywhere"
-                raise ValueError(msg)
-            return
-        vars(dialect)["now"] = _Shifted(self, dialect.now)
-        for queue in parts.catalog.opened:
-            core_of(queue).context.sql.forget()
+    def _join(self) -> None:
+        """Let all services follow one time: that of an earlier clock, or this clock's own."""
+        parts_of_all = [parts_of(service) for service in self._services]
+        present = [
+            now.time
+            for parts in parts_of_all
+            if isinstance(now := vars(parts.connections.dialect).get("now"), _Shifted)
+        ]
+        # Time never goes back, and a jump would surprise the other clock's test.
+        if any(time is not present[0] for time in present):
+            msg = (
+                "the services already follow different Clocks: use one Clock for all of them from "
+                "the start, as in Clock(service, other)"
+            )
+            raise ValueError(msg)
+        self._time = present[0] if present else self._time
+        for service, parts in zip(self._services, parts_of_all, strict=True):
+            self._time.add(service)
+            _install(parts, self._time)
+
+
+class _Time:
+    """How far the services of some clocks are ahead."""
+
+    def __init__(self) -> None:
+        self.microseconds = 0
+        # Weak, because a clock of a long-lived service sees the services of many tests.
+        self._all: WeakSet[QueueService] = WeakSet()
+
+    def add(self, service: QueueService) -> None:
+        self._all.add(service)
+
+    def services(self, named: Sequence[QueueService]) -> list[QueueService]:
+        """All services that follow this time; of those not named, the ones still in use."""
+        others = [each for each in self._all if each not in named and not parts_of(each).closed]
+        return [*named, *others]
+
+
+def _install(parts: ServiceParts, time: _Time) -> None:
+    dialect: Any = parts.connections.dialect
+    if isinstance(dialect.now, _Shifted):
+        return
+    vars(dialect)["now"] = _Shifted(time, dialect.now)
+    for queue in parts.catalog.opened:
+        core_of(queue).context.sql.forget()
+    if time.microseconds:
+        # It jumped to the time of an earlier clock, where its last heartbeat is long ago.
+        _outlive(parts, 0)
 
 
 class _Shifted:
     """A dialect's ``now`` with a ``Clock``: the server's clock plus the clock's advance."""
 
-    def __init__(self, clock: Clock, now: Callable[[], ColumnElement[int]]) -> None:
-        self.clock = clock
+    def __init__(self, time: _Time, now: Callable[[], ColumnElement[int]]) -> None:
+        self.time = time
         # A bind parameter whose value is read at each run of a statement.
-        ahead = bindparam("p_clock_ahead", 0, _Ahead(clock))
+        ahead = bindparam("p_clock_ahead", 0, _Ahead(time))
         self._expression: ColumnElement[int] = now() + ahead
 
     def __call__(self) -> ColumnElement[int]:
@@ -106,14 +156,14 @@ class _Ahead(TypeDecorator[int]):
     impl = BigInteger
     cache_ok = True
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, time: _Time) -> None:
         super().__init__()
         # SQLAlchemy includes it in its cache key of compiled statements, as it has no underscore.
-        self.clock = clock
+        self.time = time
 
     def process_bind_param(self, value: int | None, dialect: object) -> int:
         del value, dialect
-        return self.clock.microseconds
+        return self.time.microseconds
 
 
 def _outlive(parts: ServiceParts, microseconds: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.queues.selection import page_on
 from queue_over_sql.settings import check_whole
 from queue_over_sql.worker.handlers import Handler, HandlerRun
 from queue_over_sql.worker.worker import handlers_of
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.message import Message
+    from queue_over_sql.message import CallersConnection, Message
     from queue_over_sql.queue import Queue
     from queue_over_sql.worker.worker import Worker
 
@@ -107,6 +108,7 @@ def published(
     payload: Mapping[str, Any] | None = None,
     key: str | None = None,
     kind: str | None = None,
+    connection: CallersConnection | None = None,
 ) -> list[Message]:
     """Return the unfinished messages of a queue, in publish order.
 
@@ -118,14 +120,17 @@ def published(
         payload: only messages with these payload fields; see ``Queue.messages``.
         key: only the message with this key.
         kind: only messages of this kind.
+        connection: the caller's own transaction, which also sees what it has not yet committed.
+            Django's ``TestCase`` never commits.
 
     Raises:
         ValueError: a path is not valid.
         UnsupportedByEngine: this database cannot search in JSON.
+        WrongDatabase: ``connection`` belongs to another database.
     """
     selected = queue.messages(where=where, payload=payload, key=key, kind=kind)
-    found = page = selected.list(_PAGE)
+    found = list(page := page_on(selected, connection, _PAGE))
     while len(page) == _PAGE:
-        page = selected.list(_PAGE, page[-1].id)
-        found = found + page
+        page = page_on(selected, connection, _PAGE, page[-1].id)
+        found += page
     return found

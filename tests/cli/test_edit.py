@@ -152,6 +152,8 @@ def test_rows_of_an_existing_table_stay(sqlite_url: str) -> None:
     with engine.connect() as connection:
         assert 2 == connection.execute(text("SELECT COUNT(*) FROM invoices")).scalar_one()
     engine.dispose()
+    edited = run("requeue", "jobs", "--all", "--edit", "--yes", url=sqlite_url)
+    assert (2, True) == (edited.exit_code, "change the row in its table" in edited.err)
 
 
 def test_cancelling(database: TestDatabase, make_service: MakeService) -> None:

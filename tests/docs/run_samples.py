@@ -1,8 +1,9 @@
 """Runs the samples of one page in this process: ``python run_samples.py plan.json``.
 
 Python blocks share one namespace, as a reader would type them; shell blocks run in between, in
-the same folder, and what they export holds from then on. A ``worker`` runs until its queues are
-empty. A ``reaper`` is asked to stop soon after it has started. Both must end well.
+the same folder, and what they export holds from then on. A ``worker``, also one that is a command
+of Django's, runs until its queues are empty. A ``reaper`` is asked to stop soon after it has
+started. Both must end well.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-STAYING = re.compile(r"queue-over-sql (worker|reaper)\b")
+STAYING = re.compile(r"queue-over-sql (worker|reaper)\b|python -m django work\b")
 UNTIL_EMPTY = """
-from queue_over_sql.cli import main
+from {module} import {function} as main
 from queue_over_sql.worker.worker import Worker
 
 run = Worker.run
-Worker.run = lambda worker, **options: run(worker, **{**options, "until_empty": True})
+Worker.run = lambda worker, **options: run(worker, **dict(options, until_empty=True))
 main()
 """
+OURS = ("queue_over_sql.cli", "main")
+DJANGO = ("django.core.management", "execute_from_command_line")
 EXPORT = re.compile(r"export (\w+)=(\S*)\Z")
 RUNNING = "in process"
 SECONDS_TO_START = 60.0
@@ -52,7 +55,9 @@ def main(plan: Path) -> None:
 def run_step(step: dict[str, Any], namespace: dict[str, Any]) -> str:
     """Run one block; returns what it printed."""
     if step["file"] is not None:
-        Path(step["file"]).write_text(step["text"])
+        file = Path(step["file"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(step["text"])
         return ""
     if step["language"] == "python":
         return run_python(step, namespace)
@@ -78,7 +83,7 @@ def run_shell(text: str) -> str:
         elif STAYING.match(line):
             printed += bash("\n".join(together))
             together = []
-            if line.startswith("queue-over-sql worker") and "--processes" not in line:
+            if not line.startswith("queue-over-sql reaper") and "--processes" not in line:
                 work_until_empty(line)
             else:
                 stay_and_stop(line)
@@ -99,7 +104,13 @@ def bash(text: str) -> str:
 
 def work_until_empty(line: str) -> None:
     """Run a worker until no message is due."""
-    command = [sys.executable, "-c", UNTIL_EMPTY, *shlex.split(line)[1:]]
+    words = shlex.split(line)
+    if words[0] == "python":
+        (module, function), arguments = DJANGO, words[3:]
+    else:
+        (module, function), arguments = OURS, words[1:]
+    program = UNTIL_EMPTY.format(module=module, function=function)
+    command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, timeout=SECONDS_TO_WORK, check=False)
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode}: {line}")

@@ -168,8 +168,9 @@ def _step(block: Block) -> dict[str, object]:
 
 
 def _provide_commands(folder: Path) -> None:
-    """Put ``queue-over-sql`` and pytest of this interpreter and working tree on the PATH."""
-    for name, module in (("queue-over-sql", "queue_over_sql"), ("pytest", "pytest")):
+    """Put this interpreter, and its ``queue-over-sql`` and pytest, on the PATH."""
+    commands = {"queue-over-sql": "-m queue_over_sql ", "pytest": "-m pytest ", "python": ""}
+    for name, module in commands.items():
         command = folder / name
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
         command.chmod(0o755)

@@ -66,7 +66,7 @@ def test_time_passes_without_waiting(database: TestDatabase, make_service: MakeS
 
 
 def test_schedules_publish_what_falls_due(service: QueueService, queue: Queue) -> None:
-    """One pass of the reaper is part of each move; a service has one clock at most."""
+    """One pass of the reaper is part of each move."""
     clock = Clock(service)
     service.schedules.add("daily", queue, "report", cron="0 6 * * *", missed="all")
     assert [] == queue.consume()
@@ -76,7 +76,31 @@ def test_schedules_publish_what_falls_due(service: QueueService, queue: Queue) -
     assert [] == queue.consume()
     clock.advance(timedelta(days=2))
     assert ["report"] * 2 == payloads(queue.consume(5))
-    with pytest.raises(ValueError, match="another Clock"):
-        Clock(service).advance(1)
     with pytest.raises(ValueError, match="by"):
         clock.advance(0)
+
+
+def test_a_second_clock_of_a_service_joins_the_first(make_service: MakeService) -> None:
+    """Both show one time and move all their services, so no service is left behind."""
+    service, other, third = make_service(), make_service(), make_service()
+    queue = service.create_queue("jobs")
+    there = other.queue("jobs")
+    assert [] == queue.consume() + there.consume()
+    first, second = Clock(service), Clock(service, other)
+    first.advance(600)
+    assert abs(second.now() - first.now()) < timedelta(seconds=60)
+    assert 600_000_000 == second.microseconds
+    queue.publish("late", delay=600)
+    second.advance(300)
+    first.advance(301)
+    assert first.microseconds == second.microseconds
+    [message] = there.consume()
+    message.ack()
+    assert {True} == {each.consumer_id is not None for each in (service, other)}
+
+    Clock(third).advance(1)
+    with pytest.raises(ValueError, match="different Clocks"):
+        Clock(service, third).advance(1)
+    assert 1201_000_000 == first.microseconds
+    other.stop()
+    first.advance(1)

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from queue_over_sql import FixedDelay, QueueService
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
@@ -98,6 +99,23 @@ def test_published_finds_by_field_and_key(queue_service: QueueService) -> None: 
     assert [] == published(queue, payload={"to": "bob"})
 
 
+def test_published_sees_what_a_transaction_has_not_committed(
+    queue_service: QueueService,  # noqa: F811
+    queue_url: str,  # noqa: F811
+) -> None:
+    """With its connection, in more than one page; other connections do not see it."""
+    queue = queue_service.create_queue("jobs")
+    engine = create_engine(queue_url)
+    with engine.begin() as connection:
+        queue.publish_many([{"n": number} for number in range(501)], connection=connection)
+        assert [] == published(queue)
+        assert 501 == len(published(queue, connection=connection))
+        assert [{"n": 7}] == payloads(published(queue, payload={"n": 7}, connection=connection))
+        connection.rollback()
+    engine.dispose()
+    assert [] == published(queue)
+
+
 def test_drain_on_an_event_loop(queue_url: str) -> None:  # noqa: F811
     """The same for coroutine functions, with a clock."""
 
@@ -119,6 +137,10 @@ def test_drain_on_an_event_loop(queue_url: str) -> None:  # noqa: F811
             with pytest.raises(HandlerFailed):
                 await aio.drain(worker)
             assert 0 == await aio.drain(worker)
+            engine = create_async_engine(queue_url.replace("sqlite:", "sqlite+aiosqlite:"))
+            async with engine.connect() as connection:
+                assert 1 == len(await aio.published(queue, connection=connection))
+            await engine.dispose()
             [waiting] = await aio.published(queue, payload={"n": 1})
             assert waiting.available_at is not None
             assert waiting.available_at > await clock.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -235,8 +236,11 @@ def test_only_a_table_that_is_there_is_adopted(service: QueueService, engine: En
         service.adopt_queue("billing", "missing")
     with pytest.raises(QueueSchemaMismatch, match="view"):
         service.adopt_queue("billing", "bills")
-    with pytest.raises(TypeError, match="table"):
+    with pytest.raises(TypeError, match=r"the name of a table$"):
         service.adopt_queue("billing", 5)
+    django_model = type("Invoice", (), {"_meta": SimpleNamespace(db_table="invoices")})
+    with pytest.raises(TypeError, match=r"for a Django model pass Model\._meta\.db_table"):
+        service.adopt_queue("billing", django_model)
     with pytest.raises(InvalidQueueName):
         service.adopt_queue("Billing", Invoice)
     for prefix in ("Q", "q-", 5, "q" * 21):

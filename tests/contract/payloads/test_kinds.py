@@ -405,6 +405,21 @@ def test_a_queue_without_kinds_says_how_to_publish_a_model(service: QueueService
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python refuses it")
+def test_a_queue_without_kinds_says_how_to_publish_a_value(service: QueueService) -> None:
+    """Types of databases are often not types of JSON."""
+    queue = service.create_queue("plain")
+    for value in (decimal.Decimal("1.50"), dt.date(2026, 1, 2), uuid.UUID(int=1)):
+        with refused(value, PayloadInvalid, match="to text first, or use kinds="):
+            queue.publish({"x": value})
+        with refused(value, PayloadInvalid, match=r"to text first\.$"):
+            queue.publish("x", headers={"x": value})
+    with pytest.raises(PayloadInvalid, match=r"^(?!.*first)"):
+        queue.publish({"x": float("inf")})
+    assert 0 == queue.stats().live
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 def test_kinds_need_json(service: QueueService) -> None:
     """On a new queue and on one that exists."""
     errors = (*ARGUMENT_ERRORS, QueueSchemaMismatch)

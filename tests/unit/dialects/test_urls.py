@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, make_url
+from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseUnavailable, QueueService
@@ -67,6 +67,24 @@ def test_the_file_that_a_database_needs_is_known() -> None:
         with pytest.raises(DatabaseUnavailable) as caught:
             insist_on_file(make_url(url))
         assert f"no file {Path(file).absolute()} on" in str(caught.value), url
+
+
+def test_a_uri_that_would_be_the_name_of_a_file_is_refused(tmp_path: Path) -> None:
+    """As Django's name of a test database in memory is; with uri=true it is one."""
+    name = "file:memorydb_default?mode=memory&cache=shared"
+    given = (
+        URL.create("sqlite", database=name),
+        f"sqlite:///{name}",
+        f"sqlite:///file:{tmp_path}/queue.db",
+        f"sqlite+pysqlite:///{name}&uri=false",
+    )
+    for url in given:
+        with pytest.raises(ValueError, match=r"add uri=true.*Django.*'TEST': {'NAME'"):
+            QueueService(url)
+    assert [] == list(tmp_path.iterdir())
+    with QueueService(f"sqlite:///file:{tmp_path}/queue.db?uri=true") as service:
+        service.create_queue("jobs")
+    assert "queue.db" in {file.name for file in tmp_path.iterdir()}
 
 
 def test_an_unescaped_at_sign_is_refused() -> None:
