@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.database.connections import Connections
     from queue_over_sql.store.consumers import ConsumerInfo
     from queue_over_sql.store.registry import QueueRecord
 
@@ -49,6 +51,22 @@ class QueueLook:
     problem: str | None = None
 
 
+class _Definitions:
+    """The tables of a service as inspections read them.
+
+    They are kept, because SQLAlchemy compiles each statement anew for new definitions, and keeps
+    hundreds of the old ones.
+    """
+
+    def __init__(self, parts: ServiceParts) -> None:
+        # Not the tables of the catalog, which creates missing ones.
+        self.system = system_tables(parts.connections.dialect, parts.settings.schema)
+        self.queues: dict[str, tuple[str, QueueTables, int]] = {}
+
+
+_definitions: WeakKeyDictionary[Connections, _Definitions] = WeakKeyDictionary()
+
+
 class Inspection:
     """One look at the database of a service, which need not be started.
 
@@ -61,9 +79,11 @@ class Inspection:
         self._parts = parts
         self._seconds = seconds
         self.dialect = parts.connections.dialect
-        # Not the tables of the catalog, which creates missing ones.
-        self.system = system_tables(self.dialect, parts.settings.schema)
-        self._tables: dict[str, tuple[QueueTables, int]] = {}
+        known = _definitions.get(parts.connections)
+        if known is None:
+            known = _definitions[parts.connections] = _Definitions(parts)
+        self._known = known
+        self.system = known.system
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -116,7 +136,10 @@ class Inspection:
         prefix = self._parts.settings.table_prefix
         with self.connection() as connection:
             found = registry.queue_records(connection, self.system, prefix)
-        return [record for record in found if record.owner is None]
+        records = [record for record in found if record.owner is None]
+        for name in self._known.queues.keys() - {record.name for record in records}:
+            self._known.queues.pop(name, None)
+        return records
 
     def queues(self) -> list[QueueLook]:
         """A short look at each queue, by name."""
@@ -157,24 +180,20 @@ class Inspection:
         Raises:
             QueueSchemaMismatch: its settings cannot be read, or its table does not exist.
         """
-        if (known := self._tables.get(record.name)) is not None:
-            return known
+        known = self._known.queues.get(record.name)
+        if known is not None and known[0] == record.settings:
+            return known[1:]
         parts, stored = self._parts, StoredSettings.read(record.name, record.settings)
         settings = stored.effective(parts.settings.retry_policies)
         if stored.adoption is not None:
             adopter = Adopter(parts.connections, parts.settings)
-            tables = adopter.tables(record.name, stored.adoption, self.system)
-        else:
-            tables = queue_tables(
-                record.name,
-                parts.settings.table_prefix,
-                settings.payload,
-                (),
-                system=self.system,
-                dialect=self.dialect,
-            )
-        self._tables[record.name] = found = tables, settings.priorities
-        return found
+            return adopter.tables(record.name, stored.adoption, self.system), settings.priorities
+        prefix, payload = parts.settings.table_prefix, settings.payload
+        tables = queue_tables(
+            record.name, prefix, payload, (), system=self.system, dialect=self.dialect
+        )
+        self._known.queues[record.name] = record.settings, tables, settings.priorities
+        return tables, settings.priorities
 
 
 def _age(tables: QueueTables, level: int) -> Any:

@@ -287,6 +287,7 @@ class Parser(argparse.ArgumentParser):
         options: argparse.Namespace,
         sizes: dict[str, Any],
         measure: Callable[[str, Progress], dict[str, Any]],
+        file: str | None = None,
     ) -> None:
         """Measure one engine after another, and write the result after each.
 
@@ -295,12 +296,13 @@ class Parser(argparse.ArgumentParser):
             options: the given options.
             sizes: further facts for the result file.
             measure: gets an engine and the progress bar; returns the values for the result file.
+            file: the name of the result file; default: that of the benchmark.
         """
         result: dict[str, Any] = {**sizes, "engines": {}}
         with progress_bar() as progress:
             for engine in options.engines.split(","):
                 result["engines"][engine] = measure(engine, progress)
-                path = write_result(name, self.command(name, options), result)
+                path = write_result(file or name, self.command(name, options), result)
                 progress.print(f"{engine} is in {path}")
 
 

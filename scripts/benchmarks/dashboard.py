@@ -155,7 +155,10 @@ class _Spent:
         self._began.at = time.perf_counter()
 
     def _end(self, *_: Any) -> None:
-        self.milliseconds += (time.perf_counter() - self._began.at) * 1e3
+        # A statement may have begun before this listened.
+        began = getattr(self._began, "at", None)
+        if began is not None:
+            self.milliseconds += (time.perf_counter() - began) * 1e3
 
 
 def _watch_all(root: str, viewers: int, seconds: float) -> None:
@@ -276,12 +279,8 @@ def main() -> None:
         return
     names = ("queues", "messages", "rounds", "viewers", "minutes")
     sizes = {name: getattr(options, name) for name in names}
-    parser.measure_each(
-        NAME if options.rounds else MEMORY,
-        options,
-        sizes,
-        lambda engine, _: measure(engine, options),
-    )
+    file = NAME if options.rounds else MEMORY
+    parser.measure_each(NAME, options, sizes, lambda engine, _: measure(engine, options), file)
     if options.rounds:
         print(section())
 
