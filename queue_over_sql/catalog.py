@@ -142,7 +142,7 @@ class Catalog:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
         fresh = updated(EffectiveSettings(), asked)
-        self._adopter.adopt(name, given, prefix, fresh, self.system())
+        self._adopter.adopt(name, given, prefix, fresh, system=self.system(), present=present)
         if not known:
             self.forget(name)
         record = self._record(name)

@@ -292,6 +292,11 @@ class QueueDialect(SqlDialect):
             found.setdefault(table, set()).add(column)
         return found
 
+    def index_names(self, connection: Connection, table: Table) -> set[str | None]:
+        """The names of a table's indexes in the database."""
+        found = inspect(connection).get_indexes(table.name, schema=table.schema)
+        return {index["name"] for index in found}
+
     def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
         if version is not None and version < self.oldest_version:
             needed, found = (".".join(map(str, v)) for v in (self.oldest_version, version))

@@ -99,9 +99,14 @@ class Adopter:
         given: GivenTable,
         prefix: str,
         fresh: EffectiveSettings,
+        *,
         system: SystemTables,
+        present: QueueRecord | None,
     ) -> EffectiveSettings:
         """Write the record of a queue and add its columns, or complete an interrupted adoption.
+
+        ``present`` is the record as it was found. If nothing is missing, this only reads: DDL would
+        wait for every transaction that writes to the table, and keep all others from writing.
 
         Returns:
             The settings of a new queue; for an existing queue only ``adoption`` is valid.
@@ -116,12 +121,18 @@ class Adopter:
         definition = given.definition
         tables = self._define(name, adoption, found, definition, records=records, system=system)
 
+        def complete(connection: Connection) -> bool:
+            return existing_store.is_complete(connection, tables, found)
+
         def act(connection: Connection) -> None:
             with dialect.creating(connection, self._settings.schema):
                 self._record(connection, tables, adoption, settings, definition)
                 existing_store.add_columns(connection, tables)
 
-        self._connections.run(act, atomic=True)
+        if present is not None:
+            _check_same(present, adoption)
+        if present is None or not self._connections.run(complete):
+            self._connections.run(act, atomic=True, creates=True)
         if definition is not None:
             self._given[name] = definition
         return settings

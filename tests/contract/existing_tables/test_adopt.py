@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +18,12 @@ from sqlalchemy import (
     inspect,
     select,
     text,
+    update,
 )
 
 from queue_over_sql import (
     AdoptedQueue,
+    DatabaseUnavailable,
     FixedDelay,
     InvalidQueueName,
     QueueError,
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
 
     from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+# Whoever waits for a lock here gives up after 10 or 30 seconds.
+WHILE_LOCKED = 8
 
 
 def column_names(engine: Engine, table: str = "invoices") -> set[str]:
@@ -329,6 +336,48 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue.ack(queue.consume(2))
         assert (kept, 2) == (kept, queue.stats().done)
         queue.archive.messages().remove()
+
+
+def test_adopting_again_waits_for_no_writer(make_service: MakeService, engine: Engine) -> None:
+    """A server that starts beside a long transaction of writes has its queue at once."""
+    create_invoices(engine, 2)
+    make_service().adopt_queue("billing", Invoice)
+    starting, named = make_service(), make_service()
+    with engine.connect() as writer:
+        writer.execute(update(Invoice).values(paid=True))
+        began = time.monotonic()
+        starting.adopt_queue("billing", Invoice)
+        named.adopt_queue("billing", "invoices", max_attempts=5)
+        waited = time.monotonic() - began
+    assert waited < WHILE_LOCKED
+    assert 2 == starting.queue("billing").enqueue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.engines("sqlite")
+def test_an_index_on_an_expression_is_no_reason_for_a_warning(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """SQLAlchemy warns where it cannot describe an index of the user's; here a warning fails."""
+    create_invoices(engine, 1)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE INDEX by_title ON invoices (lower(title))"))
+    for _ in range(2):
+        make_service().adopt_queue("billing", Invoice)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a transaction of the test's own thread")
+def test_a_first_adoption_inside_of_a_transaction_says_what_to_do(
+    service: QueueService, engine: Engine
+) -> None:
+    """It would wait for the caller's own transaction; there is no connection= to pass."""
+    create_invoices(engine, 1)
+    service.queues()
+    with engine.connect() as caller:
+        caller.execute(update(Invoice).values(paid=True))
+        with pytest.raises(DatabaseUnavailable, match=r"adopt_queue\(\) before it begins") as error:
+            service.adopt_queue("billing", Invoice)
+    assert "connection=" not in str(error.value)
 
 
 @pytest.mark.engines("sqlite")
