@@ -410,7 +410,8 @@ class QueueService:
         Raises:
             InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the table does not exist, has no such key or already has columns of
-                these names, or the queue exists with another table; nothing was changed.
+                these names, or the queue exists with another table, or with this one, which has
+                rows but lost the columns; nothing was changed.
             DatabaseUnavailable: call again to complete the adoption.
             TypeError, ValueError: an argument has an invalid value.
         """

@@ -102,6 +102,13 @@ def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bo
     return {index.name for index in live.indexes} <= engine_of(tables).index_names(connection, live)
 
 
+def is_rebuilt(connection: Connection, tables: QueueTables) -> bool:
+    """Whether a table has rows, but none of the columns that its queue had added."""
+    live, ours = tables.live, set(ADDED_COLUMNS)
+    lacking = {column.key for column in ddl.missing(connection, live, engine_of(tables))}
+    return ours <= lacking and connection.execute(select(live.c.id).limit(1)).first() is not None
+
+
 def add_columns(connection: Connection, tables: QueueTables) -> None:
     """Add the missing columns and indexes; safe while others do the same."""
     ours = set(ADDED_COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -323,12 +324,14 @@ def test_an_adoption_that_was_cut_off_is_completed(
     create_invoices(engine, 2)
     make_service().adopt_queue("billing", Invoice)
     for kept in (0, 1, 9):
-        with engine.begin() as connection:
-            for index in index_names(engine):
-                on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
-                connection.execute(text(f"DROP INDEX {index}{on_table}"))
-            for name in ADDED_COLUMNS[kept:]:
-                connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
+        lose_columns(database, engine, kept)
+        if not kept:
+            # So it is where DDL commits, and the process died before it added a column.
+            with engine.begin() as connection:
+                stored = connection.scalar(text("SELECT settings FROM queue_over_sql_queues"))
+                begun = {"settings": json.dumps(json.loads(str(stored)) | {"adopting": True})}
+                change = "UPDATE queue_over_sql_queues SET settings = :settings"
+                connection.execute(text(change), begun)
         queue = make_service().adopt_queue("billing", Invoice)
         assert set(ADDED_COLUMNS) <= column_names(engine)
         assert index_names(engine)
@@ -336,6 +339,49 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue.ack(queue.consume(2))
         assert (kept, 2) == (kept, queue.stats().done)
         queue.archive.messages().remove()
+
+
+def lose_columns(database: TestDatabase, engine: Engine, kept: int = 0) -> None:
+    """Leave so many of the queue's columns, as if the user's migration had rebuilt the table."""
+    with engine.begin() as connection:
+        for index in index_names(engine):
+            on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
+            connection.execute(text(f"DROP INDEX {index}{on_table}"))
+        for name in ADDED_COLUMNS[kept:]:
+            connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
+
+
+def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
+    make_service: MakeService, database: TestDatabase, engine: Engine
+) -> None:
+    """A bare enqueue() would take what is done; whoever drops the queue first has decided."""
+    create_invoices(engine, 2)
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert 2 == queue.enqueue()
+    queue.ack(queue.consume(1))
+    lose_columns(database, engine)
+    before = column_names(engine)
+    for _ in range(2):
+        with pytest.raises(QueueSchemaMismatch, match=r"lost all columns.*drop the queue.*where="):
+            make_service().adopt_queue("billing", Invoice)
+        assert before == column_names(engine)
+    assert make_service().drop_queue("billing")
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert 1 == queue.enqueue(Invoice.number == 2)
+    assert [2] == ids(queue.consume(2))
+
+
+@pytest.mark.default_on("sqlite", "mysql")
+def test_a_rebuilt_table_without_rows_has_lost_nothing(
+    make_service: MakeService, database: TestDatabase, engine: Engine
+) -> None:
+    """Its columns are added again; so it is after the user has dropped and created the table."""
+    create_invoices(engine, 0)
+    make_service().adopt_queue("billing", Invoice)
+    lose_columns(database, engine)
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert set(ADDED_COLUMNS) <= column_names(engine)
+    assert [] == queue.consume()
 
 
 def test_adopting_again_waits_for_no_writer(make_service: MakeService, engine: Engine) -> None:
