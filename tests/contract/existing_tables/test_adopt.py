@@ -32,7 +32,14 @@ from queue_over_sql import (
     QueueSchemaMismatch,
 )
 from queue_over_sql.schema.existing import ADDED_COLUMNS
-from tests.contract.existing_tables.users_tables import Invoice, create_invoices, own_row, statuses
+from tests.contract.existing_tables.users_tables import (
+    Invoice,
+    create_invoices,
+    index_names,
+    lose_columns,
+    own_row,
+    statuses,
+)
 from tests.contract.queue_state import ARGUMENT_ERRORS, ids
 from tests.refusals import refused
 
@@ -50,12 +57,6 @@ WHILE_LOCKED = 8
 def column_names(engine: Engine, table: str = "invoices") -> set[str]:
     """The columns that a table has now."""
     return {column["name"] for column in inspect(engine).get_columns(table)}
-
-
-def index_names(engine: Engine, table: str = "invoices") -> set[str | None]:
-    """The indexes that a table has now, those of constraints left out."""
-    found = {index["name"] for index in inspect(engine).get_indexes(table)}
-    return {name for name in found if str(name).startswith("queue_")}
 
 
 def create(engine: Engine, *columns: Column[Any], name: str = "orders") -> Table:
@@ -318,13 +319,13 @@ def test_many_servers_adopt_at_once(make_service: MakeService, engine: Engine) -
 
 
 def test_an_adoption_that_was_cut_off_is_completed(
-    make_service: MakeService, database: TestDatabase, engine: Engine
+    make_service: MakeService, engine: Engine
 ) -> None:
     """The record comes first, so the next call knows the columns that are there as its own."""
     create_invoices(engine, 2)
     make_service().adopt_queue("billing", Invoice)
     for kept in (0, 1, 9):
-        lose_columns(database, engine, kept)
+        lose_columns(engine, kept)
         if not kept:
             # So it is where DDL commits, and the process died before it added a column.
             with engine.begin() as connection:
@@ -341,25 +342,15 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue.archive.messages().remove()
 
 
-def lose_columns(database: TestDatabase, engine: Engine, kept: int = 0) -> None:
-    """Leave so many of the queue's columns, as if the user's migration had rebuilt the table."""
-    with engine.begin() as connection:
-        for index in index_names(engine):
-            on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
-            connection.execute(text(f"DROP INDEX {index}{on_table}"))
-        for name in ADDED_COLUMNS[kept:]:
-            connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
-
-
 def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
-    make_service: MakeService, database: TestDatabase, engine: Engine
+    make_service: MakeService, engine: Engine
 ) -> None:
     """A bare enqueue() would take what is done; whoever drops the queue first has decided."""
     create_invoices(engine, 2)
     queue = make_service().adopt_queue("billing", Invoice)
     assert 2 == queue.enqueue()
     queue.ack(queue.consume(1))
-    lose_columns(database, engine)
+    lose_columns(engine)
     before = column_names(engine)
     for _ in range(2):
         with pytest.raises(QueueSchemaMismatch, match=r"lost all columns.*drop the queue.*where="):
@@ -373,12 +364,12 @@ def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
 
 @pytest.mark.default_on("sqlite", "mysql")
 def test_a_rebuilt_table_without_rows_has_lost_nothing(
-    make_service: MakeService, database: TestDatabase, engine: Engine
+    make_service: MakeService, engine: Engine
 ) -> None:
     """Its columns are added again; so it is after the user has dropped and created the table."""
     create_invoices(engine, 0)
     make_service().adopt_queue("billing", Invoice)
-    lose_columns(database, engine)
+    lose_columns(engine)
     queue = make_service().adopt_queue("billing", Invoice)
     assert set(ADDED_COLUMNS) <= column_names(engine)
     assert [] == queue.consume()
