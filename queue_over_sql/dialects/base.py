@@ -169,6 +169,8 @@ class QueueDialect(SqlDialect):
     """CREATE INDEX IF NOT EXISTS works."""
     columns_query: str | None = None
     """A query for tables ``:names`` in ``:schema`` and their columns; None: use the inspector."""
+    name_query: str | None = None
+    """A query for the name of the connected database, for messages; empty if it has none."""
     alters_in_view = False
     """A table can seem to be missing or broken for a moment while another process alters it."""
     alters_alone = False

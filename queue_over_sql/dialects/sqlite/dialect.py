@@ -65,6 +65,7 @@ class SQLiteDialect(AtOnceDialect):
 
     name = "sqlite"
     checkup_class = "SQLiteCheckup"
+    name_query = _MAIN_FILE
     aborts_on_error = False
     look_first = True
     unreachable_hint = "check that its folder exists and that this process may write there"
