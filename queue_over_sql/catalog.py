@@ -13,11 +13,13 @@ from queue_over_sql import store
 from queue_over_sql.errors import (
     InvalidQueueName,
     NotPermitted,
+    QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
     ServiceClosed,
+    near_names,
     shown,
 )
 from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table
@@ -142,7 +144,7 @@ class Catalog:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
         fresh = updated(EffectiveSettings(), asked)
-        self._adopter.adopt(name, given, prefix, fresh, self.system())
+        self._adopter.adopt(name, given, prefix, fresh, system=self.system(), present=present)
         if not known:
             self.forget(name)
         record = self._record(name)
@@ -171,7 +173,7 @@ class Catalog:
             return known
         record = self._record(name, connection)
         if record is None:
-            raise QueueNotFound(name)
+            raise QueueNotFound(name, self._near(name, connection))
         return self._open(record, connection)
 
     def get_with_kinds(self, name: str, kinds: Sequence[Any] | Mapping[str, Any]) -> Queue:
@@ -396,6 +398,16 @@ class Catalog:
             return None
         system, prefix = self.system(), self._settings.table_prefix
         return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
+
+    def _near(self, name: str, on: Connection | None) -> list[str]:
+        system, prefix = self.system(), self._settings.table_prefix
+        try:
+            records = self._look(lambda c: registry.queue_records(c, system, prefix), on)
+        except QueueError:
+            # Only advice: whatever stands in the way of the names is not what went wrong.
+            return []
+        own = [each.name for each in records if each.owner is None and may_be_name(each.name)]
+        return near_names(name, own)
 
     def _look(self, act: Callable[[Connection], T], on: Connection | None) -> T:
         return self.connections.run(act) if on is None else act(on)

@@ -41,7 +41,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
@@ -100,11 +100,26 @@ def near_queue_name(name: object) -> str:
     return found
 
 
-def _never_created(sort: str, name: object) -> str:
-    return (
-        f"There is no {sort} {shown(name)} in this database (it was never created, or it was "
-        f"dropped). Create it with service.create_{sort}({near_queue_name(name)!r})."
-    )
+def near_names(name: object, names: Iterable[str]) -> list[str]:
+    """Those of the names that are close to what may be a mistyped one, the closest first."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
+    return get_close_matches(near_queue_name(name), names)
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """The question, without its first word's capital and its question mark."""
+    return f"did you mean {' or '.join(map(repr, names))}"
+
+
+def _never_created(sort: str, name: object, near: Sequence[str] = ()) -> str:
+    found = f"There is no {sort} {shown(name)} in this database"
+    valid = near_queue_name(name)
+    create = f"reate it with service.create_{sort}({valid!r})."
+    if not near:
+        return f"{found} (it was never created, or it was dropped). C{create}"
+    otherwise = "" if valid in near else f" If not, c{create}"
+    return f"{found}: {did_you_mean(near)}?{otherwise}"
 
 
 UNREADABLE: Final = (
@@ -122,11 +137,13 @@ class QueueNotFound(QueueError):
 
     Attributes:
         queue: the requested name.
+        near: names of existing queues that are close to it, as far as they were looked up.
     """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(_never_created("queue", queue))
+    def __init__(self, queue: str, near: Sequence[str] = ()) -> None:
+        super().__init__(_never_created("queue", queue, near))
         self.queue = queue
+        self.near = tuple(near)
 
 
 class InvalidQueueName(QueueError, ValueError):

@@ -17,10 +17,12 @@ from queue_over_sql.database.runtime import THREADS, Background, Runtime
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     ConsumerNotFound,
+    DatabaseUnavailable,
     InvalidQueueName,
     NotPermitted,
     QueueError,
     QueueNotFound,
+    ServiceClosed,
     TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
@@ -410,7 +412,8 @@ class QueueService:
         Raises:
             InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the table does not exist, has no such key or already has columns of
-                these names, or the queue exists with another table; nothing was changed.
+                these names, or the queue exists with another table, or with this one, which has
+                rows but lost the columns; nothing was changed.
             DatabaseUnavailable: call again to complete the adoption.
             TypeError, ValueError: an argument has an invalid value.
         """
@@ -728,6 +731,16 @@ class QueueService:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
             except NotPermitted:
                 _log.debug("Queue %s cannot have claimed messages.", queue.name)
+            except (DatabaseUnavailable, ServiceClosed):
+                raise
+            except QueueError as error:
+                # One queue that cannot be served must not keep the messages of the others.
+                _log.warning(
+                    "Consumer %s could not release its messages of queue %s: %s",
+                    consumer_id,
+                    queue.name,
+                    error,
+                )
             self._released.append(queue.name)
         self._reply_queues.drop_own(consumer_id)
         self._forget_consumer(consumer_id)

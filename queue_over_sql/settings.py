@@ -228,6 +228,15 @@ def settings_json(
     )
 
 
+# On some engines the row is committed before the columns are there.
+_UNFINISHED: Final = "adopting"
+
+
+def as_unfinished(text: str) -> str:
+    """Mark the settings of an adopted table whose columns are still to be added."""
+    return json.dumps({**json.loads(text), _UNFINISHED: True})
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredSettings:
     """A queue's row of the registry. It is checked when it is read, because anybody may change it.
@@ -266,6 +275,15 @@ class StoredSettings:
             }
             adopted = None if adoption is None else Adoption(**adoption)
             return StoredSettings(queue, data, adopted, columns, types)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an adoption has written this row, and not yet added all columns."""
+        return bool(self.data.get(_UNFINISHED))
+
+    def finished(self) -> str:
+        """The row without the mark of ``as_unfinished``."""
+        return json.dumps({name: self.data[name] for name in self.data if name != _UNFINISHED})
 
     def effective(
         self, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()

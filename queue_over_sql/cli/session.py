@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
@@ -26,7 +25,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.cli.output import Output, insist_on_output
 from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_of, sigterm_raised
-from queue_over_sql.errors import near_queue_name
+from queue_over_sql.errors import did_you_mean, near_names, near_queue_name
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def in_words(error: Exception) -> str:
     """The text of an error, with advice for users of the shell."""
     if isinstance(error, QueueNotFound):
-        near = "".join(f"{note} If not, " for note in getattr(error, "__notes__", ()))
+        near = f"{did_you_mean(error.near)}? If not, " if error.near else ""
         return (
             f"There is no queue {error.queue!r} in this database; {near}"
             f"create it with: queue-over-sql create {near_queue_name(error.queue)}"
@@ -64,9 +63,7 @@ def _note_near_names(service: QueueService, error: QueueNotFound) -> None:
 
     # Only advice: whatever stands in the way of the names is not what went wrong.
     with suppress(QueueError, SQLAlchemyError):
-        names = [queue.name for queue in service.queues()]
-        if near := get_close_matches(near_queue_name(error.queue), names):
-            error.add_note(f"did you mean {' or '.join(map(repr, near))}?")
+        error.near = tuple(near_names(error.queue, [queue.name for queue in service.queues()]))
 
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
@@ -201,7 +198,8 @@ class Session(typer.Context):
         try:
             yield service
         except QueueNotFound as error:
-            _note_near_names(service, error)
+            if not error.near:
+                _note_near_names(service, error)
             raise
         finally:
             service.stop()

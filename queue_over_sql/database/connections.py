@@ -47,7 +47,7 @@ from queue_over_sql.dialects.engines import (
     shown_url,
     unfit_way,
 )
-from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, lent
+from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -99,6 +99,23 @@ def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
 
 def _answer(connection: Connection, question: str) -> Any:
     return connection.exec_driver_sql(question).scalar_one()
+
+
+def _named(caller: Connection) -> str:
+    """A caller's database, for messages to people; a connection of a driver is asked its name."""
+    url = caller.engine.url
+    if not url.database:
+        # Only a help: whatever stands in its way is not what went wrong.
+        with contextlib.suppress(QueueError, SQLAlchemyError):
+            query = dialect_of(caller).name_query
+            url = url if query is None else url.set(database=_answer(caller, query))
+    return shown_url(url)
+
+
+def _foreign(raw: RawConnection) -> str:
+    with contextlib.suppress(SQLAlchemyError), lent(raw, dialect_of_driver(raw)) as caller:
+        return _named(caller)
+    return f"a database of {raw.driver.name}"
 
 
 class Connections:
@@ -364,7 +381,7 @@ class Connections:
             try:
                 dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
             except NoSuchModuleError as error:
-                raise self._wrong(f"a database of {driver.name}") from error
+                raise self._wrong(_foreign(raw)) from error
         return lent(raw, dialect)
 
     def check_same_database(self, caller: Connection, table: Table) -> None:
@@ -377,7 +394,7 @@ class Connections:
             UnsupportedByEngine: it prepares statements, and its pooler cannot keep any.
         """
         # Engines with other options share the pool.
-        engine, pool = caller.engine, caller.engine.pool
+        pool = caller.engine.pool
         known = pool.given if isinstance(pool, LentPool) else pool
         if pool is self.engine.pool or _is_in(known, self._same_database):
             return
@@ -390,7 +407,7 @@ class Connections:
                     with contextlib.suppress(TypeError):
                         self._same_database.add(known)
                     return
-        raise self._wrong(shown_url(engine.url))
+        raise self._wrong(_named(caller))
 
     def hasten(self, caller: Connection) -> None:
         """Send our statements on a caller's connection of this engine directly to the driver."""

@@ -169,6 +169,8 @@ class QueueDialect(SqlDialect):
     """CREATE INDEX IF NOT EXISTS works."""
     columns_query: str | None = None
     """A query for tables ``:names`` in ``:schema`` and their columns; None: use the inspector."""
+    name_query: str | None = None
+    """A query for the name of the connected database, for messages; empty if it has none."""
     alters_in_view = False
     """A table can seem to be missing or broken for a moment while another process alters it."""
     alters_alone = False
@@ -291,6 +293,11 @@ class QueueDialect(SqlDialect):
                 table, column = map(sa_dialect.normalize_name, row)
             found.setdefault(table, set()).add(column)
         return found
+
+    def index_names(self, connection: Connection, table: Table) -> set[str | None]:
+        """The names of a table's indexes in the database."""
+        found = inspect(connection).get_indexes(table.name, schema=table.schema)
+        return {index["name"] for index in found}
 
     def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
         if version is not None and version < self.oldest_version:

@@ -115,13 +115,23 @@ def dialect_for(raw: RawConnection, own: Dialect) -> Dialect:
     Raises:
         NoSuchModuleError: the driver is for another database.
     """
-    driver = raw.driver
-    url = URL.create(f"{own.name}+{driver.name}")
+    kind = _kind(raw.driver, own.name)
+    return own if kind is type(own) else _initialized(raw, kind)
+
+
+def dialect_of_driver(raw: RawConnection) -> Dialect:
+    """The initialized dialect of a caller's driver, whatever the service's own database is."""
+    return _initialized(raw, _kind(raw.driver, raw.driver.family))
+
+
+def _kind(driver: RawDriver, database: str) -> Any:
+    url = URL.create(f"{database}+{driver.name}")
     kind: Any = url.get_dialect()
-    if driver.is_async:
-        kind = kind.get_async_dialect_cls(url)
-    if kind is type(own):
-        return own
+    return kind.get_async_dialect_cls(url) if driver.is_async else kind
+
+
+def _initialized(raw: RawConnection, kind: Any) -> Dialect:
+    driver = raw.driver
     # A check for hstore would change how the caller's connection reads it.
     options = {"use_native_hstore": False} if driver.name.startswith("psycopg") else {}
     dialect: Dialect = kind(dbapi=kind.import_dbapi(), **options)

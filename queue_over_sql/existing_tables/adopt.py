@@ -17,7 +17,7 @@ from queue_over_sql.schema.existing import (
     clashing,
     primary_key_of,
 )
-from queue_over_sql.settings import Adoption, StoredSettings, given_of, settings_json
+from queue_over_sql.settings import Adoption, StoredSettings, as_unfinished, given_of, settings_json
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
@@ -103,9 +103,14 @@ class Adopter:
         given: GivenTable,
         prefix: str,
         fresh: EffectiveSettings,
+        *,
         system: SystemTables,
+        present: QueueRecord | None,
     ) -> EffectiveSettings:
         """Write the record of a queue and add its columns, or complete an interrupted adoption.
+
+        ``present`` is the record as it was found. If nothing is missing, this only reads: DDL would
+        wait for every transaction that writes to the table, and keep all others from writing.
 
         Returns:
             The settings of a new queue; for an existing queue only ``adoption`` is valid.
@@ -120,12 +125,18 @@ class Adopter:
         definition = given.definition
         tables = self._define(name, adoption, found, definition, records=records, system=system)
 
+        def complete(connection: Connection) -> bool:
+            return existing_store.is_complete(connection, tables, found)
+
         def act(connection: Connection) -> None:
             with dialect.creating(connection, self._settings.schema):
                 self._record(connection, tables, adoption, settings, definition)
-                existing_store.add_columns(connection, tables)
+                self._add_columns(connection, tables)
 
-        self._connections.run(act, atomic=True)
+        if present is not None:
+            _check_same(present, adoption)
+        if present is None or _is_unfinished(present) or not self._connections.run(complete):
+            self._connections.run(act, atomic=True, creates=True)
         if definition is not None:
             self._given[name] = definition
         return settings
@@ -199,18 +210,44 @@ class Adopter:
                 records = registry.queue_records(connection, system, None)
                 _refuse_second_queue(tables, adoption, records)
                 _refuse_clashes(tables, names)
+                text = settings_json(settings, {}, self._settings.retry_policies)
                 if registry.add_queue(
                     connection,
                     system,
                     engine_of(tables),
                     prefix=tables.prefix,
                     name=tables.queue,
-                    settings=settings_json(settings, {}, self._settings.retry_policies),
+                    settings=as_unfinished(text),
                 ):
                     return
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is not None:
             _check_same(record, adoption)
+
+    def _add_columns(self, connection: Connection, tables: QueueTables) -> None:
+        system, prefix, name = tables.system, tables.prefix, tables.queue
+        record = registry.queue_record(connection, system, prefix, name)
+        unfinished = record is not None and _is_unfinished(record)
+        if not unfinished and existing_store.is_rebuilt(connection, tables):
+            raise QueueSchemaMismatch(_rebuilt(tables))
+        existing_store.add_columns(connection, tables)
+        if record is not None and unfinished:
+            text = StoredSettings.read(name, record.settings).finished()
+            registry.change_queue(connection, system, prefix, name, settings=text)
+
+
+def _is_unfinished(record: QueueRecord) -> bool:
+    return StoredSettings.read(record.name, record.settings).unfinished
+
+
+def _rebuilt(tables: QueueTables) -> str:
+    # With empty columns a bare enqueue() would take the finished rows, too.
+    return (
+        f"The table {tables.live.fullname!r} has lost all columns of its queue {tables.queue!r}: a "
+        "migration has probably rebuilt it without them. So it is not known any more which rows "
+        "were finished. Nothing was changed. Restore the columns from a backup. Or drop the queue, "
+        "which leaves the table, adopt the table again, and enqueue chosen rows with where=."
+    )
 
 
 def _adoptions(records: Sequence[QueueRecord]) -> dict[str, Adoption | None]:

@@ -94,6 +94,21 @@ def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
     )
 
 
+def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bool:
+    """Whether a table, which was found like this, has all columns and indexes of its queue."""
+    live = tables.live
+    if not {live.c[key].name for key in ADDED_COLUMNS} <= set(found.columns.keys()):
+        return False
+    return {index.name for index in live.indexes} <= engine_of(tables).index_names(connection, live)
+
+
+def is_rebuilt(connection: Connection, tables: QueueTables) -> bool:
+    """Whether a table has rows, but none of the columns that its queue had added."""
+    live, ours = tables.live, set(ADDED_COLUMNS)
+    lacking = {column.key for column in ddl.missing(connection, live, engine_of(tables))}
+    return ours <= lacking and connection.execute(select(live.c.id).limit(1)).first() is not None
+
+
 def add_columns(connection: Connection, tables: QueueTables) -> None:
     """Add the missing columns and indexes; safe while others do the same."""
     ours = set(ADDED_COLUMNS)
@@ -105,7 +120,7 @@ def add_columns(connection: Connection, tables: QueueTables) -> None:
 def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
     """Drop the queue's indexes and columns if they exist; the table stays."""
     live = tables.live
-    present = ddl.index_names(connection, live)
+    present = engine_of(tables).index_names(connection, live)
     for index in live.indexes:
         if index.name in present:
             connection.execute(DropIndex(index))

@@ -15,11 +15,14 @@ from sqlalchemy import UniqueConstraint, func, inspect, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
+from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.checkup import Asking, Finding, Level
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import tables as ddl
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
@@ -135,7 +138,7 @@ class _Doctor:
         for tables in self._queues.values():
             for table in dict.fromkeys((tables.live, tables.archive)):
                 with self._inspection.connection() as connection:
-                    for finding in _compare(connection, table):
+                    for finding in _compare(connection, tables, table):
                         found = True
                         yield finding
         if self._queues and not found:
@@ -203,16 +206,20 @@ def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Findin
         yield Finding(Level.NOTE, name, f"it could not be checked: {reason}", advice)
 
 
-def _compare(connection: Connection, table: Table) -> Iterator[Finding]:
+def _compare(connection: Connection, tables: QueueTables, table: Table) -> Iterator[Finding]:
     inspector = inspect(connection)
     try:
+        lost = set() if tables.has_payloads else _lost(connection, tables)
         there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
         unique = inspector.get_unique_constraints(table.name, table.schema)
     except NoSuchTableError:
         advice = "Restore it from a backup, or drop the queue."
         yield Finding(Level.ERROR, "tables", f"the table {table.name} is missing", advice)
         return
-    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+    if lost:
+        yield _of_lost(tables, lost)
+    kept = [index for index in table.indexes if lost.isdisjoint(index.columns.keys())]
+    for index in sorted(kept, key=lambda index: str(index.name)):
         yield from _compare_index(connection, index, there.get(str(index.name)))
     known = {each["name"] for each in unique} | set(there)
     columns = [each["column_names"] for each in unique]
@@ -222,6 +229,29 @@ def _compare(connection: Connection, table: Table) -> Iterator[Finding]:
             said = f"table {table.name} has no unique constraint on {', '.join(wanted)}"
             advice = "Remove live messages with equal keys, and add the constraint again."
             yield Finding(Level.ERROR, "indexes", said, advice)
+
+
+def _lost(connection: Connection, tables: QueueTables) -> set[str]:
+    """The keys of the columns that an adopted table has no longer."""
+    lacking = ddl.missing(connection, tables.live, engine_of(tables))
+    return {column.key for column in lacking}.intersection(ADDED_COLUMNS)
+
+
+def _of_lost(tables: QueueTables, lost: set[str]) -> Finding:
+    table = tables.live
+    if len(lost) < len(ADDED_COLUMNS):
+        names = ", ".join(table.c[key].name for key in ADDED_COLUMNS if key in lost)
+        said = f"table {table.name} has lost columns of queue {tables.queue}: {names}"
+        return Finding(Level.ERROR, "tables", said, "Call adopt_queue, which adds them.")
+    said = (
+        f"table {table.name} has lost all columns of queue {tables.queue}: a migration has "
+        "probably rebuilt it without them"
+    )
+    advice = (
+        "Restore them from a backup. Or drop the queue, which leaves the table, call adopt_queue, "
+        "and enqueue chosen rows with where=: which rows were finished is not known any more."
+    )
+    return Finding(Level.ERROR, "tables", said, advice)
 
 
 def _unique_constraints(table: Table) -> Sequence[UniqueConstraint]:

@@ -74,11 +74,13 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
 
 def create_indexes(connection: Connection, table: Table, dialect: QueueDialect) -> None:
     """Create missing indexes of a table; safe beside other creators."""
-    present = set() if dialect.index_if_not_exists else index_names(connection, table)
+    present = set() if dialect.index_if_not_exists else dialect.index_names(connection, table)
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         if index.name not in present:
             create_index = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
-            _create(connection, create_index, dialect, partial(_has_index, connection, index))
+            _create(
+                connection, create_index, dialect, partial(_has_index, connection, index, dialect)
+            )
 
 
 def _create(
@@ -200,16 +202,11 @@ def has_table(connection: Connection, table: Table) -> bool:
     return inspect(connection).has_table(table.name, schema=table.schema)
 
 
-def _has_index(connection: Connection, index: Index) -> bool:
+def _has_index(connection: Connection, index: Index, dialect: QueueDialect) -> bool:
+    table = index.table
     with contextlib.suppress(NoSuchTableError, DBAPIError):
-        return index.table is not None and index.name in index_names(connection, index.table)
+        return table is not None and index.name in dialect.index_names(connection, table)
     return False
-
-
-def index_names(connection: Connection, table: Table) -> set[str | None]:
-    """The names of a table's indexes in the database."""
-    found = inspect(connection).get_indexes(table.name, schema=table.schema)
-    return {index["name"] for index in found}
 
 
 def wait_until_unused(connection: Connection, tables: QueueTables, dialect: QueueDialect) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queue_over_sql import QueueService, ServiceClosed
+from tests.contract.existing_tables.users_tables import Invoice, create_invoices, lose_columns
 from tests.contract.queue_state import live_rows, payloads
 from tests.refusals import refused
 
@@ -76,6 +77,24 @@ def test_stopping_gives_the_claims_back_at_once(make_service: MakeService) -> No
         held.ack()
     again = other.queue("jobs").consume(3)
     assert [(one.payload, one.attempt) for one in again] == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_queue_that_cannot_be_served_keeps_no_other_from_being_released(
+    make_service: MakeService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the log; its table lost its columns."""
+    create_invoices(engine, 1)
+    service, other = make_service(consumer_timeout=60), make_service()
+    billing = service.adopt_queue("billing", Invoice)
+    queue = service.create_queue("jobs", lease=600)
+    billing.enqueue()
+    queue.publish("a")
+    assert (1, 1) == (len(billing.consume()), len(queue.consume()))
+    lose_columns(engine)
+    service.stop()
+    assert payloads(other.queue("jobs").consume()) == ["a"]
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "could not release its messages of queue billing" in told
 
 
 CLOSED_VERBS: dict[str, Callable[[QueueService, Queue], object]] = {

@@ -102,6 +102,7 @@ class MySQLDialect(QueueDialect):
         WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"""
     index_if_not_exists = False
     aborts_on_error = False
+    name_query = "SELECT DATABASE()"
     updates_from = True
     # MariaDB numbers the rows of such an INSERT under a lock of the whole table.
     stage_piece = 20_000

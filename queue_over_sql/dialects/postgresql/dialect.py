@@ -105,6 +105,7 @@ class PostgreSQLDialect(AtOnceDialect):
     checkup_class = "PostgreSQLCheckup"
     rounds_class = ArchivedAtOnce
     skip_locked = True
+    name_query = "SELECT current_database()"
     checks_json = True
     nul_in_text = False
     # information_schema only shows what the login has rights to.

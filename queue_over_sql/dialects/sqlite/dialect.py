@@ -24,6 +24,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects import sqlite
@@ -64,6 +65,7 @@ class SQLiteDialect(AtOnceDialect):
 
     name = "sqlite"
     checkup_class = "SQLiteCheckup"
+    name_query = _MAIN_FILE
     aborts_on_error = False
     look_first = True
     unreachable_hint = "check that its folder exists and that this process may write there"
@@ -71,8 +73,8 @@ class SQLiteDialect(AtOnceDialect):
     # The lock may be that of the caller's own transaction, which waits for the creation.
     creation_seconds = 10.0
     creation_hint = (
-        "by your own transaction? then call create_queue() before it begins, for example when the "
-        "program starts"
+        "by your own transaction? then call create_queue() or adopt_queue() before it begins, for "
+        "example when the program starts"
     )
     separate_durable_sessions = True
     rows_at_once = 100_000
@@ -124,6 +126,11 @@ class SQLiteDialect(AtOnceDialect):
     def database_identity(self, table: Table) -> str | None:
         """The file; an in-memory database has none, and belongs to one connection."""
         return _MAIN_FILE
+
+    def index_names(self, connection: Connection, table: Table) -> set[str | None]:
+        """SQLAlchemy would warn of each index on an expression, which a user's table may have."""
+        query = text("SELECT name FROM pragma_index_list(:name, :schema)")
+        return set(connection.scalars(query, {"name": table.name, "schema": table.schema}))
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; losing a claim or ack only causes a redelivery."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,12 @@ from sqlalchemy import (
     inspect,
     select,
     text,
+    update,
 )
 
 from queue_over_sql import (
     AdoptedQueue,
+    DatabaseUnavailable,
     FixedDelay,
     InvalidQueueName,
     QueueError,
@@ -29,7 +33,14 @@ from queue_over_sql import (
     QueueSchemaMismatch,
 )
 from queue_over_sql.schema.existing import ADDED_COLUMNS
-from tests.contract.existing_tables.users_tables import Invoice, create_invoices, own_row, statuses
+from tests.contract.existing_tables.users_tables import (
+    Invoice,
+    create_invoices,
+    index_names,
+    lose_columns,
+    own_row,
+    statuses,
+)
 from tests.contract.queue_state import ARGUMENT_ERRORS, ids
 from tests.refusals import refused
 
@@ -40,15 +51,13 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 
+# Whoever waits for a lock here gives up after 10 or 30 seconds.
+WHILE_LOCKED = 8
+
+
 def column_names(engine: Engine, table: str = "invoices") -> set[str]:
     """The columns that a table has now."""
     return {column["name"] for column in inspect(engine).get_columns(table)}
-
-
-def index_names(engine: Engine, table: str = "invoices") -> set[str | None]:
-    """The indexes that a table has now, those of constraints left out."""
-    found = {index["name"] for index in inspect(engine).get_indexes(table)}
-    return {name for name in found if str(name).startswith("queue_")}
 
 
 def create(engine: Engine, *columns: Column[Any], name: str = "orders") -> Table:
@@ -314,18 +323,20 @@ def test_many_servers_adopt_at_once(make_service: MakeService, engine: Engine) -
 
 
 def test_an_adoption_that_was_cut_off_is_completed(
-    make_service: MakeService, database: TestDatabase, engine: Engine
+    make_service: MakeService, engine: Engine
 ) -> None:
     """The record comes first, so the next call knows the columns that are there as its own."""
     create_invoices(engine, 2)
     make_service().adopt_queue("billing", Invoice)
     for kept in (0, 1, 9):
-        with engine.begin() as connection:
-            for index in index_names(engine):
-                on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
-                connection.execute(text(f"DROP INDEX {index}{on_table}"))
-            for name in ADDED_COLUMNS[kept:]:
-                connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
+        lose_columns(engine, kept)
+        if not kept:
+            # So it is where DDL commits, and the process died before it added a column.
+            with engine.begin() as connection:
+                stored = connection.scalar(text("SELECT settings FROM queue_over_sql_queues"))
+                begun = {"settings": json.dumps(json.loads(str(stored)) | {"adopting": True})}
+                change = "UPDATE queue_over_sql_queues SET settings = :settings"
+                connection.execute(text(change), begun)
         queue = make_service().adopt_queue("billing", Invoice)
         assert set(ADDED_COLUMNS) <= column_names(engine)
         assert index_names(engine)
@@ -333,6 +344,81 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue.ack(queue.consume(2))
         assert (kept, 2) == (kept, queue.stats().done)
         queue.archive.messages().remove()
+
+
+def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """A bare enqueue() would take what is done; whoever drops the queue first has decided."""
+    create_invoices(engine, 2)
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert 2 == queue.enqueue()
+    queue.ack(queue.consume(1))
+    lose_columns(engine)
+    before = column_names(engine)
+    for _ in range(2):
+        with pytest.raises(QueueSchemaMismatch, match=r"lost all columns.*drop the queue.*where="):
+            make_service().adopt_queue("billing", Invoice)
+        assert before == column_names(engine)
+    assert make_service().drop_queue("billing")
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert 1 == queue.enqueue(Invoice.number == 2)
+    assert [2] == ids(queue.consume(2))
+
+
+@pytest.mark.default_on("sqlite", "mysql")
+def test_a_rebuilt_table_without_rows_has_lost_nothing(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Its columns are added again; so it is after the user has dropped and created the table."""
+    create_invoices(engine, 0)
+    make_service().adopt_queue("billing", Invoice)
+    lose_columns(engine)
+    queue = make_service().adopt_queue("billing", Invoice)
+    assert set(ADDED_COLUMNS) <= column_names(engine)
+    assert [] == queue.consume()
+
+
+def test_adopting_again_waits_for_no_writer(make_service: MakeService, engine: Engine) -> None:
+    """A server that starts beside a long transaction of writes has its queue at once."""
+    create_invoices(engine, 2)
+    make_service().adopt_queue("billing", Invoice)
+    starting, named = make_service(), make_service()
+    with engine.connect() as writer:
+        writer.execute(update(Invoice).values(paid=True))
+        began = time.monotonic()
+        starting.adopt_queue("billing", Invoice)
+        named.adopt_queue("billing", "invoices", max_attempts=5)
+        waited = time.monotonic() - began
+    assert waited < WHILE_LOCKED
+    assert 2 == starting.queue("billing").enqueue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.engines("sqlite")
+def test_an_index_on_an_expression_is_no_reason_for_a_warning(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """SQLAlchemy warns where it cannot describe an index of the user's; here a warning fails."""
+    create_invoices(engine, 1)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE INDEX by_title ON invoices (lower(title))"))
+    for _ in range(2):
+        make_service().adopt_queue("billing", Invoice)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a transaction of the test's own thread")
+def test_a_first_adoption_inside_of_a_transaction_says_what_to_do(
+    service: QueueService, engine: Engine
+) -> None:
+    """It would wait for the caller's own transaction; there is no connection= to pass."""
+    create_invoices(engine, 1)
+    service.queues()
+    with engine.connect() as caller:
+        caller.execute(update(Invoice).values(paid=True))
+        with pytest.raises(DatabaseUnavailable, match=r"adopt_queue\(\) before it begins") as error:
+            service.adopt_queue("billing", Invoice)
+    assert "connection=" not in str(error.value)
 
 
 @pytest.mark.engines("sqlite")

@@ -18,9 +18,13 @@ from sqlalchemy import (
     Table,
     Uuid,
     insert,
+    inspect,
     select,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from queue_over_sql.schema.existing import ADDED_COLUMNS
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -88,6 +92,22 @@ def create_invoices(engine: Engine, count: int) -> None:
         rows = [{"company_id": n % 3, "title": f"no {n + 1}"} for n in range(count)]
         with engine.begin() as connection:
             connection.execute(insert(Invoice), rows)
+
+
+def index_names(engine: Engine, table: str = "invoices") -> set[str | None]:
+    """The indexes that a table has now, those of constraints left out."""
+    found = {index["name"] for index in inspect(engine).get_indexes(table)}
+    return {name for name in found if str(name).startswith("queue_")}
+
+
+def lose_columns(engine: Engine, kept: int = 0) -> None:
+    """Leave so many of the queue's columns, as if the user's migration had rebuilt the table."""
+    on_table = " ON invoices" if engine.dialect.name in {"mariadb", "mysql"} else ""
+    with engine.begin() as connection:
+        for index in index_names(engine):
+            connection.execute(text(f"DROP INDEX {index}{on_table}"))
+        for name in ADDED_COLUMNS[kept:]:
+            connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
 
 
 def create_odd_table(engine: Engine) -> Table:

@@ -19,6 +19,7 @@ from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.observability import Finding, Level, diagnose, doctor
 from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.waiting import eventually
@@ -103,6 +104,32 @@ def test_an_index_on_other_columns_is_found(
     run(database, drop_index(database, name, table), f"CREATE INDEX {name} ON {table} (id)")
     [finding] = found(service, "indexes")
     assert (Level.WARNING, True) == (finding.level, "is on id, not on outcome" in finding.text)
+
+
+def test_lost_columns_of_an_adopted_table_are_found(
+    database: TestDatabase, service: QueueService
+) -> None:
+    """A migration of the user's rebuilt the table; no index is advised on what is not there."""
+    run(database, "CREATE TABLE bills (number INTEGER PRIMARY KEY)", "INSERT INTO bills VALUES (1)")
+    service.adopt_queue("billing", "bills")
+    assert [] == found(service, "tables")
+    indexes = ("claim_ix", "lease_ix")
+    with outside(database) as connection:
+        there = {str(index["name"]) for index in inspect(connection).get_indexes("bills")}
+    names = [f"queue_billing_{name}" for name in indexes if f"queue_billing_{name}" in there]
+    run(database, *[drop_index(database, name, "bills") for name in names])
+    first, *others = ADDED_COLUMNS
+    run(database, *[f"ALTER TABLE bills DROP COLUMN {name}" for name in others])
+    [some] = found(service, "tables")
+    assert (Level.ERROR, True) == (
+        some.level,
+        "outcome" in some.text and "adopt_queue" in some.advice,
+    )
+    run(database, f"ALTER TABLE bills DROP COLUMN {first}")
+    [everything] = found(service, "tables")
+    assert "lost all columns of queue billing" in everything.text
+    assert "where=" in everything.advice
+    assert [] == found(service, "indexes")
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")

@@ -413,7 +413,7 @@ def test_what_can_be_no_transaction_of_the_callers(
     for opener in OPENERS["sqlite"][face].values():
         with opened(opener, elsewhere) as caller:
             caller.begin()
-            with pytest.raises(WrongDatabase):
+            with pytest.raises(WrongDatabase, match=r"belongs to sqlite.*elsewhere\.db, but"):
                 queue.publish("x", connection=caller.given)
             caller.rollback()
     for wrong in (1, queue, create_engine("sqlite://")):

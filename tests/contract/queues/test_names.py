@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import inspect
 
-from queue_over_sql import InvalidQueueName, QueueError, QueueSettings
+from queue_over_sql import InvalidQueueName, QueueError, QueueNotFound, QueueSettings
 from tests.refusals import refused
 
 if TYPE_CHECKING:
@@ -46,6 +46,20 @@ HOSTILE = [
     "over_sql_queues",
     "over_sql_x",
 ]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_name_that_is_close_to_a_queues_is_recognized(service: QueueService) -> None:
+    """By the error, which proposes to create only what is there by no similar name."""
+    service.create_queues({name: QueueSettings() for name in ("mails", "orders")})
+    with pytest.raises(QueueNotFound, match=r"'mail' in .*: did you mean 'mails'\? If not, create"):
+        service.queue("mail")
+    with pytest.raises(QueueNotFound, match=r"'Mails' in .*: did you mean 'mails'\?$") as mistyped:
+        service.queue("Mails")
+    assert mistyped.value.near == ("mails",)
+    with pytest.raises(QueueNotFound, match=r"it was dropped\)\. Create it with") as unknown:
+        service.queue("reports")
+    assert () == unknown.value.near
 
 
 @pytest.mark.engines("sqlite")

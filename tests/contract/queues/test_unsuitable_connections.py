@@ -165,6 +165,20 @@ def test_a_queue_of_the_same_name_there_is_not_touched(scene: Scene, beside: Eng
         service.stop()
 
 
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
+def test_the_database_of_a_drivers_connection_is_named(scene: Scene, beside: Engine) -> None:
+    """Such a connection has no URL, so it is asked."""
+    pooled = beside.raw_connection()
+    given: Any = pooled.driver_connection
+    if beside.dialect.name == "sqlite":
+        given.execute("BEGIN")
+    with pytest.raises(WrongDatabase) as caught:
+        scene.queue.publish("x", connection=given)
+    pooled.close()
+    theirs = str(caught.value).partition("belongs to ")[2].partition(", but")[0]
+    assert theirs.endswith(f"/{beside.url.database}")
+
+
 def test_a_database_of_another_kind_is_refused(scene: Scene, apart: Engine) -> None:
     """Before a statement is sent that it may not even understand."""
     assert_refused(scene, apart)
