@@ -10,6 +10,7 @@ from scripts.benchmarks import (
     ageing_peers,
     ageing_purge,
     archived_history,
+    computing,
     dashboard,
     observer,
     spark_fleet,
@@ -26,6 +27,7 @@ from scripts.benchmarks.plots import images
 SECTIONS = {
     "workloads": workloads_page.section,
     "worker_sharing": worker_sharing.section,
+    "computing": computing.section,
     "wakeups": wakeups.section,
     "observer": observer.section,
     "dashboard": dashboard.section,
