@@ -48,7 +48,7 @@ WRONG = [
     (replace(RIGHT, published=9), "9 of 10 were published"),
     (replace(RIGHT, live=1), "1 messages are still in the queue"),
     (replace(RIGHT, archived=2), "2 messages failed"),
-    (replace(RIGHT, rescue=None), "no server was killed"),
+    (replace(RIGHT, rescue=None), "no process was killed"),
     (
         replace(RIGHT, rescue=Rescue("s", 1, frozenset({103, 105}))),
         "of 2 messages of the killed",

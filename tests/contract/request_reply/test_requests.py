@@ -254,7 +254,7 @@ def test_a_dropped_queue_of_replies_is_told_to_who_waits(
 @pytest.mark.threads("Python refuses it")
 def test_requests_that_cannot_end_are_refused(queue: Queue) -> None:
     """A time limit that is none, and options with which nobody could answer in time."""
-    timeouts: list[Any] = [0, -1, None, "1", float("nan"), True]
+    timeouts: list[Any] = [0, -1, None, "soon", float("nan"), True]
     for timeout in timeouts:
         with refused(timeout, TypeError, ValueError, match="timeout"):
             queue.request("x", timeout=timeout)

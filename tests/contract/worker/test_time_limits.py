@@ -320,7 +320,7 @@ def test_a_thread_that_was_not_replaced_goes_on_when_its_call_ends(
     hanging.publish_many(["hangs"] * 3)
     with running(worker):
         wait_until(lambda: counts(hanging) == (0, 0, 3))
-        wait_until(lambda: "3 handlers hang" in caplog.text)
+        wait_until(lambda: "3 handler calls hang" in caplog.text)
         end.set()
         kept.publish_many(["meets"] * 2)
         wait_until(lambda: counts(kept) == (0, 0, 2))
