@@ -313,7 +313,7 @@ class Observers(Observer):
         if method not in self._complained:
             self._complained.add(method)
             _log.exception(
-                "The observer failed in %s; further failures of this method are not logged.", method
+                "The method %s of the observer failed; its further failures are not logged.", method
             )
 
 

@@ -375,10 +375,10 @@ def consume(
     On a terminal, control characters in a text payload are shown as text. A pipe or a file gets the
     payload unchanged.
 
-    The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue, and
-    QUEUE_OVER_SQL_MESSAGE_ID the id of the message. The names of the others end in _ATTEMPT,
-    _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND and _HEADERS (JSON). Each header has a variable that ends
-    in _HEADER_ and its name. If the command fails, the end of its standard error becomes the
+    The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue,
+    QUEUE_OVER_SQL_MESSAGE_ID the id of the message, and QUEUE_OVER_SQL_HEADER_name the header with
+    this name. QUEUE_OVER_SQL_ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND and _HEADERS (JSON)
+    have the same prefix. If the command fails, the end of its standard error becomes the
     message's last_error. With --json, consume prints one JSON line per message, with its result,
     and the standard output of the --exec command goes to standard error.
 

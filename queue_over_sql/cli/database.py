@@ -121,9 +121,8 @@ def print_roles(
             metavar="NAME",
             show_default="the engine of the database",
             help="Print the statements for this engine, without a database: postgresql, mysql or "
-            "mariadb. Name each queue with --queue. Without a database the "
-            "command does not know which queues have a dedup_window, so it grants no rights on "
-            "their extra tables.",
+            "mariadb. Name each queue with --queue. A queue with a "
+            "dedup_window has an extra table; these statements grant no rights on it.",
         ),
     ] = None,
     queue: QueueOption = None,

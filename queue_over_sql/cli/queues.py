@@ -75,8 +75,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "How long a message waits if no consumer knows its kind (the name of its payload's "
-        "type), or if its payload does not fit its kind. Then it becomes a dead letter.",
+        "A message becomes a dead letter after this time if no consumer knows its kind (the "
+        "name of its payload's type), or if its payload does not fit its kind.",
         show_default="1d for a new queue",
     ),
 ]
@@ -313,7 +313,7 @@ def purge(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Permanently remove the messages of a queue that nobody has claimed, but not its archive."""
+    """Permanently remove the unclaimed messages of a queue. Its archive stays."""
     with session.queue(queue) as purged:
         if not yes:
             stats = purged.stats()

@@ -161,7 +161,7 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "How far before the last export to look for messages that were committed late.",
+            "Look back this long before the last export for messages that were committed late.",
             show_default="no limit",
         ),
     ] = None,

@@ -144,10 +144,10 @@ def worker(
     With --reload, an error in your module does not end the command. The command imports your module
     again when a file changes.
 
-    With --http the command answers health probes, for all --processes. The Worker is live while its
-    threads make progress, even if the database is unreachable. The Worker is ready if the database
-    answers, its heartbeat is recent and it is not stopping. The command also reports "live" and
-    "ready" to systemd.
+    With --http the command answers health probes, at one address for all processes. The Worker is
+    live while its threads make progress, even if the database is unreachable. The Worker is ready
+    if the database answers, its heartbeat is recent and it is not stopping. The command also
+    reports "live" and "ready" to systemd.
     """
     from queue_over_sql.observability.health import Health
     from queue_over_sql.worker.worker import narrow

@@ -268,8 +268,8 @@ class HandlerRun:
                 self._settle_at_last(lambda: self.queue.release(others))
 
         _log.warning(
-            "Queue %s: the handler of %s %s and cannot be stopped. The worker continues without "
-            "this handler call. The call can no longer settle the message.",
+            "Queue %s: the handler of message %s %s. It cannot be stopped, so the worker abandons "
+            "the call and continues. The call can no longer settle the message.",
             self.queue.name,
             ", ".join(map(repr, messages)),
             reason,

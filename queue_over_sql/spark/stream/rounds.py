@@ -150,7 +150,7 @@ class RoundsOfDatabase:
             found = []
         lost = end - start - len(found)
         _log.warning(
-            "The stream skips %d of the rounds %d to %d, because they no longer exist.",
+            "The stream skips %d of the rounds %d to %d: these no longer exist.",
             lost,
             start + 1,
             end,
