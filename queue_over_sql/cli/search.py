@@ -117,8 +117,8 @@ def show(
         of_it = looked_at.table.c.id == message_id
         message = looked_at.messages(where=of_it).first()
         if message is None:
-            archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
-            message = next((each for each in archived if each.id == message_id), None)
+            archive = looked_at.archive
+            message = archive.messages(where=archive.table.c.id == message_id).first()
         if message is None:
             from queue_over_sql.requeued import requeued_as
 

@@ -19,7 +19,7 @@ from queue_over_sql.schema.conditions import (
     rebased,
 )
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_function, check_id, check_whole
 from queue_over_sql.store import Chosen, EditResult
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Selection:
         check_flag("newest_first", newest_first)
         limit = check_whole("limit", limit)
         if after is not None:
-            after = check_whole("after", after, 0)
+            after = check_id("after", after)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
             lambda connection: store.list_messages(
