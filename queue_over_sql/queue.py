@@ -366,7 +366,7 @@ class Queue(Generic[Payload]):
             yield message
         except BaseException as error:
             # Try it even if the block settled it, since that may have been rolled back. The fence
-            # refuses
+            # refuses what is settled.
             with contextlib.suppress(QueueError):
                 message.nack(error)
             raise

@@ -317,7 +317,7 @@ def _requeue(doing: Doing, *, chosen: Chosen) -> Done:
         return doing.change(selections, verb, chosen)
     context, archive = core_of(doing.queue).context, doing.queue.archive
     now, c = context.run(context.dialect.read_clock), archive.table.c
-    # None comes to those that had finished by now, so whoever counts them knows the most.
+    # No message can join those that had finished by now, so this count is an upper limit.
     there = archive.messages(**chosen.filters, where=c.finished_at <= now)
     found = there.count()
     if found <= _STEP:

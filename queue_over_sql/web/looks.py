@@ -12,7 +12,7 @@ from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import REQUEUED_FROM, Status
+from queue_over_sql.message import DEAD, REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
@@ -75,7 +75,7 @@ class MessageLook:
     @property
     def dead(self) -> bool:
         """Whether it is a dead letter."""
-        return self.status in {"failed", "rejected"}
+        return self.status in DEAD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     kind = table.c.kind if _has_payloads(queue) else null().label("kind")
     columns = [table.c.id, kind, error, table.c.finished_at.label("finished_at")]
     groups: dict[tuple[str | None, str], list[Any]] = {}
-    for ended in ("failed", "rejected"):
+    for ended in DEAD:
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
             alike = "".join("#" if each.isdigit() else each for each in _first_line(row.error))
