@@ -15,8 +15,7 @@ from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import DEAD, REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import ArchiveSelection, rows_of
-from queue_over_sql.requeued import requeued_as
+from queue_over_sql.queues.selection import ArchiveSelection, requeued_as, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
@@ -176,7 +175,7 @@ def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int |
     """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
     try:
         with parts_of(service).connections.limited(_PATIENCE):
-            return requeued_as(queue, message_id)
+            return requeued_as(core_of(queue).context, message_id)
     except QueueError:
         return None
 
