@@ -160,6 +160,10 @@ class Outcome(enum.StrEnum):
     EXPIRED = "expired"
 
 
+DEAD: Final = (Outcome.FAILED.value, Outcome.REJECTED.value, Outcome.EXPIRED.value)
+"""The outcomes of dead letters."""
+
+
 LiveStatus: TypeAlias = Status | Literal["ready", "delayed", "claimed", "held"]
 ArchivedStatus: TypeAlias = Outcome | Literal["done", "failed", "rejected", "expired"]
 

@@ -29,7 +29,7 @@ from queue_over_sql.queues.selection import LiveSelection
 from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
-from queue_over_sql.settings import check_flag, check_whole
+from queue_over_sql.settings import check_flag, check_id, check_whole
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -366,7 +366,7 @@ class Queue(Generic[Payload]):
             yield message
         except BaseException as error:
             # Try it even if the block settled it, since that may have been rolled back. The fence
-            # refuses
+            # refuses what is settled.
             with contextlib.suppress(QueueError):
                 message.nack(error)
             raise
@@ -650,7 +650,7 @@ class Queue(Generic[Payload]):
 
     def delete(self, message_id: int) -> bool:
         """Remove a message, even if a consumer holds it; False if it does not exist."""
-        message_id = check_whole("message_id", message_id, 0)
+        message_id = check_id("message_id", message_id)
         sql = self._core.context.sql
         return self._core.context.run(
             lambda c: store.delete_message(c, sql, message_id), durable=True
@@ -673,7 +673,7 @@ class Queue(Generic[Payload]):
             DatabaseUnavailable: if the connection broke, it is unknown whether the message was
                 cancelled.
         """
-        message_id = check_whole("message_id", message_id, 0)
+        message_id = check_id("message_id", message_id)
         return self._core.settlements.cancel(message_id, reason)
 
     def last_traceback(self, message_id: int) -> str | None:
@@ -688,7 +688,7 @@ class Queue(Generic[Payload]):
         Returns:
             The traceback; None if the message does not exist or has none.
         """
-        return read_traceback(self._core.context, check_whole("message_id", message_id, 0))
+        return read_traceback(self._core.context, check_id("message_id", message_id))
 
     def purge(self, *, claimed: bool = False) -> int:
         """Remove ready, delayed and held messages, but not the archive.

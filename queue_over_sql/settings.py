@@ -441,6 +441,15 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
     return int(value)
 
 
+def check_id(name: str, value: Any) -> int:
+    """Check the id of a message, which may be negative: it is, in some adopted tables.
+
+    Raises:
+        TypeError, ValueError: it is not a whole number of a BIGINT; the message names the argument.
+    """
+    return check_whole(name, value, -LARGEST - 1)
+
+
 def check_flag(name: str, value: Any) -> bool:
     """Raise TypeError unless the value is True or False; other truth values may be mistakes."""
     if not isinstance(value, bool):

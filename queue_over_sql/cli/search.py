@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queue_over_sql import Message, Outcome, Status
+from queue_over_sql import Message, Status
 from queue_over_sql.cli.lines import payload_line
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
@@ -26,7 +26,7 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
-from queue_over_sql.message import PREVIOUS_ERROR, REQUEUED_FROM
+from queue_over_sql.message import DEAD, PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.queues.json_lines import message_fields
 
 if TYPE_CHECKING:
@@ -117,12 +117,13 @@ def show(
         of_it = looked_at.table.c.id == message_id
         message = looked_at.messages(where=of_it).first()
         if message is None:
-            archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
-            message = next((each for each in archived if each.id == message_id), None)
+            archive = looked_at.archive
+            message = archive.messages(where=archive.table.c.id == message_id).first()
         if message is None:
-            from queue_over_sql.requeued import requeued_as
+            from queue_over_sql.queue import core_of  # not for the help: it imports SQLAlchemy
+            from queue_over_sql.queues.selection import requeued_as
 
-            anew = requeued_as(looked_at, message_id)
+            anew = requeued_as(core_of(looked_at).context, message_id)
             where = "" if anew is None else f" It was requeued with the new id {anew}."
             session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)
@@ -177,7 +178,7 @@ def _story(
     again = "" if earlier is None else f" again: requeued from message {earlier}"
     again += "" if previous is None else f" after a failure: {previous}"
     story: list[tuple[datetime | None, str]] = [(message.published_at, f"published{again}")]
-    if message.last_error is not None and status not in {Outcome.REJECTED, Outcome.FAILED}:
+    if message.last_error is not None and status not in DEAD:
         tried = message.attempt - claimed
         failed = f"attempt {tried} of {message.max_attempts} failed: {message.last_error}"
         story.append((message.last_attempt_at, failed))

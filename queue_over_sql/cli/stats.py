@@ -22,6 +22,7 @@ from queue_over_sql.cli.output import build_table, in_yellow, without_spare
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.values import format_bytes
+from queue_over_sql.message import DEAD
 from queue_over_sql.plots.words import count_words, counted, format_duration
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def stats(
 ) -> None:
     """Count messages by status, in one queue or in all. Exit code 3: there is no queue.
 
-    "dead" counts the dead letters in the archive: messages that failed or were rejected.
+    "dead" counts the dead letters in the archive: messages that failed, were rejected or
+    expired.
 
     With --since the command shows recent activity as small charts: messages published, done and
     dead, and failures of handlers. A service records this activity only if it was created with
@@ -357,7 +359,7 @@ def _activity_table(
 
 
 def _dead(stats: QueueStats) -> int:
-    return stats.failed + stats.rejected + stats.expired
+    return sum(getattr(stats, outcome) for outcome in DEAD)
 
 
 def _rate(rate: float | None) -> str:

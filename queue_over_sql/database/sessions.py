@@ -28,9 +28,9 @@ _LONGEST_PAUSE, _OLDEST = 0.1, 30.0
 class KeptConnection:
     """Keeps a connection for the next transaction of the same user, if that is safe.
 
-    It is not safe after a failed transaction or a long pause, if the user set options on the
-    connection, if the service's other connections broke meanwhile, if the connection is old, or if
-    listeners of the user want to see each checkout.
+    It is not safe after a failed transaction or a long pause, or if the connection is old. Nor is
+    it if the user set options on the connection, or if the service's other connections broke
+    meanwhile. Listeners of the user may also want to see each checkout.
     """
 
     def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:

@@ -160,8 +160,10 @@ class Watchdog:
             return
         question = self._question
         if question is None:
-            question = self._question = _Question(self.answers)
+            question = _Question(self.answers)
             self._runtime.start("queue-over-sql-question", self._put, question)
+            # Only now: a question that could not be asked says nothing about the database.
+            self._question = question
             return
         question.looks += 1
         silent = not question.answered and self.answers == question.answers
@@ -205,5 +207,8 @@ def _watch(watchdog: weakref.ref[Watchdog], ended: Event, step: float) -> None:
         found = watchdog()
         if found is None:
             return
-        found.look()
+        try:
+            found.look()
+        except Exception:  # noqa: BLE001 - else nobody would watch any more
+            _log.exception("The watchdog continues after an unexpected error.")
         del found

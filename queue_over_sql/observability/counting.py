@@ -16,7 +16,7 @@ from sqlalchemy import and_, case, func, literal_column, select, true, union_all
 
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.message import Outcome, Status
+from queue_over_sql.message import DEAD, Outcome, Status
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.admin import QueueStats
 from queue_over_sql.service import QueueService, parts_of
@@ -74,7 +74,7 @@ class QueueCounts:
     @property
     def dead(self) -> int:
         """How many dead letters the archive has."""
-        return _sum(self.counts.get(name, 0) for name in ("failed", "rejected"))
+        return _sum(self.counts.get(name, 0) for name in DEAD)
 
     @property
     def live(self) -> int:
@@ -389,7 +389,7 @@ class Watch:
             record.name: inspection.tables(record)[0] for record in records if record.name in queues
         }
         published, finished = self._compare(queues, _last_ids(inspection, tables))
-        dead = {name: stats.failed + stats.rejected for name, stats in queues.items()}
+        dead = {name: sum(getattr(stats, each) for each in DEAD) for name, stats in queues.items()}
         self._dead = dead | self._dead
         died = {name: max(0, count - self._dead[name]) for name, count in dead.items()}
         consumers, holds = _consumers(inspection), _holds(inspection, list(tables.values()))

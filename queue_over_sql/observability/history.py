@@ -205,9 +205,9 @@ class History(Observer):
             begins_at = datetime.fromtimestamp(number * _MINUTE, UTC)
             found = self._open[queue, number] = Minute(queue, begins_at)
             if not self._running and self._parts is not None:
-                self._running = True
                 runtime = self._parts.connections.runtime
                 runtime.start("queue-over-sql-history", self._run, job=True)
+                self._running = True
         return found
 
     def _run(self) -> None:
@@ -217,7 +217,10 @@ class History(Observer):
                 if not self._closing:
                     changed.wait(_MINUTE - time.time() % _MINUTE + 0.5)
             if not self._closing:
-                self._flush(time.time() // _MINUTE)
+                try:
+                    self._flush(time.time() // _MINUTE)
+                except Exception:  # noqa: BLE001 - else nothing would be recorded any more
+                    _log.exception("The history continues after an unexpected error.")
 
     def _flush(self, before: float) -> None:
         with self._mine():

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.message import Status
+from queue_over_sql.message import DEAD, Status
 from queue_over_sql.observability.counting import (
     EXACT_SECONDS,
     Counting,
@@ -54,7 +54,6 @@ _SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.
 _MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 _UNCLAIMED: Final = ("ready", "delayed", "held")
-_DEAD: Final = ("failed", "rejected", "expired")
 _LOOK_SECONDS: Final = 5.0
 _LONGEST_PAUSE: Final = 30.0
 
@@ -218,7 +217,7 @@ class DatabaseCollector(Collector):
         self._service = service
         self._timeout = timeout
         self._at_hand = Counting([Status.CLAIMED.value])
-        self._counting = Counting([*_UNCLAIMED, *_DEAD])
+        self._counting = Counting([*_UNCLAIMED, *DEAD])
         self._state = SharedLook(self._look, seconds, _LONGEST_PAUSE)
         self._counts = SharedLook(self._count, seconds)
 
@@ -274,7 +273,7 @@ class DatabaseCollector(Collector):
         for each in (queue for queue in counted if queue.name in there):
             for status in _UNCLAIMED:
                 messages.add_metric([each.name, status], each.counts[status])
-            dead.add_metric([each.name], sum(each.counts[name] for name in _DEAD))
+            dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
         found: list[Metric] = [messages, dead, age, paused]
         if self._counts.last is None:
             return found

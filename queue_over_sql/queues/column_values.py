@@ -88,8 +88,8 @@ def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
         The value to store.
 
     Raises:
-        The value has another type.
-        The value does not fit.
+        TypeError: the value has another type.
+        ValueError: the value does not fit.
     """
     if isinstance(value, str) and not isinstance(column.type, String):
         value = _read(column.type, value)

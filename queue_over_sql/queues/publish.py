@@ -378,12 +378,10 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _optional_whole(argument: str, value: Any) -> int | None:
-    """Check an optional whole number."""
     return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
 
 
 def _optional_duration(argument: str, value: Any) -> int | None:
-    """Read an optional duration, as microseconds."""
     return None if value is None else to_microseconds(value, argument)
 
 

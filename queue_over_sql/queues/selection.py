@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
+from sqlalchemy import String, and_, cast, or_
+
 from queue_over_sql import store
 from queue_over_sql.durations import Duration, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost
-from queue_over_sql.message import Message, Outcome, Status
+from queue_over_sql.message import REQUEUED_FROM, Message, Outcome, Status
 from queue_over_sql.payloads.codec import check_text
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.schema.conditions import (
@@ -19,13 +21,13 @@ from queue_over_sql.schema.conditions import (
     rebased,
 )
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_function, check_id, check_whole
 from queue_over_sql.store import Chosen, EditResult
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql.message import CallersConnection, MessageRow
     from queue_over_sql.queues.context import QueueContext
@@ -92,7 +94,7 @@ class Selection:
         check_flag("newest_first", newest_first)
         limit = check_whole("limit", limit)
         if after is not None:
-            after = check_whole("after", after, 0)
+            after = check_id("after", after)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
             lambda connection: store.list_messages(
@@ -387,6 +389,30 @@ def rows_of(
             connection, sql, chosen, columns, limit=limit, after=after, newest_first=newest_first
         )
     )
+
+
+def requeued_as(context: QueueContext, message_id: int) -> int | None:
+    """The id of the message that an earlier one was requeued as; None if there is none.
+
+    It reads the headers of all later messages until it finds it.
+    """
+    if "headers" not in context.tables.live.c:
+        # A table of the user's own, whose rows are requeued in place.
+        return None
+    kinds: Sequence[type[Selection]] = (LiveSelection, ArchiveSelection)
+    for kind in kinds:
+        table = context.tables.archive if kind is ArchiveSelection else context.tables.live
+        selection = kind(context, where=_is_requeued_from(message_id, table))
+        for row in rows_of(selection, [table.c.id], limit=1, newest_first=True):
+            return int(row.id)
+    return None
+
+
+def _is_requeued_from(message_id: int, table: Table) -> ColumnElement[bool]:
+    headers = cast(table.c.headers, String)
+    # Some databases write JSON in a form of their own.
+    forms = (f'%"{REQUEUED_FROM}":{space}{message_id}{end}%' for space in ("", " ") for end in ",}")
+    return and_(table.c.id > message_id, or_(*(headers.like(form) for form in forms)))
 
 
 class _Unclaimed:

@@ -8,9 +8,11 @@ each with its audit row.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,7 @@ from queue_over_sql.plots.words import counted
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, rows_of
+from queue_over_sql.settings import check_id
 from queue_over_sql.store import EditResult
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
 from queue_over_sql.web.looks import error_groups
@@ -38,9 +41,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
+_ID: Final = re.compile(r"-?[0-9]{1,19}")
 _TOLD: Final = 20
 _STEP: Final = 10_000
 """A transaction requeues so many that match: on SQLite nobody else can write meanwhile."""
+
+
+def message_id(text: str) -> int | None:
+    """The id of a message; None if the text is not one. Rows of adopted tables may be negative."""
+    with contextlib.suppress(ValueError):
+        return check_id("id", int(text)) if _ID.fullmatch(text) else None
+    return None
 
 
 class TooManyFound(QueueError):
@@ -306,7 +317,7 @@ def _requeue(doing: Doing, *, chosen: Chosen) -> Done:
         return doing.change(selections, verb, chosen)
     context, archive = core_of(doing.queue).context, doing.queue.archive
     now, c = context.run(context.dialect.read_clock), archive.table.c
-    # None comes to those that had finished by now, so whoever counts them knows the most.
+    # No message can join those that had finished by now, so this count is an upper limit.
     there = archive.messages(**chosen.filters, where=c.finished_at <= now)
     found = there.count()
     if found <= _STEP:

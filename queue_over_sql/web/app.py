@@ -21,14 +21,14 @@ from queue_over_sql.plots.words import counted
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.actions import ACTIONS, NO_SUCH_MESSAGE, Action, Asked, Do
-from queue_over_sql.web.acts import Acts, TooManyFound
+from queue_over_sql.web.acts import Acts, TooManyFound, message_id
 from queue_over_sql.web.api import create_api
 from queue_over_sql.web.api.operations import BODY_SECONDS
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.looks import message_of
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.site import FORM_FIELDS, Site, View, message_id
+from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import KeptFiles
 from queue_over_sql.web.tables import WebStore

@@ -12,11 +12,10 @@ from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import REQUEUED_FROM, Status
+from queue_over_sql.message import DEAD, REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import ArchiveSelection, rows_of
-from queue_over_sql.requeued import requeued_as
+from queue_over_sql.queues.selection import ArchiveSelection, requeued_as, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
@@ -75,7 +74,7 @@ class MessageLook:
     @property
     def dead(self) -> bool:
         """Whether it is a dead letter."""
-        return self.status in {"failed", "rejected"}
+        return self.status in DEAD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +175,7 @@ def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int |
     """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
     try:
         with parts_of(service).connections.limited(_PATIENCE):
-            return requeued_as(queue, message_id)
+            return requeued_as(core_of(queue).context, message_id)
     except QueueError:
         return None
 
@@ -192,7 +191,7 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     kind = table.c.kind if _has_payloads(queue) else null().label("kind")
     columns = [table.c.id, kind, error, table.c.finished_at.label("finished_at")]
     groups: dict[tuple[str | None, str], list[Any]] = {}
-    for ended in ("failed", "rejected"):
+    for ended in DEAD:
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
             alike = "".join("#" if each.isdigit() else each for each in _first_line(row.error))

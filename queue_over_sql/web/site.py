@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from queue_over_sql.errors import QueueError
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.actions import ACTIONS, Asked, Told
+from queue_over_sql.web.acts import message_id
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
@@ -58,9 +58,7 @@ ROLES: Final = {"audit": Role.OPERATOR, "tokens": Role.ADMIN}
 FORM_FIELDS: Final = 2_000
 """How many fields a form may have; a page of messages has fewer boxes."""
 
-_BIGINT: Final = 2**63
 _FLASH: Final = "queue_over_sql_flash"
-_ID: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class Site:
@@ -310,11 +308,6 @@ class View:
         # With a secret that only this browser and this server know.
         key = (self.principal.csrf or "") if self.principal else ""
         return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
-
-
-def message_id(text: str) -> int | None:
-    """The id of a message; None if the text is not one. Rows of adopted tables may be negative."""
-    return int(text) if _ID.fullmatch(text) and abs(int(text)) < _BIGINT else None
 
 
 def _environment() -> Environment:

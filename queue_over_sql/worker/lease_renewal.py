@@ -127,7 +127,11 @@ class LeaseKeeper:
                 for holding in due:
                     holding.due_at = math.inf
             for holding in due:
-                self._renew_all(holding)
+                try:
+                    self._renew_all(holding)
+                except Exception:  # noqa: BLE001 - else no lease would be renewed any more
+                    _log.exception("The lease renewal continues after an unexpected error.")
+                    self._put_off(holding)
 
     def _renew_all(self, holding: _Holding) -> None:
         queue = holding.queue()
@@ -144,11 +148,20 @@ class LeaseKeeper:
             # Renew each group separately, because a locked row must not delay the others.
             if number not in holding.renewing:
                 holding.renewing.add(number)
-                self._runtime.start("queue-over-sql-lease", self._renew, holding, number, messages)
+                try:
+                    self._runtime.start(
+                        "queue-over-sql-lease", self._renew, holding, number, messages
+                    )
+                except BaseException:
+                    holding.renewing.discard(number)
+                    raise
         if nothing:
             # A message may just be moving from one group to another.
-            with self._changed:
-                holding.due_at = min(holding.due_at, time.monotonic() + holding.interval)
+            self._put_off(holding)
+
+    def _put_off(self, holding: _Holding) -> None:
+        with self._changed:
+            holding.due_at = min(holding.due_at, time.monotonic() + holding.interval)
 
     def _renew(self, holding: _Holding, number: int, messages: Sequence[Message]) -> None:
         try:

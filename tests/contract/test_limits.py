@@ -75,6 +75,7 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
         ("count", queue.consume, huge),
         ("count", lambda value: queue.exchange([], value), endless),
         ("after", lambda value: queue.messages().list(after=value), huge),
+        ("after", lambda value: queue.messages().list(after=value), -huge - 1),
         ("limit", lambda value: queue.messages().list(limit=value), endless),
         ("delay", lambda value: queue.publish(1, delay=value), 10**400),
         ("lease", lambda value: queue.publish(1, lease=value), 10**400),

@@ -593,6 +593,24 @@ def test_rows_of_an_existing_table(server: Server, sqlite_url: str) -> None:
     assert "orders" in str(server.json("GET", "/queues/orders")["table"])
 
 
+def test_negative_ids(server: Server, sqlite_url: str) -> None:
+    """Rows of an adopted table may have them; they are shown, paged and cancelled like others."""
+    engine = create_engine(sqlite_url)
+    table = Table("orders", MetaData(), Column("id", Integer, primary_key=True))
+    table.metadata.create_all(engine)
+    engine.dispose()
+    orders = server.service.adopt_queue("orders", table)
+    orders.publish_many([{"id": number} for number in (-3, -2, 1)])
+    assert "-3" == server.json("GET", "/queues/orders/messages/-3")["message"]["id"]
+    page = server.json("GET", "/queues/orders/messages?limit=1&after=-3")
+    assert (["-2"], "-2") == ([each["id"] for each in page["messages"]], page["next"])
+    for ids in (["-3"], [-2]):
+        assert 1 == server.json("POST", "/queues/orders/messages/cancel", {"ids": ids})["changed"]
+    for wrong in ("--1", "-", str(2**63), "²"):
+        answer = server.call("GET", f"/queues/orders/messages/{wrong}")
+        assert 422 == answer.status_code
+
+
 # -- the rest
 
 

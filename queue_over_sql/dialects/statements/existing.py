@@ -40,7 +40,7 @@ def finished(tables: QueueTables) -> dict[str, Any]:
 
 
 def begin_anew(tables: QueueTables, size: int) -> Update:
-    """Requeue finished rows, by id; their attempts are kept."""
+    """Requeue finished rows, by id; their attempts start again."""
     live = tables.live
     fresh = dict.fromkeys(("finished_at", "outcome", "last_attempt_at", "last_error"))
     headers = bindparam("p_headers", None, type_=live.c.headers.type)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.settings import LARGEST
-from queue_over_sql.web.acts import Chosen, Done
+from queue_over_sql.web.acts import Chosen, Done, message_id
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Lines, Operations, read_json
 from queue_over_sql.web.problems import Problem
@@ -112,7 +111,7 @@ def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
 def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Requeue finished messages: each gets a new id and its attempt count is reset.
 
-    One transaction moves all of them, or none.
+    By ids, one transaction moves all of them, or none. By a filter, each moves up to 10,000.
     """
     return _edit(call, queue, body)
 
@@ -135,9 +134,9 @@ def read_id(given: str | int) -> int:
         Problem: it is not an id.
     """
     text = str(given)
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= LARGEST):  # noqa: PLR2004 - digits of a BIGINT
+    if (number := message_id(text)) is None:
         raise Problem(422, "not-valid", f"{text[:50]!r} is not a message id.")
-    return int(text)
+    return number
 
 
 def _page(

@@ -26,8 +26,10 @@ MOST_CHOSEN = 1_000
 _YEAR = 366 * 86_400.0
 
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
+# Rows of adopted tables may have negative ids.
+IdNumber: TypeAlias = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
 Id: TypeAlias = Annotated[
-    Annotated[str, Meta(pattern="^[0-9]{1,19}$")] | Whole,
+    Annotated[str, Meta(pattern="^-?[0-9]{1,19}$")] | IdNumber,
     Meta(description="The id of a message, as text or as a number."),
 ]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10 * _YEAR, description="Seconds.")]
@@ -263,7 +265,7 @@ class MessageQuery(Taken, kw_only=True):
     limit: Annotated[
         int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is requested.")
     ] = 100
-    after: Annotated[Whole | None, Meta(description="The last id of the previous page.")] = None
+    after: Annotated[IdNumber | None, Meta(description="The last id of the previous page.")] = None
     payload_encoding: Literal["json"] | None = None
 
 

@@ -169,6 +169,24 @@ def test_filters_of_other_queues_point_to_where(billing: AdoptedQueue) -> None:
                 select(**filters)
 
 
+@pytest.mark.engines("sqlite")
+def test_rows_with_negative_ids(service: QueueService, engine: Engine) -> None:
+    """They are paged, cancelled and deleted like all others."""
+    create_invoices(engine, 0)
+    queue = service.adopt_queue("billing", Invoice)
+    first = -(2**63)
+    queue.publish_many([{"number": n, "company_id": 1} for n in (first, -3, -2, 0)])
+    assert [-3, -2] == ids(queue.messages().list(2, after=first))
+    assert [first] == ids(queue.messages().list(after=-3, newest_first=True))
+    assert queue.cancel(-3, "no")
+    assert queue.last_traceback(-3) is None
+    assert [-3] == ids(queue.archive.messages().list(after=-4))
+    assert queue.delete(-2)
+    assert not queue.delete(-2)
+    assert [first, 0] == ids(queue.consume(9))
+    assert 1 == queue.archive.messages().requeue()
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_pages(billing: AdoptedQueue) -> None:
     """Live rows and finished ones are listed by primary key, a page at a time."""

@@ -54,6 +54,37 @@ def test_a_short_lease_is_renewed_beside_long_ones(keeper: LeaseKeeper) -> None:
     assert set(queue.extended) == {short}
 
 
+@pytest.mark.parametrize("broken", ["thread", "queue"])
+def test_an_error_does_not_end_the_renewals(
+    keeper: LeaseKeeper, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a thread that cannot be started nor a queue that fails."""
+    queue, short = Renewed(), message(SHORT)
+    start, failures = keeper._runtime.start, iter([RuntimeError("can't start new thread")])
+
+    def fail_once() -> None:
+        for error in failures:
+            raise error
+
+    def start_later(name: str, *args: Any, **options: Any) -> Any:
+        if broken == "thread" and name == "queue-over-sql-lease":
+            fail_once()
+        return start(name, *args, **options)
+
+    def holds(_: Any) -> bool:
+        if broken == "queue":
+            fail_once()
+        return True
+
+    with (
+        mock.patch.object(keeper._runtime, "start", start_later),
+        mock.patch.object(queue, "holds", holds),
+        keeper.keeping(cast("Any", queue), [short]),
+    ):
+        wait_until(lambda: queue.extended.count(short) >= 2)
+    assert ["The lease renewal continues after an unexpected error."] == caplog.messages
+
+
 def test_a_lease_that_is_due_later_wakes_nobody(keeper: LeaseKeeper) -> None:
     """A worker has a batch for each message."""
     queue = cast("Any", Renewed())
