@@ -39,7 +39,8 @@ MEANINGS: dict[ExitCode, str] = {
     ),
     ExitCode.INTERRUPTED: (
         "interrupted by SIGINT (Ctrl-C). `demo` and `spark workers` end with this code after "
-        "SIGTERM, too. `consume` and `reaper` end with it only after a second signal, and with 0 after the first"
+        "SIGTERM, too. `consume` and `reaper` end with it only after a second signal, and with 0 "
+        "after the first"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "
