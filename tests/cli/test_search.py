@@ -188,6 +188,6 @@ def test_show_tells_what_happened_to_a_message(
     assert (3, True) == (gone.exit_code, f"requeued with the new id {again.id}." in gone.err)
     told = succeed("show", "jobs", str(again.id), url=database.url).out
     assert f"published again: requeued from message {waiting} after a failure: no address" in told
-    for absent in ("99", "0"):
-        assert 3 == run("show", "jobs", absent, url=database.url).exit_code
+    for missing in ("99", "0"):
+        assert 3 == run("show", "jobs", missing, url=database.url).exit_code
     assert 3 == run("show", "jobs", "--", "-5", url=database.url).exit_code
