@@ -231,7 +231,7 @@ class Background:
             if name not in self._jobs:
                 new = self._jobs[name] = _Job(self._runtime.condition(), name, job, seconds)
                 self._runtime.start(f"queue-over-sql-{name}", new.run, job=True)
-                self._scheduler.add_job(new.fire, "interval", seconds=seconds)
+                self._scheduler.add_job(new.fire, _each(seconds))
 
     @property
     def turns(self) -> list[Turn]:
@@ -246,6 +246,14 @@ class Background:
                 for job in self._jobs.values():
                     job.end()
             self._scheduler, self._jobs = None, {}
+
+
+def _each(seconds: float) -> Any:
+    # Not by its name: APScheduler reads the names of triggers from files when it is imported, and
+    # a signal's exception at that moment leaves it without any.
+    from apscheduler.triggers.interval import IntervalTrigger  # noqa: PLC0415 - as the scheduler
+
+    return IntervalTrigger(seconds=seconds, timezone=SCHEDULER_OPTIONS["timezone"])
 
 
 class _Job:
