@@ -102,11 +102,17 @@ def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bo
     return {index.name for index in live.indexes} <= engine_of(tables).index_names(connection, live)
 
 
+def lost_columns(connection: Connection, tables: QueueTables) -> set[str]:
+    """The keys of the columns that the queue had added, and that its table no longer has."""
+    lacking = ddl.missing(connection, tables.live, engine_of(tables))
+    return {column.key for column in lacking}.intersection(ADDED_COLUMNS)
+
+
 def is_rebuilt(connection: Connection, tables: QueueTables) -> bool:
     """Whether a table has rows, but none of the columns that its queue had added."""
-    live, ours = tables.live, set(ADDED_COLUMNS)
-    lacking = {column.key for column in ddl.missing(connection, live, engine_of(tables))}
-    return ours <= lacking and connection.execute(select(live.c.id).limit(1)).first() is not None
+    if len(lost_columns(connection, tables)) < len(ADDED_COLUMNS):
+        return False
+    return connection.execute(select(tables.live.c.id).limit(1)).first() is not None
 
 
 def add_columns(connection: Connection, tables: QueueTables) -> None:

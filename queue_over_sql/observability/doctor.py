@@ -15,14 +15,13 @@ from sqlalchemy import UniqueConstraint, func, inspect, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
-from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.checkup import Asking, Finding, Level
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import tables as ddl
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
@@ -209,7 +208,7 @@ def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Findin
 def _compare(connection: Connection, tables: QueueTables, table: Table) -> Iterator[Finding]:
     inspector = inspect(connection)
     try:
-        lost = set() if tables.has_payloads else _lost(connection, tables)
+        lost = set() if tables.has_payloads else existing_store.lost_columns(connection, tables)
         there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
         unique = inspector.get_unique_constraints(table.name, table.schema)
     except NoSuchTableError:
@@ -229,12 +228,6 @@ def _compare(connection: Connection, tables: QueueTables, table: Table) -> Itera
             said = f"table {table.name} has no unique constraint on {', '.join(wanted)}"
             advice = "Remove live messages with equal keys, and add the constraint again."
             yield Finding(Level.ERROR, "indexes", said, advice)
-
-
-def _lost(connection: Connection, tables: QueueTables) -> set[str]:
-    """The keys of the columns that an adopted table has no longer."""
-    lacking = ddl.missing(connection, tables.live, engine_of(tables))
-    return {column.key for column in lacking}.intersection(ADDED_COLUMNS)
 
 
 def _of_lost(tables: QueueTables, lost: set[str]) -> Finding:
