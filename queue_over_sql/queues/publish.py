@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
@@ -387,6 +386,8 @@ def _optional_duration(argument: str, value: Any) -> int | None:
 
 def _near_option(names: Sequence[str]) -> str:
     # Options that do not exist are taken for columns.
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
     options = (*PUBLISH_OPTIONS, "connection", "on_conflict")
     near = [each for name in names for each in get_close_matches(name, options, 1, 0.5)]
     return f". Did you mean the option {' and '.join(near)}?" if near else ""

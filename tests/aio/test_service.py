@@ -170,38 +170,32 @@ def test_a_users_engine_is_left_alone(url: str) -> None:
     asyncio.run(main())
 
 
+async def load_and_consume(service: AsyncQueueService) -> None:
+    """What a driver must be able to do."""
+    queue = await service.create_queue("jobs")
+    assert 100 == await queue.load(range(100))
+    messages = await queue.consume(100)
+    assert list(range(100)) == [message.payload for message in messages]
+    await queue.ack(messages)
+
+
 @pytest.mark.engines("postgresql")
 def test_asyncpg_works_where_it_is_named(url: str) -> None:
     """What it raises for a closed port is an error of ours, too."""
-
-    async def act(service: AsyncQueueService) -> None:
-        queue = await service.create_queue("jobs")
-        assert 100 == await queue.load(range(100))
-        messages = await queue.consume(100)
-        assert list(range(100)) == [message.payload for message in messages]
-        await queue.ack(messages)
 
     async def fail() -> None:
         service = AsyncQueueService("postgresql+asyncpg://127.0.0.1:1/db")
         with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1.*cannot be reached"):
             await service.create_queue("jobs")
 
-    run(url.replace("://", "+asyncpg://"), act)
+    run(url.replace("://", "+asyncpg://"), load_and_consume)
     asyncio.run(fail())
 
 
 @pytest.mark.engines("mariadb")
 def test_asyncmy_works_where_it_is_named(url: str) -> None:
     """Another driver of MySQL and MariaDB."""
-
-    async def act(service: AsyncQueueService) -> None:
-        queue = await service.create_queue("jobs")
-        assert 100 == await queue.load(range(100))
-        messages = await queue.consume(100)
-        assert list(range(100)) == [message.payload for message in messages]
-        await queue.ack(messages)
-
-    run(url.replace("://", "+asyncmy://"), act)
+    run(url.replace("://", "+asyncmy://"), load_and_consume)
 
 
 def test_other_transactions_are_refused(tmp_path: Path) -> None:
