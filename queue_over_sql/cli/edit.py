@@ -391,10 +391,9 @@ def requeue(
 
 @dataclasses.dataclass(frozen=True)
 class _EditedMessage:
-    """A message of the archive, its changed payload, and the file with the user's text."""
-
     id: int
     payload: str
+    # With the user's text.
     file: Path
 
 

@@ -209,6 +209,6 @@ def _watch(watchdog: weakref.ref[Watchdog], ended: Event, step: float) -> None:
             return
         try:
             found.look()
-        except Exception:  # noqa: BLE001 - else nobody would watch any more
+        except Exception:  # noqa: BLE001 - the watch must go on
             _log.exception("The watchdog continues after an unexpected error.")
         del found

@@ -248,10 +248,8 @@ def read_url(database: str | URL) -> URL:
 
 
 def _refuse_uri_as_name(url: URL) -> None:
-    """Refuse a URI of SQLite that SQLite would take for the name of a file.
-
-    Such a file looks like the database that was meant, but it is another one, and it stays.
-    """
+    # SQLite would take the URI for the name of a file. That looks like the database that was meant,
+    # but it is another one, and it stays.
     name = url.database or ""
     if url.get_backend_name() != "sqlite" or not name.startswith("file:"):
         return

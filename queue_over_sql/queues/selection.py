@@ -106,7 +106,6 @@ class Selection:
     def _page_on(
         self, connection: CallersConnection | None, limit: int, after: int | None
     ) -> Sequence[Message]:
-        """One page as the caller's transaction sees it; without one as ``list``."""
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.look(
             lambda c: store.list_messages(c, sql, chosen, limit, after), connection

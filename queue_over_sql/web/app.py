@@ -238,7 +238,7 @@ def _question(
 
 
 def _about(view: View, action: Action, asked: Asked) -> dict[str, str]:
-    """What a question is about: the messages, and the error of one, or of all that are alike."""
+    # The messages, and the error of one, or of all that are alike.
     if not asked["queue"] or "{queue}" in (action.question or ""):
         return {}
     ids = asked.ids

@@ -5,7 +5,6 @@ messages of 5 ms each: the share of the threads' time, from the first call to th
 that was spent in the handler. Second, 4 workers of one thread each, in separate processes, handle
 messages of up to 1 s, log-normally distributed: the time until the last one has finished, divided
 by the time of perfect sharing. All messages are published at once, while the workers wait for them.
-the workers wait for them.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ _PATIENCE = 0.01
 class Turns:
     """Lets threads write one after another.
 
-    SQLite wakes nobody: who finds its lock taken must sleep and ask again, and meanwhile the lock
-    may be free. A turn guards nothing, because the lock is still SQLite's. So whoever keeps its
-    turn for long delays the others, but does not stop them.
+    SQLite does not wake a thread that waits for its lock: the thread must sleep and ask again, and
+    meanwhile the lock may be free. A turn guards nothing, because the lock is still SQLite's. So a
+    thread that keeps its turn for long delays the others, but does not stop them.
     """
 
     def __init__(self) -> None:
