@@ -217,9 +217,9 @@ def section() -> str:
 {result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
 each in one queue. Milliseconds until a page is there: the median of {result["rounds"]} looks and
 the 95th percentile; for each look the dashboard counts all queues again. Then
-{result["viewers"]} viewers for {result["minutes"]:g} minutes, who share one look: what the dashboard's statements take for each
-viewer and second, beside one claim with its release, and the memory of the process after a quarter
-of the time and at its end.""",
+{result["viewers"]} viewers for {result["minutes"]:g} minutes, who share one look: what the
+dashboard's statements take for each viewer and second, beside one claim with its release, and the
+memory of the process after a quarter of the time and at its end.""",
         "",
         f"| page | {' | '.join(names)} |",
         f"|---|{'--:|' * len(names)}",
