@@ -121,7 +121,8 @@ def list_messages(
         _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first),
         connection.dialect,
     )
-    rows: Sequence[Any] = page.run(connection).all()
+    with sql.subject.dialect.scanning(connection):
+        rows: Sequence[Any] = page.run(connection).all()
     if chosen.archived:
         return read_archive_rows(connection, sql, rows)
     return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
@@ -139,7 +140,8 @@ def list_columns(
 ) -> Sequence[Any]:
     """Read some columns of one page of messages."""
     page = _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first)
-    return connection.execute(page).all()
+    with sql.subject.dialect.scanning(connection):
+        return connection.execute(page).all()
 
 
 def _page(

@@ -83,6 +83,34 @@ def counted(service: QueueService, by_index: int) -> int:
     return scans(service)[0]
 
 
+def test_a_list_of_few_does_not_read_the_whole_archive(service: QueueService) -> None:
+    """Even though the session avoids sorting: the index of outcomes leads to them."""
+    queue = service.create_queue("jobs", archive="all")
+    queue.load(range(3_000))
+    queue.ack(queue.consume(3_000))
+    with service._parts.connections.engine.connect() as connection:
+        analyze(connection, "postgresql", "queue_jobs_archive")
+    before = rows_read(service)
+    for _ in range(3):
+        assert [] == queue.archive.messages(status="rejected").list()
+    assert rows_read(service) < before + 1_000
+
+
+def rows_read(service: QueueService) -> int:
+    """How many entries of the archive's indexes, and rows of the table, were read until now."""
+    read = """
+        SELECT seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes AS i
+                               WHERE i.relid = t.relid)
+        FROM pg_stat_user_tables AS t WHERE relname = 'queue_jobs_archive'
+    """
+    connections = service._parts.connections
+    # The session that read reports it when it is asked to, in the next transaction.
+    for _ in range(2):
+        connections.run(lambda c: c.exec_driver_sql("SELECT pg_stat_force_next_flush()").close())
+    with connections.engine.connect() as connection:
+        return int(connection.exec_driver_sql(read).scalar_one())
+
+
 def test_handlers_and_counts_are_planned_as_usual(service: QueueService) -> None:
     """What is set for claims is not found by others who use the connection next."""
     queue = service.create_queue("jobs")
