@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from sqlalchemy import and_, case, func, literal_column, select, true, union_all
+from sqlalchemy import and_, case, func, literal, literal_column, select, true, union_all
 
+from queue_over_sql.dialects.compiled import run_text
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.message import DEAD, Outcome, Status
@@ -146,7 +147,8 @@ class Counting:
         before = self._known.get(record.name)
         if before is not None and before.record.settings == record.settings:
             return dataclasses.replace(before, record=record)
-        return _Known(record, _columns(*inspection.tables(record), self.names, self._limit))
+        columns = _columns(*inspection.tables(record), self.names, self._limit)
+        return _Known(record, inspection.text_of(select(literal(record.name), *columns)))
 
     def _alone(self, inspection: Inspection, known: _Known) -> QueueCounts:
         try:
@@ -159,15 +161,13 @@ class Counting:
         return QueueCounts(record.name, record.paused, problem=self._told(error))
 
     def _read(self, connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
-        parts: list[Any] = [
-            select(literal_column(str(place)).label("place"), *each.columns)
-            for place, each in enumerate(known)
-        ]
-        together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
-        rows = connection.execute(together).all()
+        # As text without parameters: PostgreSQL then keeps its plan, and compiling it anew for each
+        # look took longer than many counts.
+        rows: Any = run_text(connection, " UNION ALL ".join(each.counts for each in known)).all()
+        records = {each.record.name: each.record for each in known}
         found = []
-        for place, age, first, newest, *numbers in sorted(rows):
-            record = known[place].record
+        for name, age, first, newest, *numbers in rows:
+            record = records[name]
             seen = dict.fromkeys(self.names, newest)
             seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
             counts = {
@@ -186,10 +186,10 @@ class Counting:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A queue, and the SELECT for its counts."""
+    """A queue, and the SELECT for its counts as text."""
 
     record: QueueRecord
-    columns: Sequence[Any]
+    counts: str
 
 
 def _columns(
@@ -244,10 +244,11 @@ def _up_to(limit: int) -> Callable[[QueueTables, int, str], Any]:
         parts: list[Any] = []
         for level in _levels(tables, levels, name):
             rows: Any = select(literal_column("1").label("one")).select_from(table)
-            rows = rows.where(*conditions, *level).limit(limit + 1)
-            parts.append(select(rows.subquery().c.one))
-        together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
-        limited: Any = select(together.subquery().c.one).limit(limit + 1).subquery()
+            parts.append(rows.where(*conditions, *level).limit(limit + 1).subquery())
+        limited: Any = parts[0]
+        if len(parts) > 1:
+            together = union_all(*(select(each.c.one) for each in parts)).subquery()
+            limited = select(together.c.one).limit(limit + 1).subquery()
         counted: Any = select(func.count())
         return counted.select_from(limited).scalar_subquery()
 

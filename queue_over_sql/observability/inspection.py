@@ -22,7 +22,7 @@ from queue_over_sql.store import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ClauseElement, Connection
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.connections import Connections
@@ -93,6 +93,12 @@ class Inspection:
             self.dialect.checkup.bounded(connection, self._seconds),
         ):
             yield connection
+
+    def text_of(self, statement: ClauseElement) -> str:
+        """A statement with its values, for ``run_text``."""
+        literals = {"literal_binds": True, "render_postcompile": True}
+        engine = self._parts.connections.engine
+        return str(statement.compile(dialect=engine.dialect, compile_kwargs=literals))
 
     def missing_tables(self) -> list[str]:
         """The shared tables that do not exist."""

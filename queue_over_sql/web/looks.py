@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,7 @@ HELD_LIMIT: Final = 1_000
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
 _PATIENCE: Final = 0.5
+_DIGIT: Final = re.compile(r"\d")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,7 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     for ended in DEAD:
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
-            alike = "".join("#" if each.isdigit() else each for each in _first_line(row.error))
+            alike = _DIGIT.sub("#", _first_line(row.error))
             groups.setdefault((row.kind, alike), []).append(row)
     found = [_error_group(rows) for rows in groups.values()]
     return sorted(found, key=lambda group: -len(group.ids))

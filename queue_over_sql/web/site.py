@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import hashlib
 import hmac
 import json
@@ -26,7 +25,7 @@ from queue_over_sql.web.acts import message_id
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.snapshot import Overview, Snapshots
+from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import static_path
 from queue_over_sql.web.words import FILTERS, shown
 
@@ -159,11 +158,6 @@ class View:
         """Limit the time of searches and counts; a longer one raises ``Problem``."""
         return reading(self.service, self.site.settings.longest_read)
 
-    @functools.cached_property
-    def overview(self) -> Overview:
-        """The last snapshot of all queues."""
-        return self.site.snapshots.overview()
-
     @property
     def address(self) -> str:
         """The path and query of this page, even if only its live part is requested."""
@@ -230,7 +224,6 @@ class View:
             "csrf": principal.csrf if principal else "",
             "may": may,
             "actions": ACTIONS,
-            "overview": self.overview if principal else None,
             "flash": flash,
             "read_only": read_only,
             "url": self.url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.message import Status
 from queue_over_sql.observability import Check, Finding, check_queues, diagnose
 from queue_over_sql.observability.counting import Counting, QueueCounts, SharedLook
 from queue_over_sql.observability.history import Minute, read_history
@@ -47,10 +49,6 @@ class Overview:
     history: Mapping[str, Sequence[Minute]] = dataclasses.field(default_factory=dict)
     problem: str | None = None
 
-    def queue(self, name: str) -> QueueCounts | None:
-        """One queue; None if it is not in the overview."""
-        return next((each for each in self.queues if each.name == name), None)
-
 
 @dataclasses.dataclass(frozen=True)
 class CheckedUp:
@@ -86,7 +84,11 @@ class Snapshots:
     def __init__(self, service: QueueService, interval: float = 2.0, timeout: float = 5.0) -> None:
         self._service = service
         self._timeout = timeout
-        self._counting = Counting(limit=COUNT_LIMIT, told=lambda error: problem_of(error).text)
+        self._interval = interval
+        self._counting = _counting()
+        self._claimed = Counting([Status.CLAIMED.value], limit=1)
+        # Of those that have a page open.
+        self._queues: dict[str, SharedLook[QueueCounts | None]] = {}
         self._shared = SharedLook(self._look, interval, _LONGEST_PAUSE)
         self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE)
         self._checkups = SharedLook(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
@@ -97,6 +99,17 @@ class Snapshots:
     def overview(self) -> Overview:
         """The last reading, or a new one if it is too old."""
         return self._shared.seen()
+
+    def queue(self, name: str) -> QueueCounts | None:
+        """The counts of one queue, without a reading of all; None if it does not exist.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        if (known := self._queues.get(name)) is None:
+            look = functools.partial(self._look_at_one, _counting(), name)
+            known = self._queues[name] = SharedLook(look, self._interval, _LONGEST_PAUSE)
+        return known.seen()
 
     def held(self) -> Mapping[str, Sequence[Held]]:
         """What consumers hold, by their ids: queues that cannot be read are left out."""
@@ -120,6 +133,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Read again at the next request, because something was changed here."""
+        self._queues.clear()
         self._shared.forget()
         self._held.forget()
         self._checkups.forget()
@@ -138,11 +152,18 @@ class Snapshots:
             return dataclasses.replace(before or Overview(now), problem=problem)
         return Overview(now, queues, len(running), len(dead), self._history)
 
+    def _look_at_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:
+        del before
+        inspection = Inspection(parts_of(self._service), self._timeout)
+        records = [each for each in inspection.records() if each.name == name]
+        return next(iter(counting.look(inspection, records)), None)
+
     def _look_at_held(self, before: object) -> dict[str, list[Held]]:
         del before
         found: dict[str, list[Held]] = {}
-        for each in self.overview().queues:
-            if not each.counts.get("claimed"):
+        inspection = Inspection(parts_of(self._service), self._timeout)
+        for each in self._claimed.look(inspection, inspection.records()):
+            if not each.counts.get(Status.CLAIMED):
                 continue
             with contextlib.suppress(QueueError):
                 with parts_of(self._service).connections.limited(self._timeout):
@@ -170,3 +191,7 @@ class Snapshots:
         for minute in read_history(self._service, 3600):
             found.setdefault(minute.queue, []).append(minute)
         self._history, self._history_at = found, time.monotonic()
+
+
+def _counting() -> Counting:
+    return Counting(limit=COUNT_LIMIT, told=lambda error: problem_of(error).text)

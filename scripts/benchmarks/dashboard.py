@@ -5,10 +5,10 @@ The others share the rest. Each page is fetched from a server in its own thread,
 before each request the shared results are forgotten, so that none is faster because of the one
 before. Then ``--viewers`` viewers in their own process watch the overview for some minutes: each
 listens for events and fetches changes, while a message is published and taken every tenth of a
-second. Their cost is the time of the server's statements, compared with the time of a claim with
-its release. Meanwhile the memory of the server's process, which includes the publisher, is
-recorded. With ``--rounds 0`` only the viewers are measured, such as for ``--minutes 60``; the
-result is then a file of its own.
+second. Their cost is the time of the server's statements, without that of its service while nobody
+watches, compared with the time of a claim with its release. Meanwhile the memory of the server's
+process, which includes the publisher, is recorded. With ``--rounds 0`` only the viewers are
+measured, such as for ``--minutes 60``; the result is then a file of its own.
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ def viewers_cost(service: QueueService, root: str, viewers: int, seconds: float)
 
     Also the memory of this process in MiB, at about 20 times.
     """
+    unwatched, spent_unwatched = min(seconds, 60.0), _Spent(service)
+    with spent_unwatched:
+        time.sleep(unwatched)
     watching = get_context("spawn").Process(target=_watch_all, args=(root, viewers, seconds))
     watching.start()
     spent = _Spent(service)
@@ -122,8 +125,10 @@ def viewers_cost(service: QueueService, root: str, viewers: int, seconds: float)
     watching.join()
     if watching.exitcode:
         raise SystemExit("a viewer failed")
+    unseen = spent_unwatched.milliseconds / unwatched
     return {
-        "viewer": spent.milliseconds / viewers / seconds,
+        "viewer": (spent.milliseconds / seconds - unseen) / viewers,
+        "unwatched": unseen,
         "claim": statistics.median(claims),
         "memory": memory,
     }
@@ -216,10 +221,10 @@ def section() -> str:
         f"""\
 {result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
 each in one queue. Milliseconds until a page is there: the median of {result["rounds"]} looks and
-the 95th percentile; for each look the dashboard counts all queues again. Then
-{result["viewers"]} viewers for {result["minutes"]:g} minutes, who share one look: what the
-dashboard's statements take for each viewer and second, beside one claim with its release, and the
-memory of the process after a quarter of the time and at its end.""",
+the 95th percentile; for each look the dashboard counts anew. Then {result["viewers"]} viewers for
+{result["minutes"]:g} minutes, who share one look: what the statements take for each viewer and
+second, beside what the service of the dashboard takes each second while nobody watches, and one
+claim with its release; and the process's memory after a quarter of the time and at the end.""",
         "",
         f"| page | {' | '.join(names)} |",
         f"|---|{'--:|' * len(names)}",
@@ -227,7 +232,12 @@ memory of the process after a quarter of the time and at its end.""",
     for page in PAGES:
         cells = [_cell(found["milliseconds"][page]) for found in engines.values()]
         lines.append(f"| {page} | {' | '.join(cells)} |")
-    for name, key in (("a viewer, ms in each second", "viewer"), ("one claim, ms", "claim")):
+    costs = {
+        "a viewer, ms in each second": "viewer",
+        "nobody, ms in each second": "unwatched",
+        "one claim, ms": "claim",
+    }
+    for name, key in costs.items():
         cells = [f"{found['cost'][key]:.2f}" for found in engines.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     cells = [_memory_cell(found["cost"]["memory"]) for found in engines.values()]

@@ -38,7 +38,7 @@ def routes(site: Site) -> list[BaseRoute]:
 
 def overview(view: View) -> Response:
     """All queues."""
-    seen = view.overview
+    seen = view.site.snapshots.overview()
     sparks = {
         name: (
             sparkline(minutes, lambda minute: minute.done, "done"),
@@ -46,7 +46,7 @@ def overview(view: View) -> Response:
         )
         for name, minutes in seen.history.items()
     }
-    return view.page("overview.html", "overview", sparks=sparks)
+    return view.page("overview.html", "overview", overview=seen, sparks=sparks)
 
 
 def queue(view: View) -> Response:
@@ -62,7 +62,7 @@ def queue(view: View) -> Response:
         "overview",
         queue=found,
         settings=found.settings,
-        now=view.overview.queue(found.name),
+        now=view.site.snapshots.queue(found.name),
         charts=charts(minutes, span) if minutes else None,
         span=span,
         spans=list(SPANS),
@@ -101,7 +101,7 @@ def _list(view: View, *, archived: bool) -> Response:
         "messages.html",
         "overview",
         queue=found,
-        now=view.overview.queue(found.name),
+        now=view.site.snapshots.queue(found.name),
         archived=archived,
         page=page,
         holders=holders,
@@ -132,7 +132,7 @@ def message(view: View) -> Response:
         "message.html",
         "overview",
         queue=found,
-        now=view.overview.queue(found.name),
+        now=view.site.snapshots.queue(found.name),
         message=known,
         payload=text,
         whole=whole,
@@ -146,11 +146,11 @@ def message(view: View) -> Response:
 
 def dead_letters(view: View) -> Response:
     """How many dead letters each queue has."""
-    queues = view.overview.queues
-    with_some = [each for each in queues if each.dead or isinstance(each.dead, AtLeast)]
+    seen = view.site.snapshots.overview()
+    with_some = [each for each in seen.queues if each.dead or isinstance(each.dead, AtLeast)]
     if len(with_some) == 1:
         return _dead(view, view.service.queue(with_some[0].name), "dead")
-    return view.page("dead.html", "dead", queues=with_some)
+    return view.page("dead.html", "dead", overview=seen, queues=with_some)
 
 
 def dead_letters_of(view: View) -> Response:
@@ -164,7 +164,7 @@ def _dead(view: View, found: Queue, here: str) -> Response:
         "dead_of.html",
         here,
         queue=found,
-        now=view.overview.queue(found.name),
+        now=view.site.snapshots.queue(found.name),
         groups=groups[:_GROUPS_SHOWN],
         others=max(0, len(groups) - _GROUPS_SHOWN),
         total=sum(len(group.ids) for group in groups),
