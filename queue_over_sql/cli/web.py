@@ -214,6 +214,8 @@ def serve(
         try:
             with stop_on_signals() as stop, serving(app, host, port) as address:
                 _log.info("The dashboard is at %s", address)
+                # The first reading of many queues compiles its statements; nobody should wait.
+                app.state.snapshots.overview()
                 stop.asked.wait()
         except OSError as error:
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error

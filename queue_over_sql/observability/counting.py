@@ -45,8 +45,6 @@ _MOST_LEVELS: Final = 8
 _AT_ONCE: Final = 20
 # A queue is neglected if its oldest message has waited for this long and no consumer holds any.
 _NEGLECTED_SECONDS: Final = 60.0
-# The largest share of time for counting.
-_SHARE: Final = 0.02
 
 
 class AtLeast(int):
@@ -451,7 +449,7 @@ def _holds(inspection: Inspection, queues: Sequence[QueueTables]) -> Counter[str
 
 
 class SharedLook(Generic[T]):
-    """A reading that all callers share, repeated so rarely that it takes 2 % of the time.
+    """A reading that all callers share, repeated so rarely that it takes a small share of the time.
 
     While one caller reads, the others get the last result. Without callers nothing is read.
 
@@ -459,6 +457,7 @@ class SharedLook(Generic[T]):
         look: reads now. It gets the last result; None at first.
         interval: the shortest time between two readings in seconds.
         longest: after how many seconds a result is too old, however slow a reading is.
+        share: the largest share of the time that readings take.
 
     Attributes:
         last: the last result; None before the first reading.
@@ -466,9 +465,15 @@ class SharedLook(Generic[T]):
     """
 
     def __init__(
-        self, look: Callable[[T | None], T], interval: float, longest: float = math.inf
+        self,
+        look: Callable[[T | None], T],
+        interval: float,
+        longest: float = math.inf,
+        *,
+        share: float = 0.02,
     ) -> None:
         self._look = look
+        self._share = share
         self._interval = self.pause = interval
         self._longest = longest
         self._lock = threading.Lock()
@@ -511,5 +516,5 @@ class SharedLook(Generic[T]):
         self._began_at, self._ended_at = began_at, time.monotonic()
         took = 0.0 if before is None else self._ended_at - began_at
         # The first reading is slower, because it also connects and compiles.
-        self.pause = max(self._interval, min(took / _SHARE, self._longest))
+        self.pause = max(self._interval, min(took / self._share, self._longest))
         return seen

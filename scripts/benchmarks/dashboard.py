@@ -5,23 +5,24 @@ The others share the rest. Each page is fetched from a server in its own thread,
 before each request the shared results are forgotten, so that none is faster because of the one
 before. Then ``--viewers`` viewers in their own process watch the overview for some minutes: each
 listens for events and fetches changes, while a message is published and taken every tenth of a
-second. Their cost is the time of the server's statements, without that of its service while nobody
-watches, compared with the time of a claim with its release. Meanwhile the memory of the server's
-process, which includes the publisher, is recorded. With ``--rounds 0`` only the viewers are
-measured, such as for ``--minutes 60``; the result is then a file of its own.
+second. Their cost is the processor time of the database, less what it takes when nobody watches; it
+is compared with that of a claim with its release. Meanwhile the memory of the dashboard's process,
+which includes the publisher, is recorded. With ``--rounds 0`` only the viewers are measured, such
+as for ``--minutes 60``; the result is then a file of its own.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sqlite3
 import statistics
 import threading
 import time
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 from sqlalchemy import event, text
@@ -36,6 +37,8 @@ from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_res
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from queue_over_sql import Queue
 
 NAME: Final = "dashboard"
 MEMORY: Final = "dashboard_memory"
@@ -56,6 +59,8 @@ PAGES: Final = {
     "health": "/health",
     "audit": "/audit",
 }
+# How many claims the time of one is the mean of.
+_CLAIMS: Final = 300
 # Of the time: how often the page shows the memory.
 _EACH: Final = 10
 _ARCHIVE: Final = """
@@ -97,41 +102,47 @@ def page_times(
     return found
 
 
-def viewers_cost(service: QueueService, root: str, viewers: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of statements per viewer and second, and those of one claim.
+def viewers_cost(
+    service: QueueService, database: _DatabaseTime, root: str, viewers: int, seconds: float
+) -> dict[str, Any]:
+    """Milliseconds of the database per viewer and second, and those of one claim.
 
     Also the memory of this process in MiB, at about 20 times.
     """
-    unwatched, spent_unwatched = min(seconds, 60.0), _Spent(service)
-    with spent_unwatched:
-        time.sleep(unwatched)
-    watching = get_context("spawn").Process(target=_watch_all, args=(root, viewers, seconds))
-    watching.start()
-    spent = _Spent(service)
-    claims: list[float] = []
     memory: list[float] = []
     other = QueueService(parts_of(service).connections.engine.url)
-    with other, spent:
-        queue, began = other.queue("jobs_001"), time.monotonic()
-        while (now := time.monotonic() - began) < seconds:
-            if now >= len(memory) * seconds / 20:
-                memory.append(_memory())
-            queue.publish(message(0))
-            before = time.perf_counter()
-            for taken in queue.consume():
-                taken.release()
-            claims.append((time.perf_counter() - before) * 1e3)
-            time.sleep(0.1)
-    watching.join()
-    if watching.exitcode:
-        raise SystemExit("a viewer failed")
-    unseen = spent_unwatched.milliseconds / unwatched
-    return {
-        "viewer": (spent.milliseconds / seconds - unseen) / viewers,
-        "unwatched": unseen,
-        "claim": statistics.median(claims),
-        "memory": memory,
-    }
+    database.follow(other)
+    with other:
+        queue = other.queue("jobs_001")
+
+        def work(seconds: float) -> float:
+            before, began = database.milliseconds(), time.monotonic()
+            while (now := time.monotonic() - began) < seconds:
+                if now >= len(memory) * seconds / 20:
+                    memory.append(_memory())
+                queue.publish(message(0))
+                _claim(queue)
+                time.sleep(0.1)
+            return (database.milliseconds() - before) / seconds
+
+        unwatched = work(min(seconds, 60.0))
+        memory.clear()
+        watching = get_context("spawn").Process(target=_watch_all, args=(root, viewers, seconds))
+        watching.start()
+        watched = work(seconds)
+        watching.join()
+        if watching.exitcode:
+            raise SystemExit("a viewer failed")
+        before = database.milliseconds()
+        for _ in range(_CLAIMS):
+            _claim(queue)
+        claim = (database.milliseconds() - before) / _CLAIMS
+    return {"viewer": (watched - unwatched) / viewers, "claim": claim, "memory": memory}
+
+
+def _claim(queue: Queue[Any]) -> None:
+    for taken in queue.consume():
+        taken.release()
 
 
 def _memory() -> float:
@@ -139,31 +150,70 @@ def _memory() -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
-class _Spent:
-    """Adds up the duration of a service's statements."""
+class _DatabaseTime:
+    """The processor time of the database: of a server's processes, or of the calls of SQLite."""
 
     def __init__(self, service: QueueService) -> None:
-        self._engine = parts_of(service).connections.engine
-        self._began = threading.local()
-        self.milliseconds = 0.0
+        self._server: int | None = None
+        if parts_of(service).connections.dialect.name == "postgresql":
+            with parts_of(service).connections.engine.connect() as connection:
+                session = connection.scalar(text("SELECT pg_backend_pid()"))
+            self._server = _process(session)[0]
+        self.follow(service)
 
-    def __enter__(self) -> Self:
-        event.listen(self._engine, "before_cursor_execute", self._begin)
-        event.listen(self._engine, "after_cursor_execute", self._end)
-        return self
+    def follow(self, service: QueueService) -> None:
+        """Also measure the future connections of this service."""
 
-    def __exit__(self, *failure: object) -> None:
-        event.remove(self._engine, "before_cursor_execute", self._begin)
-        event.remove(self._engine, "after_cursor_execute", self._end)
+        def connect(*given: Any) -> None:
+            given[3]["factory"] = _MeasuredConnection
 
-    def _begin(self, *_: Any) -> None:
-        self._began.at = time.perf_counter()
+        if self._server is None:
+            event.listen(parts_of(service).connections.engine, "do_connect", connect)
 
-    def _end(self, *_: Any) -> None:
-        # A statement may have begun before this listened.
-        began = getattr(self._began, "at", None)
-        if began is not None:
-            self.milliseconds += (time.perf_counter() - began) * 1e3
+    def milliseconds(self) -> float:
+        """Until now."""
+        if self._server is None:
+            return _MeasuredCursor.nanoseconds / 1e6
+        processes = [_process(int(each.name)) for each in Path("/proc").glob("[0-9]*")]
+        children = [ticks for parent, ticks, _ in processes if parent == self._server]
+        _, own, ended = _process(self._server)
+        return (own + ended + sum(children)) * 1e3 / os.sysconf("SC_CLK_TCK")
+
+
+def _process(number: int) -> tuple[int, int, int]:
+    """The parent of a process, its ticks, and those of its ended children."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0, 0, 0
+    return int(fields[1]), sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+
+
+class _MeasuredCursor(sqlite3.Cursor):
+    """Adds up the processor time of the calls of all cursors."""
+
+    nanoseconds = 0
+
+    def execute(self, *given: Any) -> Any:
+        return self._measured(super().execute, *given)
+
+    def fetchall(self) -> Any:
+        return self._measured(super().fetchall)
+
+    def fetchone(self) -> Any:
+        return self._measured(super().fetchone)
+
+    def _measured(self, call: Callable[..., Any], *given: Any) -> Any:
+        began = time.thread_time_ns()
+        try:
+            return call(*given)
+        finally:
+            _MeasuredCursor.nanoseconds += time.thread_time_ns() - began
+
+
+class _MeasuredConnection(sqlite3.Connection):
+    def cursor(self, *_: Any) -> Any:
+        return super().cursor(_MeasuredCursor)
 
 
 def _watch_all(root: str, viewers: int, seconds: float) -> None:
@@ -199,14 +249,16 @@ def measure(engine: str, options: Any) -> dict[str, Any]:
     """Measure one engine."""
     with ExitStack() as stack:
         url = stack.enter_context(databases_of(engine))("dashboard")
-        service = stack.enter_context(QueueService(url))
+        service = QueueService(url)
+        database = _DatabaseTime(service)
+        stack.enter_context(service)
         fill(service, options.queues, options.messages)
         app = create_app(service, WebSettings(open_role=Role.ADMIN))
         root = stack.enter_context(serving(app))
         (first,) = service.queue(BIG).messages().list(1)
         forget = app.state.snapshots.forget
         times = page_times(root, first.id, options.rounds, forget) if options.rounds else {}
-        cost = viewers_cost(service, root, options.viewers, options.minutes * 60)
+        cost = viewers_cost(service, database, root, options.viewers, options.minutes * 60)
         return {"version": version_of(service), "milliseconds": times, "cost": cost}
 
 
@@ -222,9 +274,9 @@ def section() -> str:
 {result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
 each in one queue. Milliseconds until a page is there: the median of {result["rounds"]} looks and
 the 95th percentile; for each look the dashboard counts anew. Then {result["viewers"]} viewers for
-{result["minutes"]:g} minutes, who share one look: what the statements take for each viewer and
-second, beside what the service of the dashboard takes each second while nobody watches, and one
-claim with its release; and the process's memory after a quarter of the time and at the end.""",
+{result["minutes"]:g} minutes, who share one look: the processor time that each costs the database
+in a second, beside that of one claim with its release; and the memory of the dashboard's process
+after a quarter of the time and at its end.""",
         "",
         f"| page | {' | '.join(names)} |",
         f"|---|{'--:|' * len(names)}",
@@ -232,12 +284,7 @@ claim with its release; and the process's memory after a quarter of the time and
     for page in PAGES:
         cells = [_cell(found["milliseconds"][page]) for found in engines.values()]
         lines.append(f"| {page} | {' | '.join(cells)} |")
-    costs = {
-        "a viewer, ms in each second": "viewer",
-        "nobody, ms in each second": "unwatched",
-        "one claim, ms": "claim",
-    }
-    for name, key in costs.items():
+    for name, key in (("a viewer, ms in each second", "viewer"), ("one claim, ms", "claim")):
         cells = [f"{found['cost'][key]:.2f}" for found in engines.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     cells = [_memory_cell(found["cost"]["memory"]) for found in engines.values()]

@@ -565,7 +565,7 @@ def test_browsers_hear_of_changes(
 ) -> None:
     """By an event, after which they fetch what is live."""
     # On a slow machine looks would become rare.
-    monkeypatch.setattr(counting, "_SHARE", 1.0)
+    monkeypatch.setattr(snapshot, "_SHARE", 1.0)
     browser = open_site()
     root, lines = browser.root, list[str]()
 
@@ -586,10 +586,15 @@ def test_browsers_hear_of_changes(
 
 
 def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is said as such; nothing is counted beyond it."""
+    """Which is said as such; nothing is counted beyond it. In a list of many queues it is lower."""
     monkeypatch.setattr(snapshot, "COUNT_LIMIT", 5)
+    monkeypatch.setattr(snapshot, "COARSE_LIMIT", 4)
     assert ">5+</a>" in open_site().get("/")
     assert 11 == jobs.stats().ready
+    monkeypatch.setattr(snapshot, "MANY", 0)
+    site = open_site()
+    assert ">4+</a>" in site.get("/")
+    assert ">5+</b>" in site.get("/queues/jobs")
 
 
 def test_all_viewers_share_one_look(service: QueueService) -> None:
