@@ -147,7 +147,7 @@ class Connections:
         self.runtime = runtime
         self._forbidden = forbidden
         self._opened: OpenedEngine = runtime.open_engine(database)
-        self._turns = self._opened.turns
+        self._write_lock = self._opened.write_lock
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
         self.watchdog = Watchdog(runtime, silence, self._ask)
@@ -255,8 +255,8 @@ class Connections:
         tries = 0
         while True:
             try:
-                if tries and self._turns is not None:
-                    with self._turns.one():
+                if tries:
+                    with self._write_lock.one_act():
                         return self._once(act, atomic=atomic, durable=durable)
                 return self._once(act, atomic=atomic, durable=durable)
             except DBAPIError as error:
@@ -276,7 +276,7 @@ class Connections:
                 raise error if error.orig is None else error.orig from error
             except _UNSENDABLE as error:
                 raise _not_sent(error) from error
-            if tries == 1 and self._turns is not None:
+            if tries == 1 and self._write_lock.wakes:
                 continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
@@ -308,15 +308,12 @@ class Connections:
         self._check_open()
         with self._guard, self.watchdog.waiting():
             connection = self._connect_to_lend() if kept is None else kept.take()
-            turns = self._turns
-            if turns is not None:
-                turns.lend(connection)
+            self._write_lock.register(connection)
             try:
                 with committing(connection):
                     yield connection
             finally:
-                if turns is not None:
-                    turns.end(connection)
+                self._write_lock.release(connection)
             if kept is None:
                 connection.close()
             else:
@@ -393,8 +390,7 @@ class Connections:
         # Its user may have left it in any state.
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
-        if self._turns is not None:
-            self._turns.end(connection)
+        self._write_lock.release(connection)
 
     def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
         """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
@@ -575,8 +571,7 @@ class Connections:
     def _forked(self) -> None:
         """After a fork, the parent's connections must neither be used nor closed here."""
         self.engine.dispose(close=False)
-        if self._turns is not None:
-            self._turns.forked()
+        self._write_lock.forked()
         self._pid = os.getpid()
 
     def _check_open(self) -> None:
