@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Running, Turn
+    from queue_over_sql.database.runtime import LoopProgress, Running
     from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message, Payload
     from queue_over_sql.queue import Queue
@@ -438,9 +438,9 @@ def handlers_of(worker: Worker) -> tuple[ServiceParts, list[Handler]]:
     return worker._parts, worker._handlers  # noqa: SLF001 - its own module
 
 
-def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:
+def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, LoopProgress]:
     """The parts that show whether a worker is healthy, including its lease renewal."""
-    return worker._parts, worker._threads, worker._keeper.turn  # noqa: SLF001 - its own module
+    return worker._parts, worker._threads, worker._keeper.progress  # noqa: SLF001 - its own module
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:
