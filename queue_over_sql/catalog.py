@@ -311,7 +311,8 @@ class Catalog:
             return
         if wanted.priorities < present.priorities:
             self._check_priorities(queue, wanted.priorities)
-        changed = [n for n in given_of(asked) if getattr(wanted, n) != getattr(present, n)]
+        given = given_of(asked).keys() - {"kinds"}
+        changed = sorted(n for n in given if getattr(wanted, n) != getattr(present, n))
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
         if wanted.dedup_window is not None and present.dedup_window is None:

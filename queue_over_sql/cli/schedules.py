@@ -179,7 +179,10 @@ def show(
 
 @commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
-    """Pause a schedule, and remove the messages that it has published but that are not due yet."""
+    """Pause a schedule, and remove its messages for times to come.
+
+    Messages for times that have passed stay, also those that wait for their delay.
+    """
     with session.connect() as service:
         service.schedules.pause(name)
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
@@ -209,7 +212,10 @@ def run(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("remove")
 def remove(session: Session, *, name: ScheduleName) -> None:
-    """Remove a schedule and its messages that are not due yet."""
+    """Remove a schedule and its messages for times to come.
+
+    Messages for times that have passed stay, also those that wait for their delay.
+    """
     with session.connect() as service:
         if not service.schedules.remove(name):
             raise ScheduleNotFound(name)

@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy import event
 from sqlalchemy.exc import (
     DBAPIError,
     NoSuchModuleError,
@@ -76,6 +77,12 @@ _DRAIN_SECONDS = 5.0
 _RETRY_SECONDS = 30.0
 # How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
+
+
+_ENDED = (
+    "The handler ended its transaction. Leave commit and rollback to the worker; undo a part with "
+    "connection.begin_nested()."
+)
 
 
 # The time limit in seconds for statements that only read, in this context.
@@ -140,7 +147,7 @@ class Connections:
         self.runtime = runtime
         self._forbidden = forbidden
         self._opened: OpenedEngine = runtime.open_engine(database)
-        self._turns = self._opened.turns
+        self._write_lock = self._opened.write_lock
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
         self.watchdog = Watchdog(runtime, silence, self._ask)
@@ -169,6 +176,8 @@ class Connections:
         self._breaks = 0
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
+        # Connections that a handler has now, and how it tried to end their transactions.
+        self._lent: dict[Connection, str] = {}
 
     @property
     def engine(self) -> Engine:
@@ -246,8 +255,8 @@ class Connections:
         tries = 0
         while True:
             try:
-                if tries and self._turns is not None:
-                    with self._turns.one():
+                if tries:
+                    with self._write_lock.one_act():
                         return self._once(act, atomic=atomic, durable=durable)
                 return self._once(act, atomic=atomic, durable=durable)
             except DBAPIError as error:
@@ -267,7 +276,7 @@ class Connections:
                 raise error if error.orig is None else error.orig from error
             except _UNSENDABLE as error:
                 raise _not_sent(error) from error
-            if tries == 1 and self._turns is not None:
+            if tries == 1 and self._write_lock.wakes:
                 continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
@@ -298,16 +307,13 @@ class Connections:
         """
         self._check_open()
         with self._guard, self.watchdog.waiting():
-            connection = self._connect() if kept is None else kept.take()
-            turns = self._turns
-            if turns is not None:
-                turns.lend(connection)
+            connection = self._connect_to_lend() if kept is None else kept.take()
+            self._write_lock.register(connection)
             try:
                 with committing(connection):
                     yield connection
             finally:
-                if turns is not None:
-                    turns.end(connection)
+                self._write_lock.release(connection)
             if kept is None:
                 connection.close()
             else:
@@ -320,7 +326,28 @@ class Connections:
         """
         if self._opened.shared or self._opened.borrowed:
             return None
-        return KeptConnection(self._connect, lambda: self._breaks)
+        return KeptConnection(self._connect_to_lend, lambda: self._breaks)
+
+    @contextlib.contextmanager
+    def lending(self, connection: Connection) -> Iterator[None]:
+        """Let a handler use a connection of ``transaction()``, but not end the transaction.
+
+        Raises:
+            QueueError: it tried to commit, or it rolled back or closed the connection and went on.
+        """
+        self._lent[connection] = ""
+        try:
+            yield
+        except Exception as error:
+            # After a refused commit only the end of the connection rolls back.
+            if self._lent[connection] == "commit" and str(error) != _ENDED:
+                raise QueueError(_ENDED) from error
+            raise
+        else:
+            if self._lent[connection] or connection.closed:
+                raise QueueError(_ENDED)
+        finally:
+            del self._lent[connection]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -363,8 +390,7 @@ class Connections:
         # Its user may have left it in any state.
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
-        if self._turns is not None:
-            self._turns.end(connection)
+        self._write_lock.release(connection)
 
     def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
         """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
@@ -545,8 +571,7 @@ class Connections:
     def _forked(self) -> None:
         """After a fork, the parent's connections must neither be used nor closed here."""
         self.engine.dispose(close=False)
-        if self._turns is not None:
-            self._turns.forked()
+        self._write_lock.forked()
         self._pid = os.getpid()
 
     def _check_open(self) -> None:
@@ -598,6 +623,22 @@ class Connections:
             if interruption is not None:
                 raise interruption from error
             raise self._unavailable(error) from error
+
+    def _connect_to_lend(self) -> Connection:
+        connection = self._connect()
+        event.listen(connection, "commit", self._refuse_commit)
+        event.listen(connection, "rollback", self._note_rollback)
+        return connection
+
+    def _refuse_commit(self, connection: Connection) -> None:
+        if connection in self._lent:
+            self._lent[connection] = "commit"
+            raise QueueError(_ENDED)
+
+    def _note_rollback(self, connection: Connection) -> None:
+        # SQLAlchemy also rolls back what failed before the transaction began.
+        if connection in self._lent and connection.in_transaction():
+            self._lent[connection] = self._lent[connection] or "rollback"
 
     def _unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
         cause = error.orig if isinstance(error, DBAPIError) else error

@@ -64,7 +64,7 @@ class Interruption(Protocol):
         """The caller has continued; returns whether somebody else has interrupted it, too."""
 
 
-class Turn:
+class LoopProgress:
     """The progress of a background loop, for health checks.
 
     Attributes:
@@ -234,9 +234,11 @@ class Background:
                 self._scheduler.add_job(new.fire, _each(seconds))
 
     @property
-    def turns(self) -> list[Turn]:
-        """The turns of the jobs that run in this process."""
-        return [job.turn for job in list(self._jobs.values())] if self._pid == os.getpid() else []
+    def loops(self) -> list[LoopProgress]:
+        """The progress of the jobs that run in this process."""
+        return (
+            [job.progress for job in list(self._jobs.values())] if self._pid == os.getpid() else []
+        )
 
     def stop(self) -> None:
         """Start no more jobs; running ones end by themselves."""
@@ -260,7 +262,7 @@ class _Job:
     def __init__(
         self, changed: Condition, name: str, job: Callable[[], object], seconds: float
     ) -> None:
-        self.turn = Turn(name)
+        self.progress = LoopProgress(name)
         self._changed = changed
         self._name = name
         self._job = job
@@ -278,7 +280,7 @@ class _Job:
             self._changed.notify_all()
 
     def run(self) -> None:
-        self.turn.begin()
+        self.progress.begin()
         while self._comes_due():
             try:
                 self._job()
@@ -286,12 +288,12 @@ class _Job:
                 _log.exception("The %s continues after an unexpected error.", self._name)
             # Runs that came due meanwhile are skipped.
             self._due = False
-        self.turn.end()
+        self.progress.end()
 
     def _comes_due(self) -> bool:
-        self.turn.due_at = time.monotonic() + self._seconds
+        self.progress.due_at = time.monotonic() + self._seconds
         with self._changed:
             while not (self._due or self._ended):
                 self._changed.wait()
-        self.turn.due_at = time.monotonic()
+        self.progress.due_at = time.monotonic()
         return not self._ended

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -25,10 +25,8 @@ from sqlalchemy.util import asbool
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
+from queue_over_sql.dialects.sqlite.write_lock import NoWriteLock, WriteLock
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
-
-if TYPE_CHECKING:
-    from queue_over_sql.dialects.sqlite.turns import Turns
 
 # Drivers also accept a password as a parameter of the URL: password, passwd, sslpassword.
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
@@ -83,7 +81,7 @@ class OpenedEngine:
         owned: whether we must dispose of it.
         shared: whether all threads share one connection.
         borrowed: whether that connection is the user's, so that nothing may run in the background.
-        turns: in which order its threads write, if only one can.
+        write_lock: for which its writers wait before the database's own.
     """
 
     engine: Engine
@@ -91,7 +89,7 @@ class OpenedEngine:
     owned: bool = True
     shared: bool = False
     borrowed: bool = False
-    turns: Turns | None = None
+    write_lock: WriteLock = dataclasses.field(default_factory=NoWriteLock)
 
 
 class EngineForm:
@@ -184,7 +182,6 @@ class EngineForm:
             SESSION_MARK,
             SQLiteHooks,
         )
-        from queue_over_sql.dialects.sqlite.turns import Turns  # noqa: PLC0415 - likewise
 
         in_memory = _in_memory(url)
         options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
@@ -193,9 +190,9 @@ class EngineForm:
         else:
             options |= {"poolclass": self.pool, **_POOL}
         engine = self.create(url, **options)
-        turns = Turns() if self.has_threads and not in_memory else None
-        SQLiteHooks(self.pause, turns).listen(engine)
-        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory, turns=turns)
+        write_lock = WriteLock() if self.has_threads and not in_memory else NoWriteLock()
+        SQLiteHooks(self.pause, write_lock).listen(engine)
+        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory, write_lock=write_lock)
 
 
 def open_engine(database: str | URL | Engine) -> OpenedEngine:

@@ -1,8 +1,9 @@
 """Health: whether a process is live and ready, and whether queues are served.
 
 *Live* does not need the database, because an outage must not restart every process. Each background
-loop announces when it runs again (``Turn``). A loop is stuck if it is late, does not wait for the
-database and has not moved since the last probe. On an event loop, a callback must return instead.
+loop announces when it runs again (``LoopProgress``). A loop is stuck if it is late, does not wait
+for the database and has not moved since the last probe. On an event loop, a callback must return
+instead.
 
 *Ready* reads this consumer's registration from the database, at most once a second, with a time
 limit.
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Turn
+    from queue_over_sql.database.runtime import LoopProgress
 
 
 _log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Health:
         # An asynchronous proxy contains one of these.
         watched = getattr(watched, "_sync", watched)
         self._threads: HandlerThreads | None = None
-        self._renewal: Turn | None = None
+        self._renewal: LoopProgress | None = None
         if isinstance(watched, Worker):
             self._parts, self._threads, self._renewal = vital_parts(watched)
         elif isinstance(watched, QueueService):
@@ -119,7 +120,7 @@ class Health:
         self._must_start = must_start
         self._lock = threading.Lock()
         # The state of each late loop when it was first seen late.
-        self._stood: dict[Turn, tuple[_Stack, float]] = {}
+        self._stood: dict[LoopProgress, tuple[_Stack, float]] = {}
         self._told: set[object] = set()
         self._callback = _Callback()
 
@@ -127,10 +128,10 @@ class Health:
         """Check whether the process makes progress; one that is not live should be restarted."""
         checks: dict[str, str] = {}
         if self._parts.connections.runtime.has_threads:
-            for turn in self._turns():
-                said = self._look(turn)
-                if checks.get(turn.name, OK) == OK:
-                    checks[turn.name] = said
+            for loop in self._loops():
+                said = self._look(loop)
+                if checks.get(loop.name, OK) == OK:
+                    checks[loop.name] = said
         else:
             late = self._callback.late(self._parts.connections.runtime.start_from_outside)
             stuck = late > self._patience
@@ -160,34 +161,34 @@ class Health:
             checks["database"] = self._database.ask()
         return Report.of(checks)
 
-    def _turns(self) -> Iterator[Turn]:
+    def _loops(self) -> Iterator[LoopProgress]:
         if self._parts.closed:
             return
-        yield from self._parts.background.turns
+        yield from self._parts.background.loops
         if self._threads is not None and self._renewal is not None:
             yield self._renewal
-            yield from (supply.turn for supply in self._threads.supplies)
+            yield from (supply.progress for supply in self._threads.supplies)
 
-    def _look(self, turn: Turn) -> str:
-        now, thread = time.monotonic(), turn.thread
-        late = now - turn.due_at
+    def _look(self, loop: LoopProgress) -> str:
+        now, thread = time.monotonic(), loop.thread
+        late = now - loop.due_at
         # A loop that ended normally has reported this before.
-        if thread is not None and not thread.is_alive() and turn.thread is thread:
-            return self._tell(turn, f"the {turn.name} has stopped unexpectedly")
+        if thread is not None and not thread.is_alive() and loop.thread is thread:
+            return self._tell(loop, f"the {loop.name} has stopped unexpectedly")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
             if frame is None or _asks_database(frame):
-                self._stood.pop(turn, None)
-                self._told.discard(turn)
+                self._stood.pop(loop, None)
+                self._told.discard(loop)
                 return OK
             stack = _stack(frame)
-            before, since = self._stood.get(turn, (None, now))
+            before, since = self._stood.get(loop, (None, now))
             if stack != before:
                 since = now
-            self._stood[turn] = stack, since
+            self._stood[loop] = stack, since
         if now - since < self._patience / 2:
             return OK
-        return self._tell(turn, f"the {turn.name} is {late:.0f} s late", thread)
+        return self._tell(loop, f"the {loop.name} is {late:.0f} s late", thread)
 
     def _look_at_handlers(self, threads: HandlerThreads) -> str:
         # A call lasts until its message is given back, even in an outage of the database.

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.durations import instant, instant_to_microseconds
+from queue_over_sql.durations import instant
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.message import PublishOutcome
 from queue_over_sql.queue import core_of
@@ -126,10 +126,10 @@ def put(
     now = store.clock(connection, scope)
     previous = None if record is None else Definition.from_json(record.name, record.definition)
     definition = messages.definition.counted_from(now, previous)
-    removed = [] if before is None else store.remove_ahead(connection, before, name, now)
-    # Those of passed times, which wait because of a delay, would not come again.
-    times = [instant_to_microseconds(at, "at") for at in removed]
-    messages.publish(connection, [at for at in times if at <= now])
+    if before is not None:
+        removed = store.remove_ahead(connection, before, name, now, passed=True)
+        # Those of passed times, which wait because of a delay, would not come again.
+        messages.publish(connection, [at for at in removed if at <= now])
     next_at = _first_without_message(record, previous, definition, now)
     if record is None or not record.paused:
         firing = plan(definition.trigger, next_at, now, definition.missed)
@@ -211,7 +211,7 @@ def pause(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Pause a schedule and remove its messages that are not due; False if there is none."""
+    """Pause a schedule and remove its messages for times to come; False if there is none."""
     record = _locked(connection, scope, seen)
     if record is None or record.paused:
         return record is not None
@@ -225,7 +225,7 @@ def remove(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Remove a schedule and its messages that are not due; False if there is none."""
+    """Remove a schedule and its messages for times to come; False if there is none."""
     if _locked(connection, scope, seen) is None:
         return False
     _remove_ahead(connection, scope, tables, seen.name)

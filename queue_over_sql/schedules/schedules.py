@@ -99,8 +99,8 @@ class Schedules:
         """Add a schedule, or change it; safe to call from many servers at once.
 
         If an equal schedule with this name exists, nothing changes. If it differs, it is changed,
-        and its messages that are not due yet are removed, except those that a consumer holds. A
-        paused schedule stays paused.
+        and so are its messages that are not due yet, except those that a consumer holds. A paused
+        schedule stays paused.
 
         Args:
             name: 1 to 150 characters.
@@ -180,9 +180,10 @@ class Schedules:
         return found
 
     def remove(self, name: str) -> bool:
-        """Remove a schedule and its messages that are not due yet; False if there is none.
+        """Remove a schedule and its messages for times to come; False if there is none.
 
-        Messages that are due, and those that a consumer holds, stay.
+        Messages for times that have passed, also those that wait for their ``delay``, and messages
+        that a consumer holds stay.
 
         Raises:
             QueueError: other processes kept changing this schedule; nothing was changed.
@@ -190,7 +191,9 @@ class Schedules:
         return self._again(lambda: self._end(acts.remove, name))
 
     def pause(self, name: str) -> None:
-        """Publish nothing until ``resume``, and remove its messages that are not due yet.
+        """Publish nothing until ``resume``, and remove its messages for times to come.
+
+        Messages for times that have passed, also those that wait for their ``delay``, stay.
 
         Raises:
             ScheduleNotFound: there is no schedule with this name.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from queue_over_sql.dialects.statements.parameters import batches
-from queue_over_sql.durations import optional_number, stored_number
+from queue_over_sql.durations import instant_to_microseconds, optional_number, stored_number
 from queue_over_sql.errors import QueueError
 from queue_over_sql.store.tables import insert_unless_there
 
@@ -175,9 +175,11 @@ def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str)
 
 
 def remove_ahead(
-    connection: Connection, tables: QueueTables, schedule: str, now: int
-) -> list[datetime]:
-    """Remove the messages of a schedule that are not due and that no consumer holds.
+    connection: Connection, tables: QueueTables, schedule: str, now: int, *, passed: bool = False
+) -> list[int]:
+    """Remove the messages of a schedule for times to come, unless a consumer holds them.
+
+    ``passed`` also removes those of passed times that wait because of a delay.
 
     It reads them before it locks any, because some engines lock what they read, and would wait for
     all transactions on other messages of the queue.
@@ -192,16 +194,20 @@ def remove_ahead(
         or_(live.c.available_at.is_(None), live.c.available_at > now),
     )
     wanted = select(live.c.id, live.c.message_key).where(ahead, _is_of(tables, schedule))
-    found = connection.execute(wanted).all()
-    for batch in batches(sorted(row[0] for row in found)):
+    found = {
+        row[0]: at
+        for row in connection.execute(wanted)
+        if (at := _time_in(row[1].removeprefix(_key_start(schedule)))) is not None
+        and (passed or at > now)
+    }
+    for batch in batches(sorted(found)):
         connection.execute(delete(live).where(live.c.id.in_(batch), ahead))
-    keys = (row[1].removeprefix(_key_start(schedule)) for row in found)
-    return sorted(filter(None, map(_time_in, keys)))
+    return sorted(found.values())
 
 
-def _time_in(text: str) -> datetime | None:
+def _time_in(text: str) -> int | None:
     try:
-        return datetime.fromisoformat(text)
+        return instant_to_microseconds(datetime.fromisoformat(text), "at")
     except ValueError:
         # A user gave this key to a message.
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, exists, insert, or_, select
+from sqlalchemy import BigInteger, Select, exists, insert, literal, or_, select
 
 from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
 from queue_over_sql.dialects.statements.claim import may_claim
 from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.durations import NEVER
 from queue_over_sql.store.claim import Disposition, end_locked
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
     return exists().where(
         kinds.c.consumer_id == consumers.c.consumer_id,
         consumers.c.expires_at > tables.dialect.now(),
+        # Nobody knows whether clients of the consumer of HTTP are still there.
+        consumers.c.expires_at != literal(NEVER, BigInteger()),
         kinds.c.table_prefix == tables.prefix,
         kinds.c.queue == tables.queue,
         or_(kinds.c.kind == tables.live.c.kind, kinds.c.kind == ANY_KIND),

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 
-from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
@@ -241,14 +240,17 @@ class HandlerRun:
             self._invoke_watched(messages, argument, *lent)
 
     def _invoke_watched(self, messages: list[Message], argument: Any, *lent: Connection) -> None:
-        function = self._handler.function
         if self._watch is None:
-            _refuse_awaitable(function(argument, *lent))
+            self._invoke_lending(argument, *lent)
             return
         with self._watch.calling(
             self._handler, messages, lambda reason: self._abandon(messages, reason, *lent)
         ):
-            _refuse_awaitable(function(argument, *lent))
+            self._invoke_lending(argument, *lent)
+
+    def _invoke_lending(self, argument: Any, *lent: Connection) -> None:
+        with self._connections.lending(lent[0]) if lent else contextlib.nullcontext():
+            _refuse_awaitable(self._handler.function(argument, *lent))
 
     def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""
@@ -464,7 +466,6 @@ class _SharedTransaction:
         self.begun: list[Message] = []
         # Pass only the text, because an exception would keep cursors of the connection open.
         self.failures: dict[Message, tuple[str, str | None]] = {}
-        self._refused = False
         self._handler = handler
         self._draining = draining
         self._invoke = invoke
@@ -478,14 +479,13 @@ class _SharedTransaction:
         """
         options = connection.get_execution_options()
         ends_at = time.monotonic() + SHARED_SECONDS
-        with self._refusing_to_commit(connection):
-            for message in messages:
-                self.begun.append(message)
-                self._call(message, connection)
-                # Its settings of the connection must not affect the others.
-                changed = connection.get_execution_options() is not options
-                if changed or time.monotonic() >= ends_at or self._draining():
-                    break
+        for message in messages:
+            self.begun.append(message)
+            self._call(message, connection)
+            # Its settings of the connection must not affect the others.
+            changed = connection.get_execution_options() is not options
+            if changed or time.monotonic() >= ends_at or self._draining():
+                break
         return [message for message in self.begun if message not in self.failures]
 
     def _call(self, message: Message, connection: Connection) -> None:
@@ -508,24 +508,9 @@ class _SharedTransaction:
         else:
             if undo is not connection:
                 undo.commit()
-        ended = transaction is not None and connection.get_transaction() is not transaction
-        if ended or self._refused:
+        if transaction is not None and connection.get_transaction() is not transaction:
             msg = "the handler ended the transaction"
             raise _NotShared(msg)
-
-    @contextlib.contextmanager
-    def _refusing_to_commit(self, connection: Connection) -> Iterator[None]:
-        # A commit would include others' writes before their messages are acked.
-        def refuse(_: Connection) -> None:
-            self._refused = True
-            msg = "a handler with commit_every must not commit"
-            raise _NotShared(msg)
-
-        event.listen(connection, "commit", refuse)
-        try:
-            yield
-        finally:
-            event.remove(connection, "commit", refuse)
 
 
 def _is_its_own(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from queue_over_sql.database.runtime import THREADS, Running, Runtime, Turn
+from queue_over_sql.database.runtime import THREADS, LoopProgress, Running, Runtime
 from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us, note_cancelled
 from queue_over_sql.observer import log_fields
@@ -50,7 +50,7 @@ class LeaseKeeper:
     """Renews, in the background, the leases of all messages that a worker has in hand."""
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
-        self.turn = Turn("lease renewal")
+        self.progress = LoopProgress("lease renewal")
         self._runtime = runtime
         self._holdings: list[_Holding] = []
         self._changed = runtime.condition()
@@ -111,18 +111,18 @@ class LeaseKeeper:
                 self._changed.notify_all()
 
     def _loop(self) -> None:
-        self.turn.begin()
+        self.progress.begin()
         while True:
             with self._changed:
                 now = time.monotonic()
                 next_at = min([now + _LONGEST_SLEEP, *(each.due_at for each in self._holdings)])
                 if not self._stopping and next_at > now:
-                    self._wakes_at = self.turn.due_at = next_at
+                    self._wakes_at = self.progress.due_at = next_at
                     self._changed.wait(next_at - now)
                 if self._stopping:
-                    self.turn.end()
+                    self.progress.end()
                     return
-                self.turn.due_at = time.monotonic()
+                self.progress.due_at = time.monotonic()
                 due = [each for each in self._holdings if each.due_at <= time.monotonic()]
                 for holding in due:
                     holding.due_at = math.inf

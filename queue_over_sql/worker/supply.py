@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from queue_over_sql.backoff import Backoff, look_pauses
-from queue_over_sql.database.runtime import Turn
+from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
@@ -118,7 +118,7 @@ class Supply:
         bounds: tuple[float, float],
     ) -> None:
         self.handler = handler
-        self.turn = Turn(f"supply of queue {handler.queue}")
+        self.progress = LoopProgress(f"supply of queue {handler.queue}")
         self.queue: Queue = parts.queue(handler.queue)
         """The queue of the messages in hand."""
         self.asked_at = 0.0
@@ -292,11 +292,11 @@ class Supply:
 
     def run(self) -> None:
         """Claim, ack and release until the end."""
-        self.turn.begin()
+        self.progress.begin()
         try:
             while not self._ended or self._finished or self._ready:
                 self._step_safely()
-            self.turn.end()
+            self.progress.end()
         finally:
             with self._changed:
                 self._over = True
@@ -336,7 +336,7 @@ class Supply:
     def _step(self) -> None:
         self._stirred = False
         draining, now = self._threads.draining, time.monotonic()
-        self.turn.due_at = now
+        self.progress.due_at = now
         if self._ready and (draining or now >= self._stale_at()):
             self._give_back(draining=draining)
         idle = not self.looks()
@@ -530,7 +530,7 @@ class Supply:
             self._parts.wakeups.listen()
             arrivals, seen = self._parts.arrivals, self._seen or 0
             left = min(left, self._look_at - now)
-            self.turn.due_at = now + left
+            self.progress.due_at = now + left
             if arrivals.wait(seen, left, until=lambda: self._stirred):
                 self._pauses.reset()
         finally:
@@ -539,7 +539,7 @@ class Supply:
     def _rest(self) -> None:
         # Meanwhile other supplies may claim for the free threads.
         self.asked_at = time.monotonic()
-        ends_at = self.turn.due_at = self.asked_at + self._backoff.pause()
+        ends_at = self.progress.due_at = self.asked_at + self._backoff.pause()
         with self._changed:
             while (left := ends_at - time.monotonic()) > 0:
                 if self._ended or (self._each and self._finished):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Running, Turn
+    from queue_over_sql.database.runtime import LoopProgress, Running
     from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message, Payload
     from queue_over_sql.queue import Queue
@@ -157,7 +157,7 @@ class Worker:
         Args:
             queue: the queue or its name; it must exist when the worker starts.
             transactional: call ``function(message, connection)``, and commit its writes through
-                ``connection`` together with the ack.
+                ``connection`` together with the ack. The function must not commit or roll back.
             lease_keepalive: whether to renew the lease while the function runs.
             batch: call the function with a list of up to this many messages.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
@@ -166,7 +166,7 @@ class Worker:
             commit_every: for ``transactional``: handle up to this many messages in one transaction,
                 for up to 50 ms. Each has a savepoint, so that a failure does not affect the others.
                 If the whole transaction fails, the worker calls the function again for each
-                message, in its own transaction. The function must not commit.
+                message, in its own transaction.
             timeout: time limit for one call. After it the worker sets ``message.cancelled``, nacks
                 the message, replaces the call's thread by another one, and aborts the transaction
                 of the call.
@@ -438,9 +438,9 @@ def handlers_of(worker: Worker) -> tuple[ServiceParts, list[Handler]]:
     return worker._parts, worker._handlers  # noqa: SLF001 - its own module
 
 
-def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:
+def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, LoopProgress]:
     """The parts that show whether a worker is healthy, including its lease renewal."""
-    return worker._parts, worker._threads, worker._keeper.turn  # noqa: SLF001 - its own module
+    return worker._parts, worker._threads, worker._keeper.progress  # noqa: SLF001 - its own module
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.settings import Role
 from queue_over_sql.web.tables import WebStore
+from tests.contract.payloads.kind_types import ORDERS
 from tests.waiting import wait_until
 from tests.web.conftest import MakeServer, Server
 
@@ -369,6 +370,18 @@ def test_all_clients_are_one_consumer(server: Server) -> None:
         if each["consumer_id"] == HTTP_CLIENTS
     ]
     assert consumer["expires_at"] is None
+
+
+def test_clients_that_are_gone_know_no_kinds(server: Server, sqlite_url: str) -> None:
+    """They have no heartbeat, so a kind that only they took ends after its time."""
+    server.service.queue("jobs").publish(1)
+    claimed(server)
+    with QueueService(sqlite_url) as service:
+        queue = service.create_queue("jobs", kinds=ORDERS, kind_timeout=60)
+        long_ago = datetime.now(UTC) - timedelta(hours=1)
+        server.service.queue("jobs").publish({"id": 1}, kind="refund", at=long_ago)
+        assert 1 == service.reap().dead_lettered
+        assert ["refund"] == [dead.kind for dead in queue.archive.messages().list()]
 
 
 # -- find and edit

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from queue_over_sql.dialects.sqlite.turns import Turns
+from queue_over_sql.dialects.sqlite.write_lock import WriteLock
 
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
@@ -26,12 +26,12 @@ LOG_BYTES: Final = 16 * 2**20
 class SQLiteHooks:
     """Sets up each connection, and begins transactions with the write lock.
 
-    ``turns`` are those of handlers' transactions, if they run in threads.
+    ``write_lock`` is the one for which transactions of handlers wait before.
     """
 
-    def __init__(self, pause: Callable[[float], None], turns: Turns | None) -> None:
+    def __init__(self, pause: Callable[[float], None], write_lock: WriteLock) -> None:
         self._pause = pause
-        self._turns = turns
+        self._write_lock = write_lock
 
     def listen(self, engine: Engine) -> None:
         event.listen(engine, "connect", self.configure)
@@ -59,8 +59,7 @@ class SQLiteHooks:
         """Take the write lock at once, because a lock taken after a read may fail for good."""
         if not connection.get_execution_options().get(SESSION_MARK):
             raw: Any = connection.connection.dbapi_connection
-            if self._turns is not None:
-                self._turns.begin(connection)
+            self._write_lock.acquire(connection)
             self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
 
     def let_go(self, context: ExceptionContext) -> None:

@@ -119,7 +119,9 @@ class Taking:
     def _call(self, batch: pa.RecordBatch, connection: Connection) -> None:
         with self._counters.calling():
             try:
-                reasons = reasons_of(self._plan.handler(batch, connection), batch.num_rows)
+                with self._connections.lending(connection):
+                    answer = self._plan.handler(batch, connection)
+                reasons = reasons_of(answer, batch.num_rows)
             except BaseException as error:
                 raise _HandlerFailed from error
         if reasons:

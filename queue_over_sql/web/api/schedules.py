@@ -26,7 +26,10 @@ def upcoming(call: Call, name: str, query: shapes.UpcomingQuery) -> shapes.Upcom
     "POST", "/schedules/{name:path}/pause", "pause-schedule", status=204, problems=(404,)
 )
 def pause_schedule(call: Call, name: str) -> None:
-    """Publish nothing until it is resumed, and remove its messages that are not due yet."""
+    """Publish nothing until it is resumed, and remove its messages for times to come.
+
+    Messages for times that have passed stay, also those that wait for their delay.
+    """
     call.do(schedule=name)
 
 

@@ -198,8 +198,8 @@ def test_a_loop_that_waits_for_the_database_is_not_stuck(
     while time.monotonic() < ends_at:
         assert late.live().ok
         time.sleep(0.02)
-    turn = next(turn for turn in parts.background.turns if turn.name == "slow job")
-    assert time.monotonic() - turn.due_at > 0.3
+    loop = next(loop for loop in parts.background.loops if loop.name == "slow job")
+    assert time.monotonic() - loop.due_at > 0.3
     go.set()
     assert health.live().ok
 

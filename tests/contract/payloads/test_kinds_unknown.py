@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -235,6 +235,14 @@ def test_a_server_that_learns_the_kind_gets_what_waited(make_service: MakeServic
 
 
 # -- the limit
+
+
+@pytest.mark.engines("sqlite")
+def test_kinds_and_a_changed_limit_come_together(make_service: MakeService) -> None:
+    """A deployment may bring both to a queue that exists."""
+    make_service().create_queue("jobs")
+    queue = make_service().create_queue("jobs", kinds=ORDERS, kind_timeout=60)
+    assert timedelta(seconds=60) == queue.settings.kind_timeout
 
 
 @pytest.mark.usefixtures("narrow")

@@ -7,13 +7,14 @@ import logging
 import math
 import time
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 from sqlalchemy import Engine, event, select, text, update
 
-from queue_over_sql import DatabaseUnavailable
+from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.service import parts_of
 from queue_over_sql.worker.handlers import SHARED_SECONDS
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
@@ -21,7 +22,7 @@ from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection
 
@@ -283,18 +284,73 @@ def test_a_failure_in_a_shared_transaction_keeps_no_cursor(
 def test_a_handler_that_commits_shares_no_transaction(
     sharing: Worker, outside: Queue, effects_engine: Engine
 ) -> None:
-    """It would commit what others did before their acks: it is refused, and handled alone."""
+    """It would commit what others did before their acks: it is refused, and fails alone."""
 
     @sharing.handle("jobs", transactional=True, commit_every=10)
     def work(message: Message, connection: Connection) -> None:
         add_effect(connection, message.payload)
-        if message.payload in {3, 4}:
-            connection.commit()
+        if message.payload in {0, 3, 4}:
+            try:
+                connection.commit()
+            except QueueError as error:
+                raise HandlerFailed("in words of its own") from error
 
     outside.publish_many(list(range(10)))
     with running(sharing):
+        wait_until(lambda: counts(outside) == (0, 0, 3))
+    assert 7 == effect_count(effects_engine)
+    assert [0, 3, 4] == sorted(message.payload for message in archived(outside))
+
+
+ENDINGS: dict[str, Callable[[Connection], object]] = {
+    "commit": lambda connection: connection.commit(),
+    "commit of begin": lambda connection: connection.get_transaction().commit(),  # type: ignore[union-attr]
+    "rollback": lambda connection: connection.rollback(),
+    "close": lambda connection: connection.close(),
+}
+
+
+def test_the_worker_ends_the_transaction_of_a_handler(
+    single: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """A handler that ends it fails, even if it goes on: its effects would come without the ack."""
+    for name in ENDINGS:
+        outside.publish(name, max_attempts=1)
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        add_effect(connection, message.id)
+        with suppress(QueueError):
+            ENDINGS[message.payload](connection)
+
+    with running(single):
         wait_until(lambda: outside.messages().count() == 0)
-    assert (10, []) == (effect_count(effects_engine), archived(outside))
+    assert 0 == effect_count(effects_engine)
+    found = {message.payload: message.last_error or "" for message in archived(outside)}
+    assert set(ENDINGS) == set(found)
+    assert all("Leave commit and rollback to the worker" in each for each in found.values())
+
+
+@pytest.mark.engines("sqlite")
+def test_a_handler_may_undo_a_part(single: Worker, outside: Queue, effects_engine: Engine) -> None:
+    """With a savepoint. A failure after a rollback is the handler's own."""
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        add_effect(connection, message.id)
+        nested = connection.begin_nested()
+        add_effect(connection, message.id + 10)
+        nested.rollback()
+        if message.payload == "bad":
+            connection.rollback()
+            raise HandlerFailed("no stock")
+
+    outside.publish("good")
+    outside.publish("bad", max_attempts=1)
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    assert 1 == effect_count(effects_engine)
+    assert ["HandlerFailed: no stock"] == [message.last_error for message in archived(outside)]
 
 
 @pytest.mark.engines("sqlite")

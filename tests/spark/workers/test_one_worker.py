@@ -69,6 +69,28 @@ def test_writes_of_a_transactional_handler_are_there_once(
     assert (0, COUNT if archive == "all" else 0) == (queue.stats().live, queue.stats().done)
 
 
+@pytest.mark.engines("postgresql")
+def test_a_handler_cannot_commit_what_was_taken(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """The messages would be gone, although it failed."""
+    queue = service.create_queue("jobs", retry=FixedDelay(0.05))
+    queue.publish_many([{"n": number} for number in range(COUNT)])
+    commits = [True]
+
+    def handle(batch: pa.RecordBatch, connection: Connection) -> None:
+        del batch
+        if commits:
+            commits.clear()
+            try:
+                connection.commit()
+            finally:
+                raise ValueError("after the commit")
+
+    report = work(service, make_service, handle, form="arrow", transactional=True)
+    assert (COUNT, 0) == (report.handled, queue.stats().live)
+
+
 @pytest.mark.engines("postgresql", "mariadb")
 def test_a_message_that_fails_is_found_among_those_taken_with_it(
     service: QueueService, make_service: MakeService
