@@ -341,6 +341,9 @@ def requeue(
     session: Session,
     *,
     queue: QueueName,
+    ids: Annotated[
+        list[int] | None, argument("ID...", "Ids of the messages, instead of filters.")
+    ] = None,
     status: ArchiveStatus = None,
     key: KeyFilter = None,
     kind: KindFilter = None,
@@ -362,7 +365,8 @@ def requeue(
     Each message is due now and gets a new id. A transaction moves up to 500 messages. The header
     previous_error has the reason of the earlier failure. The header requeued_from has the earlier
     id. A row of an adopted table is requeued in place and keeps its id. The command shows how many
-    messages match and asks for confirmation. Exit code 3: nothing matched.
+    messages match and asks for confirmation. Exit code 5: some of the ids are not in the archive.
+    Exit code 3: nothing matched.
 
     With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
     error names the file with your text.
@@ -370,13 +374,20 @@ def requeue(
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
     filters, done = Filters(status, key, kind, payload, where), 0
-    insist_on_choice(filters, everything=everything)
+    wanted = set(ids or ())
+    if wanted and (filters.given or everything):
+        raise typer.BadParameter("use either ids or filters, not both")
+    if not wanted:
+        insist_on_choice(filters, everything=everything)
 
     def agrees(chosen: ArchiveSelection) -> bool:
         return yes or agreed(chosen, lambda found: f"Requeue {_what(found, queue)}?")
 
     with filters.queue(session, queue) as target:
         selection = filters.archived(target)
+        if wanted:
+            archive = target.archive
+            selection = archive.messages(where=archive.table.c.id.in_(wanted))
         try:
             if change:
                 done = _requeue_edited(session, target, selection, agrees)
@@ -387,6 +398,9 @@ def requeue(
             session.output.error(_taken(error, target))
             raise typer.Exit(ExitCode.FAILED) from error
     report_finished(session.output, queue, "requeued", done, f"Requeued {_what(done, queue)}.")
+    if done < len(wanted):
+        session.output.note(f"Not in the archive: {len(wanted) - done} of {len(wanted)} ids.")
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,8 +426,7 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
         return None
     if len(found) > 1:
         raise typer.BadParameter(
-            "--edit changes exactly one message, but several match: choose one, as in "
-            "--where 'id = 17'"
+            "--edit changes exactly one message, but several match: choose one by its id"
         )
     payload, is_json = found[0].payload, settings.payload == "json"
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
@@ -490,7 +503,6 @@ def _taken(error: DuplicateKey, queue: Queue) -> str:
         reason = f"two of the messages have the key {error.key!r} (id {error.id})"
         way_out = (
             f"Only one live message may have a key. List them with: queue-over-sql search {name} "
-            f"--archive --key {key}. Requeue one of them with: queue-over-sql requeue {name} "
-            "--where 'id = …'"
+            f"--archive --key {key}. Requeue one of them with: queue-over-sql requeue {name} ID"
         )
     return f"Queue {queue.name!r}: {reason}; this transaction requeued nothing. {way_out}"
