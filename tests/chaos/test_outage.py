@@ -125,7 +125,7 @@ def test_the_callers_pool_may_hold_dead_connections(
         server.stop()
         server.start()
         told = pytest.raises(DatabaseUnavailable, match="pool_pre_ping=True")
-        with nullcontext() if engine.pool._pre_ping else told, engine.begin() as connection:  # noqa: SLF001
+        with nullcontext() if engine.pool._pre_ping else told, engine.begin() as connection:
             queue.publish({"token": "after"}, connection=connection)
         engine.dispose()
     assert 3 == queue.stats().live
