@@ -76,10 +76,11 @@ def stats(
     expired.
 
     With --since the command shows recent activity as small charts: messages published, done and
-    dead (failed or rejected; no history counts the expired ones), and failures of handlers. A service records this activity only if it was created with
-    observer=History(). With --json the command prints one line per queue and minute. Its field
-    "released" counts messages that returned to their queue without a counted attempt. For example,
-    when a worker stops, it releases the messages that it has not begun.
+    dead (failed or rejected, not expired), and failures of handlers. A service records this
+    activity only if it was created with observer=History(). With --json the command prints one line
+    per queue and minute. Its field "released" counts messages that returned to their queue without
+    a counted attempt. For example, when a worker stops, it releases the messages that it has not
+    begun.
     """
     with session.connect() as service:
         if since is not None:
