@@ -133,7 +133,7 @@ def test_what_cannot_be_adopted_is_explained(sqlite_url: str) -> None:
 
 
 def test_a_failed_row_has_no_traceback_but_says_where_it_is(sqlite_url: str) -> None:
-    """`show` names the log, where a queue of its own shows the traceback."""
+    """`show` names the log; other commands take the id of a row, too."""
     create_orders(sqlite_url, 1)
     succeed("adopt", "orders", "orders", "--enqueue", url=sqlite_url)
     with QueueService(sqlite_url) as service:
@@ -141,3 +141,7 @@ def test_a_failed_row_has_no_traceback_but_says_where_it_is(sqlite_url: str) -> 
     shown = succeed("show", "orders", "1", url=sqlite_url)
     assert "ValueError: no such customer" in shown.out
     assert "see the log of the worker" in shown.err
+    succeed("edit", "orders", "1", "--hold", "--yes", url=sqlite_url)
+    succeed("cancel", "orders", "1", "--yes", url=sqlite_url)
+    succeed("requeue", "orders", "1", "--yes", url=sqlite_url)
+    assert 1 == succeed("stats", "orders", "--json", url=sqlite_url).record["ready"]

@@ -32,17 +32,25 @@ def test_chosen_ones_get_a_new_life(database: TestDatabase, make_service: MakeSe
 
 
 def test_ids_choose_messages(sqlite_url: str, jobs: Queue) -> None:
-    """As in show and cancel; code 5 where some are not in the archive; no filters beside them."""
+    """As in show and cancel, beside filters; code 5 where some ids did not match."""
     first, second, _ = (jobs.publish(each).id for each in "abc")
     finished(jobs, "rejected", 3)
-    wrong = run("requeue", "jobs", str(first), "--kind", "a", "--yes", url=sqlite_url)
-    assert (2, 3) == (wrong.exit_code, jobs.stats().archived)
-    done = succeed("requeue", "jobs", str(first), "--yes", url=sqlite_url)
+    other = run("requeue", "jobs", str(first), "--where", "id = 3", "--yes", url=sqlite_url)
+    assert (3, 3) == (other.exit_code, jobs.stats().archived)
+    done = succeed("requeue", "jobs", str(first), "--where", "id > 0", "--yes", url=sqlite_url)
     assert ("Requeued 1 message of queue jobs.", 2) == (done.out.strip(), jobs.stats().archived)
     some = run("requeue", "jobs", str(second), "99", "--yes", url=sqlite_url)
-    assert (5, True) == (some.exit_code, "Not in the archive: 1 of 2 ids." in some.err)
+    assert (5, True) == (some.exit_code, "1 of 2 ids did not match." in some.err)
     assert 3 == run("requeue", "jobs", "99", "--yes", url=sqlite_url).exit_code
-    assert ["c"] == [message.payload for message in jobs.archive.messages().list()]
+    [third] = jobs.archive.messages().list()
+    succeed("archive", "remove", "jobs", str(third.id), "--yes", url=sqlite_url)
+    [again, other_one] = jobs.messages().list()
+    ended = run("edit", "jobs", str(again.id), "99", "--remove", "--yes", url=sqlite_url)
+    assert (5, "Removed 1 message of queue jobs permanently.") == (
+        ended.exit_code,
+        ended.out.strip(),
+    )
+    assert ([other_one.id], 0) == ([m.id for m in jobs.messages().list()], jobs.stats().archived)
 
 
 def test_it_says_how_many_and_asks(sqlite_url: str, jobs: Queue) -> None:
