@@ -138,7 +138,7 @@ class QueueContext:
         if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
             msg = (
                 f"Queue {self.name!r} was dropped and created again with another payload type, "
-                "other columns or another table; create a new QueueService to use it."
+                "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
         self._settings = fresh
