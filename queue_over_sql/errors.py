@@ -493,4 +493,4 @@ class ServiceClosed(QueueError):
     """The service was stopped; create a new ``QueueService``."""
 
     def __init__(self) -> None:
-        super().__init__("This QueueService was stopped. Create a new one.")
+        super().__init__("This service was stopped. Create a new one.")

@@ -680,7 +680,8 @@ class Queue(Generic[Payload]):
         """The traceback of the last failure of a message, live or archived.
 
         It is stored for exceptions of a worker's handler, of a ``with`` block of ``receive``, and
-        for those given to ``nack(error=…)`` without ``connection=``: the last 20,000 characters.
+        for those given to ``nack(error=…)`` without ``connection=``. It begins with your code, and
+        has at most its last 20,000 characters. Adopted tables store none.
 
         Args:
             message_id: id of the message.

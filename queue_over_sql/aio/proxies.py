@@ -117,7 +117,11 @@ def returned_as(
 
     @functools.wraps(method)
     def call(proxy: Proxy[Any], /, *args: Any, **kwargs: Any) -> Any:
-        return outward(getattr(proxy._sync, name)(*args, **kwargs))  # noqa: SLF001
+        try:
+            return outward(getattr(proxy._sync, name)(*args, **kwargs))  # noqa: SLF001
+        except TypeError as error:
+            _name_as_called(error, proxy, name)
+            raise
 
     return call
 
@@ -208,7 +212,19 @@ def _proxied(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, An
 
     @functools.wraps(method)
     async def call(proxy: Proxy[Any], /, *args: Any, **kwargs: Any) -> Any:
-        # Look it up on the object, which may be of a subclass.
-        return await run(getattr(proxy._sync, name), *args, **kwargs)  # noqa: SLF001
+        try:
+            # Look it up on the object, which may be of a subclass.
+            return await run(getattr(proxy._sync, name), *args, **kwargs)  # noqa: SLF001
+        except TypeError as error:
+            _name_as_called(error, proxy, name)
+            raise
 
     return call
+
+
+def _name_as_called(error: TypeError, proxy: Proxy[Any], name: str) -> None:
+    """Let Python's error for wrong arguments name the method that the user called."""
+    text = str(error)
+    called, bracket, rest = text.partition("() ")
+    if bracket and called.rpartition(".")[2] == name:
+        error.args = (f"{type(proxy).__name__}.{name}() {rest}",)

@@ -17,6 +17,7 @@ from queue_over_sql.cli.options import (
     AllOption,
     ArchiveStatus,
     Filters,
+    IdFilter,
     KeyFilter,
     KindFilter,
     PayloadFilter,
@@ -132,6 +133,7 @@ def remove(
     session: Session,
     *,
     queue: QueueName,
+    ids: IdFilter = None,
     status: ArchiveStatus = None,
     key: KeyFilter = None,
     kind: KindFilter = None,
@@ -142,11 +144,12 @@ def remove(
 ) -> None:
     """Permanently remove finished messages from the archive, 500 per transaction.
 
-    It shows how many messages match and asks for confirmation. Exit code 3: nothing matched.
+    It shows how many messages match and asks for confirmation. Exit code 5: some ids did not
+    match. Exit code 3: nothing matched.
 
     Example: queue-over-sql archive remove orders --status done --kind ping
     """
-    filters, done = Filters(status, key, kind, payload, where), 0
+    filters, done = Filters(status, key, kind, payload, where, ids), 0
     insist_on_choice(filters, everything=everything)
     with filters.queue(session, queue) as target:
         selection, how = filters.archived(target), removed_how(target)
@@ -155,6 +158,7 @@ def remove(
                 done = int(selection.remove(progress=progress))
     human = f"Removed {_what(done, queue)}{how}."
     report_finished(session.output, queue, "removed", done, human)
+    filters.check_ids(session.output, done)
 
 
 def _what(count: int, queue: str) -> str:

@@ -22,6 +22,7 @@ from queue_over_sql.cli.options import (
     AllOption,
     ArchiveStatus,
     Filters,
+    IdFilter,
     KeyFilter,
     KindFilter,
     LiveStatus,
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
     """Require either --all or filters."""
     if filters.given and everything:
-        raise typer.BadParameter("use either --all or filters, not both")
+        raise typer.BadParameter("use either --all or ids and filters, not both")
     if not filters.given and not everything:
         raise typer.BadParameter(
-            "choose the messages: use filters such as --key, --payload or --where, or --all"
+            "choose the messages: use ids, filters such as --key, --payload or --where, or --all"
         )
 
 
@@ -187,6 +188,7 @@ def edit(
     session: Session,
     *,
     queue: QueueName,
+    ids: IdFilter = None,
     status: LiveStatus = None,
     key: KeyFilter = None,
     kind: KindFilter = None,
@@ -230,11 +232,12 @@ def edit(
     """Remove, hold, move or reschedule unclaimed messages.
 
     The command shows how many messages it would change and asks for confirmation. It skips claimed
-    messages and reports how many. Exit code 5: it skipped some. Exit code 3: nothing matched.
+    messages and reports how many. Exit code 5: it skipped some, or some ids did not match. Exit
+    code 3: nothing matched.
 
     Example: queue-over-sql edit orders --payload customer=7 --front
     """
-    filters = Filters(status, key, kind, payload, where)
+    filters = Filters(status, key, kind, payload, where, ids)
     insist_on_choice(filters, everything=everything)
     flags = {REMOVE: remove, HOLD: hold, UNHOLD: unhold, FRONT: front}
     action = chosen_action(flags, priority, delay, at)
@@ -243,6 +246,7 @@ def edit(
             action = dataclasses.replace(action, how=removed_how(edited))
         done = _edit(session, edited, filters, action, yes=yes)
     _report(session, queue, action, done)
+    filters.check_ids(session.output, int(done))
 
 
 def _edit(
@@ -341,6 +345,7 @@ def requeue(
     session: Session,
     *,
     queue: QueueName,
+    ids: IdFilter = None,
     status: ArchiveStatus = None,
     key: KeyFilter = None,
     kind: KindFilter = None,
@@ -362,14 +367,15 @@ def requeue(
     Each message is due now and gets a new id. A transaction moves up to 500 messages. The header
     previous_error has the reason of the earlier failure. The header requeued_from has the earlier
     id. A row of an adopted table is requeued in place and keeps its id. The command shows how many
-    messages match and asks for confirmation. Exit code 3: nothing matched.
+    messages match and asks for confirmation. Exit code 5: some ids did not match. Exit code 3:
+    nothing matched.
 
     With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
     error names the file with your text.
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
-    filters, done = Filters(status, key, kind, payload, where), 0
+    filters, done = Filters(status, key, kind, payload, where, ids), 0
     insist_on_choice(filters, everything=everything)
 
     def agrees(chosen: ArchiveSelection) -> bool:
@@ -387,6 +393,7 @@ def requeue(
             session.output.error(_taken(error, target))
             raise typer.Exit(ExitCode.FAILED) from error
     report_finished(session.output, queue, "requeued", done, f"Requeued {_what(done, queue)}.")
+    filters.check_ids(session.output, done)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,8 +419,7 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
         return None
     if len(found) > 1:
         raise typer.BadParameter(
-            "--edit changes exactly one message, but several match: choose one, as in "
-            "--where 'id = 17'"
+            "--edit changes exactly one message, but several match: choose one by its id"
         )
     payload, is_json = found[0].payload, settings.payload == "json"
     text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
@@ -490,7 +496,6 @@ def _taken(error: DuplicateKey, queue: Queue) -> str:
         reason = f"two of the messages have the key {error.key!r} (id {error.id})"
         way_out = (
             f"Only one live message may have a key. List them with: queue-over-sql search {name} "
-            f"--archive --key {key}. Requeue one of them with: queue-over-sql requeue {name} "
-            "--where 'id = …'"
+            f"--archive --key {key}. Requeue one of them with: queue-over-sql requeue {name} ID"
         )
     return f"Queue {queue.name!r}: {reason}; this transaction requeued nothing. {way_out}"

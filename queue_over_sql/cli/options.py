@@ -23,9 +23,10 @@ from queue_over_sql.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Table
 
     from queue_over_sql import ArchiveSelection, LiveSelection, Queue
+    from queue_over_sql.cli.output import Output
 
 QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"
@@ -213,6 +214,7 @@ AnyStatus = Annotated[
         "failed, rejected or expired.",
     ),
 ]
+IdFilter = Annotated[list[int] | None, argument("ID...", "Only the messages with these ids.")]
 KeyFilter = Annotated[str | None, _filter("KEY", "Only messages with this key.")]
 KindFilter = Annotated[str | None, _filter("KIND", "Only messages of this kind.")]
 PayloadFilter = Annotated[list[str] | None, _filter("PATH=VALUE", PAYLOAD_HELP)]
@@ -228,6 +230,7 @@ class Filters:
     kind: str | None = None
     payload: Sequence[str] | None = None
     where: str | None = None
+    ids: Sequence[int] | None = None
 
     @property
     def given(self) -> bool:
@@ -260,11 +263,24 @@ class Filters:
 
     def live(self, queue: Queue) -> LiveSelection:
         """The matching messages of `queue`."""
-        return queue.messages(**self.arguments())
+        return queue.messages(**self._arguments(queue.table))
 
     def archived(self, queue: Queue) -> ArchiveSelection:
         """The matching archived messages of `queue`."""
-        return queue.archive.messages(**self.arguments())
+        return queue.archive.messages(**self._arguments(queue.archive.table))
+
+    def check_ids(self, output: Output, found: int) -> None:
+        """End with exit code 5 if not all messages with the given ids were found."""
+        if found < (wanted := len(set(self.ids or ()))):
+            output.note(f"{wanted - found} of {wanted} ids did not match.")
+            raise typer.Exit(ExitCode.INCOMPLETE)
+
+    def _arguments(self, table: Table) -> dict[str, Any]:
+        found = self.arguments()
+        if self.ids:
+            of_them, where = table.c.id.in_(self.ids), found["where"]
+            found["where"] = of_them if where is None else of_them & where
+        return found
 
 
 def sql_condition(where: str | None) -> ColumnElement[Any] | None:

@@ -145,6 +145,8 @@ def show(
         if traceback is not None:
             session.output.line("")
             session.output.line(visible(traceback.rstrip()))
+        elif message.last_error is not None and message.row is not None:
+            session.output.note("An adopted table has no tracebacks: see the log of the worker.")
 
 
 _HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")

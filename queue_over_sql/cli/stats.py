@@ -9,6 +9,7 @@ import itertools
 import os
 import select
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from queue_over_sql.cli.output import build_table, in_yellow, without_spare
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.values import format_bytes
+from queue_over_sql.errors import DatabaseUnavailable, visible
 from queue_over_sql.message import DEAD
 from queue_over_sql.plots.words import count_words, counted, format_duration
 
@@ -74,10 +76,11 @@ def stats(
     expired.
 
     With --since the command shows recent activity as small charts: messages published, done and
-    dead, and failures of handlers. A service records this activity only if it was created with
-    observer=History(). With --json the command prints one line per queue and minute. Its field
-    "released" counts messages that returned to their queue without a counted attempt. For example,
-    when a worker stops, it releases the messages that it has not begun.
+    dead (failed or rejected, not expired), and failures of handlers. A service records this
+    activity only if it was created with observer=History(). With --json the command prints one line
+    per queue and minute. Its field "released" counts messages that returned to their queue without
+    a counted attempt. For example, when a worker stops, it releases the messages that it has not
+    begun.
     """
     with session.connect() as service:
         if since is not None:
@@ -106,7 +109,8 @@ def top(
     sign counts the dead letters since this command started.
 
     Below are the consumers, with the number of messages that each holds. Press s to sort by the
-    next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.
+    next column. A narrow terminal shows fewer columns. While the database cannot be reached, the
+    screen says so and shows the last counts. Exit code 3: there is no queue.
     """
     if not _has_screen(session):
         raise typer.BadParameter(
@@ -288,8 +292,14 @@ def _watch(session: Session, service: QueueService, queue: str | None, interval:
         Live(console=out, screen=True, auto_refresh=False) as live,
     ):
         while key not in _QUIT and not stop.asked.is_set():
-            live.update(_screen(look.seen(), order, out.width, out.height), refresh=True)
-            key = pressed(stop, look.pause - look.age)
+            seen, problem, left = look.last or look.seen(), "", max(interval, 1.0)
+            try:
+                seen = look.seen()
+                left = look.pause - look.age
+            except DatabaseUnavailable as error:
+                problem = str(error)
+            live.update(_screen(seen, order, out.width, out.height, problem), refresh=True)
+            key = pressed(stop, left)
             order = next(orders) if key == "s" else order
 
 
@@ -320,11 +330,12 @@ def _pressed(keyboards: Sequence[int], stop: Stop, seconds: float) -> str:
     return ""
 
 
-def _screen(seen: Activity, order: str, width: int, height: int) -> Group:
+def _screen(seen: Activity, order: str, width: int, height: int, problem: str = "") -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    room = max(2, height - _LINES)
+    told_of = textwrap.wrap(visible(problem), width, max_lines=3) or [""]
+    room = max(2, height - _LINES - len(told_of) + 1)
     consumers = seen.consumers[: max(1, room // 3, room - len(seen.queues))]
     names = sorted(seen.queues, key=lambda name: (-_ORDERS[order](name, seen), name))
     names = names[: max(1, room - len(consumers))]
@@ -337,7 +348,7 @@ def _screen(seen: Activity, order: str, width: int, height: int) -> Group:
     holders, holds = without_spare(*_holders_table(seen, consumers), width, _SPARE_OF_CONSUMERS)
     return Group(
         Text(told, style="dim", no_wrap=True, overflow="ellipsis"),
-        "",
+        Text("\n".join(told_of), style="red"),
         build_table(None, columns, rows, width),
         "",
         build_table(None, holders, holds, width),

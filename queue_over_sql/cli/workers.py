@@ -116,6 +116,12 @@ def worker(
             "changes.",
         ),
     ] = False,
+    until_empty: Annotated[
+        bool,
+        typer.Option(
+            "--until-empty", help="Exit when no handler has a due message, for cron jobs."
+        ),
+    ] = False,
     http: HttpOption = None,
     hung_after: Annotated[
         float | None,
@@ -152,6 +158,8 @@ def worker(
     from queue_over_sql.observability.health import Health
     from queue_over_sql.worker.worker import narrow
 
+    if reload and until_empty:
+        raise typer.BadParameter("use either --reload or --until-empty, not both")
     several = processes > 1 or reload
     start_logging(log_level, log_format, show_process=several or supervised)
     if session.connection.url is not None:
@@ -161,6 +169,7 @@ def worker(
         arguments += [] if hung_after is None else ["--hung-after", f"{hung_after:f}s"]
         arguments += [] if queues is None else ["--queues", queues]
         arguments += [] if concurrency is None else ["--concurrency", str(concurrency)]
+        arguments += ["--until-empty"] if until_empty else []
         raise typer.Exit(supervise(arguments, processes, http=http, reload=reload))
     found = load_worker(target)
     named = [name.strip() for name in queues.split(",")] if queues is not None else ()
@@ -173,7 +182,7 @@ def worker(
         obey_supervisor(found, health)
     logger.info("Worker %s runs in process %s.", target, os.getpid())
     with contextlib.nullcontext() if supervised else probing(health, http):
-        found.run(signals=True)
+        found.run(signals=True, until_empty=until_empty)
     logger.info("Worker %s has stopped.", target)
 
 

@@ -75,6 +75,13 @@ T = TypeVar("T")
 _DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
 _RETRY_SECONDS = 30.0
+# A deadlock has ended the caller's transaction, and only the caller can repeat all of it.
+_REPEAT = " Roll your transaction back and repeat it."
+_BROKE = "It is unknown whether the last change was committed."
+_CALLERS_BROKE = (
+    "Your transaction is lost: repeat it. If the server closes connections that wait in your pool, "
+    "as at its restart, create your engine with pool_pre_ping=True."
+)
 # How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
 
@@ -454,16 +461,16 @@ class Connections:
         return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
 
     @contextlib.contextmanager
-    def translated(self, advice: str = "") -> Iterator[None]:
-        """Turn errors of statements on a caller's connection into our errors.
+    def translated(self, *, callers: bool = False) -> Iterator[None]:
+        """Turn errors of statements into our errors.
 
-        ``advice`` says what to do if the database stayed locked.
+        ``callers`` says that the transaction is the caller's, who has to repeat it.
         """
         try:
             yield
         except DBAPIError as error:
             kind = self.dialect.classify(error)
-            raise self._in_our_words(error, kind, advice=advice) from error
+            raise self._in_our_words(error, kind, callers=callers) from error
         except _UNSENDABLE as error:
             raise _not_sent(error) from error
 
@@ -671,22 +678,20 @@ class Connections:
         return problem
 
     def _in_our_words(
-        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, advice: str = ""
+        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, callers: bool = False
     ) -> QueueError:
         unfit = unfit_way(self.engine, error.orig)
         if unfit is not None:
             return self._unsupported(unfit)
         reason = str(error.orig).strip()
         if kind is ErrorKind.DISCONNECT:
-            return DatabaseUnavailable(
-                f"The connection to {self.where} broke: {reason}. It is unknown whether the last "
-                "change was committed."
-            )
+            what = _CALLERS_BROKE if callers else _BROKE
+            return DatabaseUnavailable(f"The connection to {self.where} broke: {reason}. {what}")
         if kind is ErrorKind.TRANSIENT:
             hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
-                f"{f' ({hint})' if hint else ''}: {reason}.{advice}"
+                f"{f' ({hint})' if hint else ''}: {reason}.{_REPEAT if callers else ''}"
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(

@@ -59,7 +59,8 @@ class Minute:
         published, claimed: numbers of messages.
         redelivered: claimed messages that had been delivered before.
         done, retried, failed, rejected, released: messages by how they were settled; ``failed``
-            were out of attempts, ``released`` went back to the queue without a counted attempt.
+            were out of attempts, also those that the reaper found; ``released`` went back to the
+            queue without a counted attempt. Those that expired are not counted.
         claims_lost: messages that could not be settled, because their claims were lost.
         handler_failures: handler calls that raised an exception.
         waited: a histogram (``BOUNDS``) of the seconds that messages waited from their due time to

@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbackError
@@ -138,7 +138,7 @@ class QueueContext:
         if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
             msg = (
                 f"Queue {self.name!r} was dropped and created again with another payload type, "
-                "other columns or another table; create a new QueueService to use it."
+                "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
         self._settings = fresh
@@ -204,10 +204,6 @@ class QueueContext:
         return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
 
 
-# A deadlock has ended the caller's transaction, and only the caller can repeat all of it.
-_REPEAT: Final = " Roll your transaction back and repeat it."
-
-
 @contextlib.contextmanager
 def callers(
     connection: Any, connections: Connections, table: Table, *, atomic: bool
@@ -222,7 +218,10 @@ def callers(
         DatabaseUnavailable: its transaction has already failed.
     """
     try:
-        with connections.translated(_REPEAT), _as_connection(connection, connections) as target:
+        with (
+            connections.translated(callers=True),
+            _as_connection(connection, connections) as target,
+        ):
             if atomic:
                 _check_transactional(target)
             connections.check_same_database(target, table)

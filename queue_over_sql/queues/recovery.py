@@ -172,6 +172,7 @@ class Recovery:
                 extra={"queue": context.name, "message_id": message_id},
             )
         if context.observer is not None:
+            context.observer.settled(context.name, Outcome.FAILED.value, ids)
             context.observer.dead_lettered(context.name, ids, f"out of attempts: {reason}")
 
 

@@ -228,11 +228,15 @@ class Selection:
         return conditions
 
     def _status(self, status: str) -> ColumnElement[bool]:
+        choices = [each.value for each in (Outcome if self._archived else Status)]
+        try:
+            check_choice("status", status, choices)
+        except ValueError as error:
+            msg = f"{error}. Dead letters are in the archive: failed, rejected and expired"
+            raise ValueError(msg) from None
         if self._archived:
-            check_choice("status", status, [outcome.value for outcome in Outcome])
             ended_so: ColumnElement[bool] = self._table.c.outcome == Outcome(status).value
             return ended_so
-        check_choice("status", status, [state.value for state in Status])
         return store.has_status(self._context.tables, Status(status))
 
 

@@ -31,6 +31,7 @@ from queue_over_sql.store import Act, Settlement, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
 
     from sqlalchemy import Connection
 
@@ -45,6 +46,8 @@ _LONGEST_ERROR = 20_000
 # The outcomes of finished messages for observers, and those that are not logged.
 _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
+# The packages between a worker and the user's code.
+_CALLERS: Final = ("queue_over_sql", "sqlalchemy", "contextlib")
 _DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
 
 CANCELLED = "cancelled by operator"
@@ -470,10 +473,20 @@ def traceback_of(error: BaseException) -> str | None:
     if error.__traceback__ is None:
         return None
     try:
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(type(error), error, users_frames(error)))
     except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
         return None
     return payloads.printable(text[-_LONGEST_ERROR:])
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from the first frame of the user's code on; all of it if there is none."""
+    found = error.__traceback__
+    while found is not None:
+        if str(found.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _CALLERS:
+            return found
+        found = found.tb_next
+    return error.__traceback__
 
 
 def _newest(messages: Sequence[Message]) -> list[Message]:

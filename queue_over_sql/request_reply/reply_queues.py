@@ -148,7 +148,7 @@ class ReplyQueues:
                 "request() creates a reply queue for each service, but this login may not create "
                 "tables. Nothing was published. Let the owner of the tables create a shared one: "
                 "queue-over-sql create replies, and queue-over-sql roles install --reply-queue "
-                f"replies. Then use QueueService(..., reply_queue='replies'). {error}"
+                f"replies. Then create the service with reply_queue='replies'. {error}"
             )
             raise NotPermitted(msg, error.table, error.rights, error.roles) from error
 

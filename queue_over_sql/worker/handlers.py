@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.settle import reason_of, traceback_of
+from queue_over_sql.queues.settle import reason_of, traceback_of, users_frames
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -526,7 +526,7 @@ def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) 
         "The handler of queue %s raised an exception for message %s.",
         queue,
         names,
-        exc_info=error,
+        exc_info=(type(error), error, users_frames(error)),
         extra=log_fields(queue, messages),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from typing import Any
@@ -70,3 +71,21 @@ def test_the_package_gives_them_on_demand() -> None:
     assert aio.AsyncQueueService is queue_over_sql.AsyncQueueService
     with pytest.raises(AttributeError, match="AsyncNothing"):
         _ = queue_over_sql.AsyncNothing
+
+
+def test_wrong_arguments_name_what_was_called(sqlite_url: str) -> None:
+    """Python's errors have the asynchronous class, not the one behind it."""
+
+    async def call() -> None:
+        async with aio.AsyncQueueService(sqlite_url) as service:
+            queue = await service.create_queue("jobs")
+            wrong: dict[str, Any] = {"no_such": 1}
+            nothing: list[Any] = []
+            with pytest.raises(TypeError, match=r"^AsyncQueue\.publish\(\) missing"):
+                await queue.publish(*nothing)
+            with pytest.raises(TypeError, match=r"^AsyncQueue\.messages\(\) got an unexpected"):
+                queue.messages(**wrong)
+            with pytest.raises(TypeError, match=r"^AsyncQueueService\.worker\(\) got an unexp"):
+                service.worker(**wrong)
+
+    asyncio.run(call())

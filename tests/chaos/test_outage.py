@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -111,6 +111,24 @@ def test_every_verb_says_that_the_database_is_gone(
     messages = queue.consume(10)
     assert ["waiting", "later"] == [m.payload["token"] for m in messages]
     queue.ack(messages)
+
+
+@pytest.mark.default_on("postgresql", "mysql")
+def test_the_callers_pool_may_hold_dead_connections(
+    server: TestServer, connect: Callable[[], QueueService]
+) -> None:
+    """After a restart the error names the option that the caller's engine lacks."""
+    queue = connect().create_queue("jobs")
+    for engine in (create_engine(server.url), create_engine(server.url, pool_pre_ping=True)):
+        with engine.begin() as connection:
+            queue.publish({"token": "before"}, connection=connection)
+        server.stop()
+        server.start()
+        told = pytest.raises(DatabaseUnavailable, match="pool_pre_ping=True")
+        with nullcontext() if engine.pool._pre_ping else told, engine.begin() as connection:
+            queue.publish({"token": "after"}, connection=connection)
+        engine.dispose()
+    assert 3 == queue.stats().live
 
 
 @pytest.mark.default_on("postgresql", "mysql")

@@ -20,6 +20,7 @@ from sqlalchemy import (
     inspect,
 )
 
+from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.cli.command_line import run, succeed
 
@@ -129,3 +130,18 @@ def test_what_cannot_be_adopted_is_explained(sqlite_url: str) -> None:
         ended = run("adopt", *arguments, url=sqlite_url)
         told = (ended.exit_code, ended.out, words in ended.err)
         assert (exit_code, "", True) == told, arguments
+
+
+def test_a_failed_row_has_no_traceback_but_says_where_it_is(sqlite_url: str) -> None:
+    """`show` names the log; other commands take the id of a row, too."""
+    create_orders(sqlite_url, 1)
+    succeed("adopt", "orders", "orders", "--enqueue", url=sqlite_url)
+    with QueueService(sqlite_url) as service:
+        service.queue("orders").consume()[0].nack(ValueError("no such customer"))
+    shown = succeed("show", "orders", "1", url=sqlite_url)
+    assert "ValueError: no such customer" in shown.out
+    assert "see the log of the worker" in shown.err
+    succeed("edit", "orders", "1", "--hold", "--yes", url=sqlite_url)
+    succeed("cancel", "orders", "1", "--yes", url=sqlite_url)
+    succeed("requeue", "orders", "1", "--yes", url=sqlite_url)
+    assert 1 == succeed("stats", "orders", "--json", url=sqlite_url).record["ready"]

@@ -191,3 +191,13 @@ def test_show_tells_what_happened_to_a_message(
     for missing in ("99", "0"):
         assert 3 == run("show", "jobs", missing, url=database.url).exit_code
     assert 3 == run("show", "jobs", "--", "-5", url=database.url).exit_code
+
+
+def test_a_guessed_status_of_dead_letters_is_explained(sqlite_url: str) -> None:
+    """The error lists the values, and says which ones mean dead letters."""
+    succeed("create", "jobs", url=sqlite_url)
+    for arguments in (("peek", "jobs"), ("requeue", "jobs", "--yes")):
+        ended = run(*arguments, "--status", "dead", url=sqlite_url)
+        assert 2 == ended.exit_code
+        assert "--status must be one of" in ended.err
+        assert "Dead letters are in the archive: failed, rejected and expired" in ended.err

@@ -21,6 +21,7 @@ from rich.console import Console
 from queue_over_sql import ConsumerInfo, Queue, QueueService, QueueStats
 from queue_over_sql.cli.stats import _screen
 from queue_over_sql.observability.counting import Activity
+from queue_over_sql.testing.plugin import TestServer
 from tests.cli.command_line import command, environment, run
 from tests.waiting import eventually
 
@@ -128,6 +129,24 @@ def test_an_error_gives_the_terminal_back(jobs: Queue, sqlite_url: str) -> None:
         assert 3 == screen.ended()
         eventually(lambda: screen.shows("There is no queue"), "the error")
         assert screen.text.index(HIDDEN) < screen.text.index("There is no queue")
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("postgresql")
+def test_an_outage_is_shown_and_survived(server: TestServer) -> None:
+    """While the server is down the screen says so and keeps its counts; then it goes on."""
+    with QueueService(server.url) as service:
+        service.create_queue("jobs").publish_many(range(1234))
+    with terminal("top", "--interval", "50ms", url=server.url) as screen:
+        eventually(lambda: screen.shows("1,234"), "the counts")
+        server.stop()
+        eventually(lambda: screen.shows("\x1b[31mThe "), "the outage")
+        server.start()
+        with QueueService(server.url) as service:
+            service.queue("jobs").publish_many(range(4321))
+        eventually(lambda: screen.shows("5,555"), "the new counts")
+        screen.press("q")
+        assert 0 == screen.ended()
 
 
 def test_without_a_terminal_it_says_what_to_use(jobs: Queue, sqlite_url: str) -> None:

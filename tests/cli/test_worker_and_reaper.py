@@ -116,6 +116,23 @@ def test_worker_starts_again_when_its_module_changes(sqlite_url: str, tmp_path: 
         assert 0 == process.wait(30), log.read_text()
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_worker_ends_when_no_message_is_due(
+    sqlite_url: str, tmp_path: Path, processes: int
+) -> None:
+    """With --until-empty it handles what is due, in several processes too, and ends with code 0."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="1\n2\n")
+    succeed("publish", "jobs", "3", "--delay", "1h", url=sqlite_url)
+    options = ("--until-empty", "--processes", str(processes))
+    ended = run("worker", "my_jobs", *options, url=sqlite_url, cwd=tmp_path)
+    done = {path.name for path in tmp_path.glob("done-*")}
+    assert (0, {"done-1", "done-2"}) == (ended.exit_code, done), ended.err
+    wrong = run("worker", "my_jobs", "--until-empty", "--reload", url=sqlite_url, cwd=tmp_path)
+    assert 2 == wrong.exit_code
+
+
 def test_worker_puts_url_where_the_module_finds_it(sqlite_url: str, tmp_path: Path) -> None:
     """--url reaches the user's module as QUEUE_OVER_SQL_URL."""
     (tmp_path / "shows.py").write_text(

@@ -246,10 +246,11 @@ def test_the_reaper_and_schedules(
         queue.consume()
         set_columns(engine, queue, message_id, lease_expires_at=1)
         service.reap()
-    told = observer.told("dead_lettered", "reaped")
+    told = observer.told("settled", "dead_lettered", "reaped")
     reason = "out of attempts: the lease expired before the message was settled"
     assert told == [
         ("reaped", 1, 0, 0),
+        ("settled", "jobs", "failed", [message_id]),
         ("dead_lettered", "jobs", [message_id], reason),
         ("reaped", 0, 1, 0),
     ]

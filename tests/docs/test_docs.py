@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, inspect
 
 import queue_over_sql
 import queue_over_sql.observability
@@ -96,6 +97,27 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
     for before, after in pairwise(blocks(page)):
         if after.mark == "output":
             assert after.text == printed[before], f"{page}:{after.line}"
+
+
+@pytest.mark.engines("postgresql")
+def test_handlers_are_tested_on_a_server(database: TestDatabase, tmp_path: Path) -> None:
+    """The page's tests pass with its fixture for a server, which leaves no schema behind."""
+    found = {block.marked("file"): block.text for block in blocks("docs/testing.md")}
+    for name in ("tasks.py", "test_tasks.py"):
+        (tmp_path / name).write_text(found[name])
+    (tmp_path / "conftest.py").write_text(found["server/conftest.py"])
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
+        cwd=tmp_path,
+        env=environment(TEST_DATABASE_URL=database.url),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (0, True) == (ended.returncode, "2 passed" in ended.stdout), ended.stdout
+    engine = create_engine(database.url)
+    assert [] == [name for name in inspect(engine).get_schema_names() if name.startswith("test_")]
+    engine.dispose()
 
 
 SENTRY = """

@@ -43,8 +43,16 @@ def test_it_is_kept_until_the_next_failure(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"transactional": True, "commit_every": 5}])
-def test_a_handlers_is_kept(service: QueueService, queue: Queue, options: dict[str, Any]) -> None:
-    """Of each message of its own, also where messages share a transaction."""
+def test_a_handlers_is_kept(
+    service: QueueService,
+    queue: Queue,
+    options: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of each message of its own, also where messages share a transaction; from the user's code on.
+
+    So does the log.
+    """
     ids = [each.id for each in queue.publish_many(range(3))]
     worker = service.worker(concurrency=1, poll_interval=(0.01, 0.05))
 
@@ -58,3 +66,7 @@ def test_a_handlers_is_kept(service: QueueService, queue: Queue, options: dict[s
         text = queue.last_traceback(message_id)
         assert text is not None
         assert f"HandlerFailed: of {number}" in text
+        assert "/tests/" in text.splitlines()[1]
+    logged = [record.exc_text or "" for record in caplog.records if record.exc_info]
+    assert len(ids) == len(logged)
+    assert all("/tests/" in text.splitlines()[1] for text in logged)
