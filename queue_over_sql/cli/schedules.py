@@ -179,7 +179,7 @@ def show(
 
 @commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
-    """Pause a schedule, and remove the messages that it has published but that are not due yet."""
+    """Pause a schedule and remove its messages that are not due yet."""
     with session.connect() as service:
         service.schedules.pause(name)
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")

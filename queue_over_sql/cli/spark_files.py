@@ -161,8 +161,9 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "Look back this long before the last export for messages that were committed late.",
-            show_default="no limit",
+            "To find messages that were committed late, also read those that finished up to this "
+            "long before the last export.",
+            show_default="all earlier messages",
         ),
     ] = None,
     source: Annotated[

@@ -75,7 +75,7 @@ def stats(
 
     With --since the command shows recent activity as small charts: messages published, done and
     dead, and failures of handlers. A service records this activity only if it was created with
-    observer=History(). With --json the command prints one line per queue and minute. Its field
+    observer=History(). With --since and --json the command prints one line per queue and minute. Its field
     "released" counts messages that returned to their queue without a counted attempt. For example,
     when a worker stops, it releases the messages that it has not begun.
     """

@@ -38,9 +38,8 @@ MEANINGS: dict[ExitCode, str] = {
         "letters, `spark load` rejected rows, or `demo` found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT (Ctrl-C). `demo` and `spark workers` end with this code after "
-        "SIGTERM, too. `consume` and `reaper` end with it only after a second signal, and with 0 "
-        "after the first"
+        "interrupted by SIGINT (Ctrl-C); for `demo` and `spark workers` also by SIGTERM. `consume` "
+        "and `reaper` end with 0 after one signal, and with 130 after a second"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "

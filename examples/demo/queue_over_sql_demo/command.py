@@ -32,7 +32,7 @@ def demo(
     limit: Annotated[int | None, number("Only the first N files.")] = None,
     servers: Annotated[int, number("Number of worker processes.")] = 3,
     threads: Annotated[int, number("Threads per worker process.")] = 2,
-    batch: Annotated[int, number("Messages per claim and thread.")] = 8,
+    batch: Annotated[int, number("Number of messages that a thread claims at a time.")] = 8,
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill one process while it holds messages.")
     ] = True,

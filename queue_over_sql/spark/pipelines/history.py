@@ -279,8 +279,8 @@ class Export:
             self._write(self._parts_by_id(missing, lambda stretch: stretch.up_to), staged)
         self._folder.files.remove(staged)
         raise HistoryDiffers(
-            f"The archives contain messages that are not in the files, even after {_LOOKS} "
-            f"attempts: {left}. Nothing was added to the history. Run the export again."
+            f"The export missed messages of the archives in {_LOOKS} attempts: {left}. "
+            "Nothing was added to the history. Run the export again."
         )
 
     def commit(
