@@ -75,9 +75,11 @@ def stats(
 
     With --since the command shows recent activity as small charts: messages published, done and
     dead, and failures of handlers. A service records this activity only if it was created with
-    observer=History(). With --since and --json the command prints one line per queue and minute. Its field
-    "released" counts messages that returned to their queue without a counted attempt. For example,
-    when a worker stops, it releases the messages that it has not begun.
+    observer=History().
+
+    With --since and --json the command prints one line per queue and minute. The field "released"
+    counts messages that returned to their queue without a counted attempt. For example, when a
+    worker stops, it releases the messages that it has not begun.
     """
     with session.connect() as service:
         if since is not None:
@@ -105,8 +107,8 @@ def top(
     refresh. A dash means that the value is not known. In the column dead, the number after the plus
     sign counts the dead letters since this command started.
 
-    Below are the consumers, with the number of messages that each holds. Press s to sort by the
-    next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.
+    A second table lists the consumers and how many messages each of them holds. Press s to sort by
+    the next column. A narrow terminal shows fewer columns. Exit code 3: there is no queue.
     """
     if not _has_screen(session):
         raise typer.BadParameter(

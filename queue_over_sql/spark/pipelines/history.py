@@ -234,7 +234,7 @@ class Export:
                 raise ValueError(
                     f"the history in {self._folder.files.root} belongs to "
                     f"{last.facts['source']!r}, not to {self._source!r}: use another folder. If "
-                    "it is the same database under a new name, pass "
+                    "both names mean the same database, pass "
                     f"source={last.facts['source']!r}"
                 )
         for queue in self._queues:
