@@ -377,7 +377,7 @@ def consume(
 
     The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue,
     QUEUE_OVER_SQL_MESSAGE_ID the id of the message, and QUEUE_OVER_SQL_HEADER_name the header with
-    this name. There are more with the prefix QUEUE_OVER_SQL_: ATTEMPT, MAX_ATTEMPTS, PRIORITY, KEY,
+    this name. More variables have the prefix QUEUE_OVER_SQL_: ATTEMPT, MAX_ATTEMPTS, PRIORITY, KEY,
     KIND and HEADERS (all headers as JSON). If the command fails, the end of its standard error
     becomes the message's last_error.
 

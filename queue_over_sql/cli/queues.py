@@ -52,7 +52,7 @@ ArchiveTtlOption = Annotated[
         metavar="[OUTCOME=]DURATION|forever",
         show_default="forever for a new queue",
         help="How long the archive keeps messages. done=1h is for one outcome (done, failed, "
-        "rejected or expired), 7d is for all outcomes without their own value. Repeatable.",
+        "rejected or expired), and 7d for all outcomes without their own value. Repeatable.",
     ),
 ]
 ArchiveLimitOption = Annotated[
@@ -61,7 +61,8 @@ ArchiveLimitOption = Annotated[
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
         help="How many messages the archive keeps per outcome. Older messages are removed. "
-        "done=1000 is for one outcome, 500 for all outcomes without their own value. Repeatable.",
+        "done=1000 is for one outcome, and 500 for all outcomes without their own value. "
+        "Repeatable.",
     ),
 ]
 DedupWindowOption = Annotated[

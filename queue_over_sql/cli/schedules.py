@@ -198,7 +198,7 @@ def resume(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("run")
 def run(session: Session, *, name: ScheduleName) -> None:
-    """Publish one message now, even if the schedule is paused. This does not change its next times."""
+    """Publish one message now, even if the schedule is paused. The next times do not change."""
     with session.connect() as service:
         queue, published = service.schedules.get(name).queue, service.schedules.run(name)
     session.output.record(
