@@ -38,8 +38,9 @@ MEANINGS: dict[ExitCode, str] = {
         "letters, `spark load` rejected rows, or `demo` found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT (Ctrl-C); for `demo` and `spark workers` also by SIGTERM. `consume` "
-        "and `reaper` end with 0 after one signal, and with 130 after a second"
+        "interrupted by SIGINT (Ctrl-C); for `demo` and `spark workers` also by SIGTERM. For "
+        "`consume` and `reaper` the first signal is a normal stop. Only a second one can end them "
+        "with 130"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "
