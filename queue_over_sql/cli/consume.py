@@ -377,10 +377,12 @@ def consume(
 
     The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue,
     QUEUE_OVER_SQL_MESSAGE_ID the id of the message, and QUEUE_OVER_SQL_HEADER_name the header with
-    this name. QUEUE_OVER_SQL_ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND and _HEADERS (JSON)
-    have the same prefix. If the command fails, the end of its standard error becomes the
-    message's last_error. With --json, consume prints one JSON line per message, with its result,
-    and the standard output of the --exec command goes to standard error.
+    this name. More variables have the prefix QUEUE_OVER_SQL_: ATTEMPT, MAX_ATTEMPTS, PRIORITY, KEY,
+    KIND and HEADERS (all headers as JSON). If the command fails, the end of its standard error
+    becomes the message's last_error.
+
+    With --json, consume prints one JSON line per message, with its result. The standard output of
+    the --exec command then goes to standard error.
 
     Exit code 3: there was no message. Exit code 5: a command failed.
     """

@@ -96,11 +96,11 @@ def consumers(session: Session) -> None:
     The table shows the first characters of each id, and ages instead of times. --json has complete
     ids and times.
 
-    Durable consumers (streaming queries of Spark) have a separate table. Its column "epoch" is a
-    number that grows each time a query takes over the consumer. A round is the set of messages that
-    a query claims at once. The column "out" shows how many rounds and how many messages the query
-    has claimed but not acknowledged. The column "kept for" shows how long a query that sends no
-    heartbeat keeps its messages.
+    Durable consumers (streaming queries of Spark) have a separate table. The number in the column
+    "epoch" grows each time a query starts. A round is the set of messages that a query claims at
+    once. The column "out" shows how many rounds and how many messages the query has claimed but not
+    acknowledged. The column "kept for" shows how long a query keeps its messages after its
+    heartbeats stop.
     """
     with session.connect() as service:
         found = service.consumers()

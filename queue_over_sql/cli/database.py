@@ -121,8 +121,8 @@ def print_roles(
             metavar="NAME",
             show_default="the engine of the database",
             help="Print the statements for this engine, without a database: postgresql, mysql or "
-            "mariadb. Name each queue with --queue. A queue with a "
-            "dedup_window has an extra table; these statements grant no rights on it.",
+            "mariadb. Name each queue with --queue. A queue with a dedup_window has an extra "
+            "table. Statements that are printed with --engine grant no rights on that table.",
         ),
     ] = None,
     queue: QueueOption = None,

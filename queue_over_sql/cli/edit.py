@@ -318,9 +318,9 @@ def cancel(
 ) -> None:
     """Turn live messages into dead letters, even if a consumer holds them.
 
-    The consumers can no longer settle these messages. A worker notices that at its next lease
-    renewal, within 10 s, and tells its handler. The command asks for confirmation. Exit code 5:
-    some of the messages do not exist. Exit code 3: none exists.
+    The consumers can no longer settle these messages. A worker notices the cancellation at its next
+    lease renewal, within 10 s, and tells its handler. The command asks for confirmation. Exit code
+    5: some of the messages do not exist. Exit code 3: none exists.
 
     Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
     """
@@ -370,8 +370,8 @@ def requeue(
     messages match and asks for confirmation. Exit code 5: some ids did not match. Exit code 3:
     nothing matched.
 
-    With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
-    error names the file with your text.
+    With --edit, nothing is requeued if the edited payload is invalid or the editor fails. The error
+    then names the file with your text.
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """

@@ -61,8 +61,8 @@ def health(
     few rows by index and changes nothing.
 
     With --live or --ready the command asks one running process: the dashboard, or a worker or
-    reaper that was started with --http. This needs no database. It works as a probe in images
-    without curl.
+    reaper that was started with --http. The command then needs no database, and works as a probe in
+    images without curl.
     """
     if timeout <= 0:
         raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")

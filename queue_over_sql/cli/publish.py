@@ -271,7 +271,7 @@ FORMAT_HELP = (
     "Format of the argument or of each line. payload: the payload as JSON; for a queue of bytes, a "
     "JSON string of Base64. text: the payload as plain text. message: a JSON object with the "
     f"fields payload, {', '.join(PUBLISH_OPTIONS)}, as peek --json prints it. Default: "
-    "payload. If you give a PAYLOAD argument and the queue has text or bytes, it is text."
+    "payload; but text for a PAYLOAD argument if the queue has text or bytes."
 )
 
 

@@ -51,8 +51,8 @@ ArchiveTtlOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]DURATION|forever",
         show_default="forever for a new queue",
-        help="How long the archive keeps messages. For one outcome (done, failed, rejected, "
-        "expired): done=1h. Repeatable. A value without an outcome applies to all others.",
+        help="How long the archive keeps messages. done=1h is for one outcome (done, failed, "
+        "rejected or expired), and 7d for all outcomes without their own value. Repeatable.",
     ),
 ]
 ArchiveLimitOption = Annotated[
@@ -60,8 +60,9 @@ ArchiveLimitOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
-        help="How many messages the archive keeps per outcome. Older messages are removed. For "
-        "one outcome: done=1000. Repeatable, as --archive-ttl.",
+        help="How many messages the archive keeps per outcome. Older messages are removed. "
+        "done=1000 is for one outcome, and 500 for all outcomes without their own value. "
+        "Repeatable.",
     ),
 ]
 DedupWindowOption = Annotated[
@@ -75,8 +76,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "A message becomes a dead letter after this time if no consumer knows its kind (the "
-        "name of its payload's type), or if its payload does not fit its kind.",
+        "How long a message waits for a consumer that knows its kind (the name of its payload's "
+        "type) and whose type fits its payload. Then it becomes a dead letter.",
         show_default="1d for a new queue",
     ),
 ]

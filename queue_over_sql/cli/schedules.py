@@ -181,7 +181,7 @@ def show(
 def pause(session: Session, *, name: ScheduleName) -> None:
     """Pause a schedule, and remove its messages for times to come.
 
-    Messages for times that have passed stay, also those that wait for their delay.
+    Messages for times that have passed stay, even if their delay has not ended.
     """
     with session.connect() as service:
         service.schedules.pause(name)
@@ -201,7 +201,7 @@ def resume(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("run")
 def run(session: Session, *, name: ScheduleName) -> None:
-    """Publish one message now, even if the schedule is paused. Its next times stay as they are."""
+    """Publish one message now, even if the schedule is paused. The next times do not change."""
     with session.connect() as service:
         queue, published = service.schedules.get(name).queue, service.schedules.run(name)
     session.output.record(

@@ -29,8 +29,8 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="FIELD=EXPRESSION",
-        help="A field of the message, and the input column or Spark SQL expression that it comes "
-        "from. Fields: payload, key, kind, headers, priority, delay, at, and the queue's own "
+        help="A field of the message, and the input column or Spark SQL expression that gives its "
+        "value. Fields: payload, key, kind, headers, priority, delay, at, and the queue's own "
         "columns. Repeatable. Without a payload, all input columns become one JSON object.",
     ),
 ]
@@ -161,8 +161,9 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "Look back this long before the last export for messages that were committed late.",
-            show_default="no limit",
+            "To find messages that were committed late, also read those that finished up to this "
+            "long before the last export.",
+            show_default="all earlier messages",
         ),
     ] = None,
     source: Annotated[
@@ -180,7 +181,7 @@ def export_history(
     """Write the messages that finished since the last export to Parquet files.
 
     The history has a folder for each queue and day. It contains each finished message exactly once,
-    even if an export is killed. Run it as often as you like, but only one export at a time.
+    even if an export is killed. Export as often as you like, but run only one export at a time.
 
     Example: queue-over-sql spark export-history /data/history --prune
     """

@@ -77,10 +77,11 @@ def stats(
 
     With --since the command shows recent activity as small charts: messages published, done and
     dead (failed or rejected, not expired), and failures of handlers. A service records this
-    activity only if it was created with observer=History(). With --json the command prints one line
-    per queue and minute. Its field "released" counts messages that returned to their queue without
-    a counted attempt. For example, when a worker stops, it releases the messages that it has not
-    begun.
+    activity only if it was created with observer=History().
+
+    With --since and --json the command prints one line per queue and minute. The field "released"
+    counts messages that returned to their queue without a counted attempt. For example, when a
+    worker stops, it releases the messages that it has not begun.
     """
     with session.connect() as service:
         if since is not None:
@@ -108,9 +109,9 @@ def top(
     refresh. A dash means that the value is not known. In the column dead, the number after the plus
     sign counts the dead letters since this command started.
 
-    Below are the consumers, with the number of messages that each holds. Press s to sort by the
-    next column. A narrow terminal shows fewer columns. While the database cannot be reached, the
-    screen says so and shows the last counts. Exit code 3: there is no queue.
+    A second table lists the consumers and how many messages each of them holds. Press s to sort by
+    the next column. A narrow terminal shows fewer columns. While the database cannot be reached,
+    the screen says so and shows the last counts. Exit code 3: there is no queue.
     """
     if not _has_screen(session):
         raise typer.BadParameter(

@@ -190,10 +190,11 @@ def subscribe(
         typer.Option("--where", metavar="PATH=VALUE", show_default=False, help=WHERE_HELP),
     ] = None,
 ) -> None:
-    """Subscribe a queue to a topic: it gets a copy of each new message that matches.
+    """Subscribe a queue to a topic.
 
-    A queue may have several subscriptions, with different patterns. If you subscribe again with the
-    same pattern, the new --where replaces the old one.
+    The queue then gets a copy of each new message that matches. A queue may have several
+    subscriptions, with different patterns. If you subscribe again with the same pattern, the new
+    --where replaces the old one.
 
     Example: queue-over-sql subscribe orders invoices --pattern 'orders.*.paid' --where country=HR
     """

@@ -84,7 +84,7 @@ def list_tokens(session: Session) -> None:
 
 @token_commands.add("remove")
 def remove(session: Session, *, name: TokenName, yes: YesOption = False) -> None:
-    """Remove a token; it and its browser sessions become invalid within a second.
+    """Remove a token. The token and its browser sessions become invalid within a second.
 
     Exit code 3: there is no token with this name.
     """
@@ -120,8 +120,9 @@ def serve(
         bool,
         typer.Option(
             "--tokens",
-            help="Require a token for requests from this machine, too. Without this option, "
-            "everybody on this machine is an admin until the database has a token.",
+            help="Require a token from users on this machine even while the database has none. "
+            "Without this option and --proxy-header, everybody on this machine is an admin until "
+            "you add the first token.",
         ),
     ] = False,
     title: Annotated[
@@ -170,7 +171,8 @@ def serve(
     """Serve the dashboard, and the HTTP API at /api/v1, until SIGTERM or SIGINT.
 
     If other machines can reach the address, the command requires a token (see token add) or a
-    reverse proxy that authenticates users. For other machines, use a proxy with TLS.
+    reverse proxy that authenticates users. In that case also put a proxy with TLS in front of the
+    command, even if you use tokens.
     """
     try:
         from queue_over_sql.web.access import check_binding, is_loopback

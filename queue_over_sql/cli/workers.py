@@ -142,10 +142,10 @@ def worker(
     immediately. Your module decides which database the Worker uses; --url only sets
     QUEUE_OVER_SQL_URL before your module is imported.
 
-    With --processes, a process that dies is restarted after 0.5 s; the pause doubles up to 30 s.
-    Its messages are redelivered when its heartbeat expires. The command passes signals on to all
-    processes. If the command itself is killed, the processes finish their current messages and
-    stop.
+    With --processes, a process that dies is restarted after 0.5 s. If it dies again soon, the pause
+    doubles, up to 30 s. The messages of a dead process are redelivered when its heartbeat expires.
+    The command passes signals on to all processes. If the command itself is killed, the processes
+    finish their current messages and stop.
 
     With --reload, an error in your module does not end the command. The command imports your module
     again when a file changes.

@@ -55,7 +55,7 @@ class Topic:
         pattern: str = "#",
         where: Mapping[str, Any] | None = None,
     ) -> None:
-        """Subscribe a queue: it gets a copy of each new message that matches.
+        """Subscribe a queue: the queue gets a copy of each new message that matches.
 
         A queue may subscribe with several patterns. It gets only one copy of a message, even if
         several match. Repeating a pattern replaces its ``where``.

@@ -38,9 +38,9 @@ MEANINGS: dict[ExitCode, str] = {
         "letters, `spark load` rejected rows, or `demo` found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT (Ctrl-C). `demo` and `spark workers` end with this code after "
-        "SIGTERM, too. `consume` and `reaper` end with it only after a second signal, and with 0 "
-        "after the first"
+        "interrupted by SIGINT (Ctrl-C); for `demo` and `spark workers` also by SIGTERM. For "
+        "`consume` and `reaper` the first signal is a normal stop. Only a second one can end them "
+        "with 130"
     ),
     ExitCode.READER_GONE: (
         "the program that reads the output, such as `head`, has closed the pipe; messages that "

@@ -32,7 +32,7 @@ def demo(
     limit: Annotated[int | None, number("Only the first N files.")] = None,
     servers: Annotated[int, number("Number of worker processes.")] = 3,
     threads: Annotated[int, number("Threads per worker process.")] = 2,
-    batch: Annotated[int, number("Messages per claim and thread.")] = 8,
+    batch: Annotated[int, number("Number of messages that a thread claims at a time.")] = 8,
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill one process while it holds messages.")
     ] = True,
@@ -63,10 +63,10 @@ def demo(
 ) -> None:
     """Compute the checksum of every file below a folder, and survive the death of a process.
 
-    Every file is a message. Worker processes compute SHA-256 and size, and write them in the same
-    transaction as the acknowledgement. The demo kills one process with kill -9 while the process
-    holds messages. The reaper gives these messages to the others. At the end the demo checks that
-    each file was processed exactly once. If not, the exit code is 5.
+    Every file is a message. Worker processes compute the SHA-256 and the size of each file. They
+    write both in the same transaction as the acknowledgement. The demo kills one process with kill
+    -9 while the process holds messages. The reaper gives these messages to the others. At the end
+    the demo checks that each file was processed exactly once. If not, the exit code is 5.
 
     Without --url the database is a SQLite file in a temporary folder, even if QUEUE_OVER_SQL_URL is
     set. With --url the demo uses its own queue and table in that database, and drops both at the

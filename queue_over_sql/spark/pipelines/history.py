@@ -234,7 +234,7 @@ class Export:
                 raise ValueError(
                     f"the history in {self._folder.files.root} belongs to "
                     f"{last.facts['source']!r}, not to {self._source!r}: use another folder. If "
-                    "it is the same database under a new name, pass "
+                    "both names mean the same database, pass "
                     f"source={last.facts['source']!r}"
                 )
         for queue in self._queues:
@@ -279,8 +279,8 @@ class Export:
             self._write(self._parts_by_id(missing, lambda stretch: stretch.up_to), staged)
         self._folder.files.remove(staged)
         raise HistoryDiffers(
-            f"The archives contain messages that are not in the files, even after {_LOOKS} "
-            f"attempts: {left}. Nothing was added to the history. Run the export again."
+            f"The export missed messages of the archives in {_LOOKS} attempts: {left}. "
+            "Nothing was added to the history. Run the export again."
         )
 
     def commit(

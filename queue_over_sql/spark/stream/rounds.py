@@ -150,7 +150,7 @@ class RoundsOfDatabase:
             found = []
         lost = end - start - len(found)
         _log.warning(
-            "The stream skips %d of the rounds %d to %d: these no longer exist.",
+            "%d of the rounds %d to %d no longer exist. The stream skips them.",
             lost,
             start + 1,
             end,
