@@ -332,8 +332,8 @@ class QueueService:
             kinds: the payload types that this program knows: a list of Pydantic models,
                 dataclasses, TypedDicts or plain JSON types, or a mapping of kinds to types. They
                 are not stored in the database.
-            kind_timeout: how long a message waits before it becomes a dead letter if no server
-                knows its kind, or its payload does not fit its kind (1 day).
+            kind_timeout: how long a message waits for a consumer that knows its kind and can read
+                its payload as this kind (1 day). Then it becomes a dead letter.
 
         Raises:
             InvalidQueueName: the name is not valid for a queue.

@@ -350,7 +350,7 @@ def consume(
             "--exec",
             metavar="COMMAND",
             help="Run this shell command for each message, with the payload on its standard "
-            "input. Exit code 0 acknowledges the message; any other is a failed attempt.",
+            "input. Exit code 0 acknowledges the message; any other code is a failed attempt.",
         ),
     ] = None,
     wait: Annotated[

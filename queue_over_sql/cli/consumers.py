@@ -34,7 +34,7 @@ def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -
     """Release the messages that a streaming query of Spark holds.
 
     Use this for a query that will not restart: other consumers get the messages at once. If the
-    query still runs, this stops it. If the query wrote the result of a message but did not
+    query still runs, the command stops it. If the query wrote the result of a message but did not
     acknowledge the message, the message is delivered again.
     """
     confirm(f"Release all messages that {consumer} holds, and stop it if it still runs?", yes=yes)

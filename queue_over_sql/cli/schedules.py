@@ -105,7 +105,8 @@ def add(
     """Publish a message regularly, or change the schedule that has this name.
 
     It is safe to run this at every start of each of your programs. Started services and the reaper
-    daemon publish the messages, so at least one of them must run.
+    daemon publish the messages, so at least one of them must run. They publish the next message
+    before it is due.
 
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb

@@ -165,8 +165,8 @@ def process(
     """Stream a queue through a transformation, and write to Parquet, to a queue, or to both.
 
     Processing is exactly once: after a crash, start the command again with the same arguments.
-    SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0. The
-    next run repeats an interrupted batch.
+    After SIGTERM or Ctrl-C the command stops the query, reports how many messages are left, and
+    ends with exit code 0. The next run repeats an interrupted batch.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """

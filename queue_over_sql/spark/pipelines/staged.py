@@ -97,7 +97,7 @@ class StagedFolder:
         except FileExistsError as error:
             raise FileExistsError(
                 f"Another process added {name} to {self.files.root}, so nothing of this run was "
-                "added. Run only one process per folder, and run this again."
+                "added. Run only one process per folder, and start this process again."
             ) from error
         self._put_in_place(commit)
         self._tidy(name)

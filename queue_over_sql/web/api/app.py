@@ -110,7 +110,7 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
             await threads.run(lambda: start_to_serve(service))
         except QueueError as error:
             _log.warning(
-                "The service cannot start, so only requests that do not need it are answered: %s",
+                "The service cannot start, so only requests that need no service are answered: %s",
                 error,
             )
         yield
