@@ -200,9 +200,14 @@ def remove_ahead(
         if (at := _time_in(row[1].removeprefix(_key_start(schedule)))) is not None
         and (passed or at > now)
     }
+    removed: list[int] = []
     for batch in batches(sorted(found)):
-        connection.execute(delete(live).where(live.c.id.in_(batch), ahead))
-    return sorted(found.values())
+        # One that became due meanwhile may be with a consumer, or done.
+        locking = select(live.c.id).where(live.c.id.in_(batch), ahead).with_for_update()
+        locked = connection.execute(locking).scalars().all()
+        connection.execute(delete(live).where(live.c.id.in_(locked)))
+        removed += [found[message_id] for message_id in locked]
+    return sorted(removed)
 
 
 def _time_in(text: str) -> int | None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
-from queue_over_sql.schedules import acts
+from queue_over_sql.dialects.statements.parameters import batches
+from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.firing import ScheduleAccess
 from tests.contract.queue_state import payloads
 from tests.contract.schedules.schedule_times import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql import Queue, QueueService
+    from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
     Change = Callable[[QueueService], object]
@@ -77,6 +78,32 @@ def test_passed_times_keep_their_messages(service: QueueService, queue: Queue) -
     [message] = queue.messages(key=ran.key).list()
     assert ("new", ran.scheduled_at) == (message.payload, message.scheduled_at)
     assert ["new", "new"] == payloads(everything(queue))
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.threads("what happens in the middle of the change blocks")
+def test_a_passed_time_that_is_handled_meanwhile_comes_once(
+    make_service: MakeService, queue: Queue, others: Queue, engine: Engine, monkeypatch: Any
+) -> None:
+    """Its message becomes due while the schedule changes, and is acked or claimed."""
+    service, elsewhere = make_service(), make_service().queue("jobs")
+    every: dict[str, Any] = {"every": HOUR, "delay": HOUR}
+    service.schedules.add("s", queue, "old", **every)
+    ran = [service.schedules.run("s").id for _ in range(2)]
+    taken: list[Message] = []
+
+    def be_late(ids: Any) -> Any:
+        monkeypatch.setattr(store, "batches", batches)
+        let_pass(engine, queue, 3600)
+        taken.extend(consume_exactly(elsewhere, 2))
+        taken[0].ack()
+        return batches(ids)
+
+    monkeypatch.setattr(store, "batches", be_late)
+    service.schedules.add("s", others, "new", **every)
+    assert ran == [message.id for message in taken]
+    assert 1 == len(everything(others))
+    assert 1 == len([m for m in everything(queue) if m.id in ran])
 
 
 @pytest.mark.parametrize("end", ["paused", "removed"])

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy.orm import Session
 
 from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.service import parts_of
@@ -333,11 +334,14 @@ def test_the_worker_ends_the_transaction_of_a_handler(
 
 @pytest.mark.engines("sqlite")
 def test_a_handler_may_undo_a_part(single: Worker, outside: Queue, effects_engine: Engine) -> None:
-    """With a savepoint. A failure after a rollback is the handler's own."""
+    """With a savepoint, also of a Session. A failure after a rollback is the handler's own."""
 
     @single.handle("jobs", transactional=True)
     def work(message: Message, connection: Connection) -> None:
-        add_effect(connection, message.id)
+        with connection.begin_nested(), Session(connection) as session:
+            add_effect(session.connection(), message.id)
+            session.commit()
+            add_effect(session.connection(), message.id + 20)
         nested = connection.begin_nested()
         add_effect(connection, message.id + 10)
         nested.rollback()
