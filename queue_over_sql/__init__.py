@@ -61,9 +61,13 @@ if TYPE_CHECKING:
     from queue_over_sql.existing_tables.queue import AdoptedQueue
     from queue_over_sql.migrations import Migrations, SchemaChange
     from queue_over_sql.queue import Queue
-    from queue_over_sql.queues.admin import QueueStats
     from queue_over_sql.queues.archive import Archive
-    from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
+    from queue_over_sql.queues.selection import (
+        ArchiveSelection,
+        LiveSelection,
+        QueueStats,
+        Selection,
+    )
     from queue_over_sql.roles.roles import Roles, RolesInstalled
     from queue_over_sql.schedules import Schedule, Schedules
     from queue_over_sql.service import QueueService

@@ -14,18 +14,18 @@ from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Message, Payload, Publication, Published, claim_of
 from queue_over_sql.observer import facts_of
-from queue_over_sql.queues.admin import (
-    QueueStats,
-    change_record,
-    count_messages,
-    read_traceback,
-)
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.claim import Claimer
 from queue_over_sql.queues.decoding import Decoder, as_where
 from queue_over_sql.queues.publish import ObservedPublisher, Publisher
 from queue_over_sql.queues.recovery import Recovery
-from queue_over_sql.queues.selection import LiveSelection
+from queue_over_sql.queues.selection import (
+    LiveSelection,
+    QueueStats,
+    change_record,
+    count_messages,
+    read_traceback,
+)
 from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests

@@ -34,7 +34,7 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
 )
 from queue_over_sql.payloads.codec import check_json_text
-from queue_over_sql.queues.low_watermark import SLACK_US
+from queue_over_sql.queues.claim import SLACK_US
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry, server_now
 

@@ -21,7 +21,7 @@ from sqlalchemy.schema import DropIndex
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import pause
-from queue_over_sql.dialects.statements.existing import begun
+from queue_over_sql.dialects.statements.archive import begun
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names

@@ -19,7 +19,7 @@ from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.message import DEAD, Outcome, Status
 from queue_over_sql.observability.inspection import Inspection
-from queue_over_sql.queues.admin import QueueStats
+from queue_over_sql.queues.selection import QueueStats
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import has_status
 

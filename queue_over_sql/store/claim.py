@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.dialects.requests import Settlement, read_taken_rows
 from queue_over_sql.dialects.statements import archive, claim, settle
-from queue_over_sql.dialects.statements import existing as adopted
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 from queue_over_sql.message import AGE, Claim, Outcome
 from queue_over_sql.store import registry
@@ -174,7 +173,7 @@ def _remove_locked(
         size, values = bucket_of(len(batch)), id_values(batch)
         if tables.ends_in_place:
             attempted = outcome != Outcome.REJECTED
-            sql.get(adopted.finish_ids, size, attempted).run(connection, values | how)
+            sql.get(archive.finish_ids, size, attempted).run(connection, values | how)
             continue
         if end.keep:
             sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)

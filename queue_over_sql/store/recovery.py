@@ -1,4 +1,4 @@
-"""Statements that find claims of dead consumers."""
+"""Statements that find claims of dead consumers, and messages of kinds that no consumer knows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
     MetaData,
@@ -16,21 +17,29 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    insert,
+    literal,
+    or_,
     select,
 )
 from sqlalchemy.schema import DropTable
 
+from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
+from queue_over_sql.dialects.statements.claim import may_claim
 from queue_over_sql.dialects.statements.parameters import among_ids, number
+from queue_over_sql.durations import NEVER
 from queue_over_sql.message import Claim
 from queue_over_sql.store.acts import rows_by_ids
+from queue_over_sql.store.claim import Disposition, end_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
 
@@ -165,3 +174,83 @@ def drop_stages(connection: Connection, system: SystemTables, names: Sequence[st
         table = Table(name, MetaData(schema=system.metadata.schema), Column("payload"))
         connection.execute(DropTable(table, if_exists=True))
         connection.execute(delete(system.stages).where(system.stages.c.name == name))
+
+
+ANY_KIND = ""
+"""Stored for a consumer without kinds, which reads every message as plain JSON."""
+
+
+def unknown(tables: QueueTables) -> Select[Any]:
+    """Lock the next long overdue messages of one level that no living consumer can read.
+
+    It finds none while the queue is paused. As in ``claim.pick_rows``, an index may give the order.
+    """
+    live, dialect = tables.live, tables.dialect
+    statement = (
+        select(*tables.message_columns(live))
+        .where(
+            live.c.consumer_id.is_(None),
+            live.c.priority == number("p_priority"),
+            live.c.available_at <= dialect.now() - number("p_due_for"),
+            live.c.kind.is_not(None),
+            live.c.kind.not_in(tables.known_kinds),
+            ~_readable_by_living(tables),
+            may_claim(tables),
+        )
+        .limit(number("p_count"))
+        .with_for_update(of=live, skip_locked=dialect.skip_locked)
+    )
+    hint = dialect.claim_index_hint(tables.base_name)
+    if hint is None:
+        return statement.order_by(live.c.available_at, live.c.id)
+    return statement.with_hint(live, hint)
+
+
+def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
+    kinds, consumers = tables.system.kinds, tables.system.consumers
+    return exists().where(
+        kinds.c.consumer_id == consumers.c.consumer_id,
+        consumers.c.expires_at > tables.dialect.now(),
+        # Nobody knows whether clients of the consumer of HTTP are still there.
+        consumers.c.expires_at != literal(NEVER, BigInteger()),
+        kinds.c.table_prefix == tables.prefix,
+        kinds.c.queue == tables.queue,
+        or_(kinds.c.kind == tables.live.c.kind, kinds.c.kind == ANY_KIND),
+    )
+
+
+def declare_kinds(
+    connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
+) -> None:
+    """Store which kinds of a queue a consumer knows; those already stored stay.
+
+    An empty ``names`` stands for all kinds.
+    """
+    tables: QueueTables = sql.subject
+    kinds = tables.system.kinds
+    known = {"consumer_id": consumer_id, "table_prefix": tables.prefix, "queue": tables.queue}
+    declared = select(kinds.c.kind).where(*[kinds.c[name] == known[name] for name in known])
+    noted = set(connection.execute(declared).scalars())
+    if missing := sorted(set(names or (ANY_KIND,)) - noted):
+        connection.execute(insert(kinds).values([known | {"kind": name} for name in missing]))
+
+
+def dead_letter_unknown(
+    connection: Connection,
+    sql: StatementCache,
+    *,
+    level: int,
+    due_for: int,
+    limit: int,
+    disposition: Callable[[MessageRow], Disposition],
+) -> int:
+    """End messages of one level that were due for ``due_for`` and that no consumer can read."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
+    found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
+    rows = read_rows(connection, sql, found)
+    groups: dict[Disposition, list[MessageRow]] = {}
+    for row in rows:
+        groups.setdefault(disposition(row), []).append(row)
+    end_locked(connection, sql, groups.items())
+    return len(rows)

@@ -16,7 +16,7 @@ from queue_over_sql.dialects.requests import (
     read_rows,
 )
 from queue_over_sql.dialects.statements import archive
-from queue_over_sql.dialects.statements.existing import begin_anew
+from queue_over_sql.dialects.statements.archive import begin_anew
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.message import (

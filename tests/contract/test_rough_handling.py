@@ -20,7 +20,7 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.low_watermark import LowWatermark
+from queue_over_sql.queues.claim import LowWatermark
 from queue_over_sql.store import ClaimRequest
 from tests.contract.queue_state import payloads
 from tests.contract.retry_policies import POLICIES, OddPolicy

@@ -16,7 +16,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.dialects.statements.existing import finished
+from queue_over_sql.dialects.statements.archive import finished
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,

@@ -16,7 +16,7 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.admin import QueueStats
+    from queue_over_sql.queues.selection import QueueStats
     from queue_over_sql.store.registry import QueueRecord
 
 operations = Operations("queues")

@@ -12,7 +12,7 @@ from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import ANY_EDITS
 from queue_over_sql.dialects.statements import claim, publish, settle
 from queue_over_sql.dialects.statements.parameters import bucket_of
-from queue_over_sql.queues.low_watermark import SLACK_US
+from queue_over_sql.queues.claim import SLACK_US
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.store.admin import select_clock
 from scripts.benchmarks.contenders.serving import number_of
