@@ -271,7 +271,7 @@ FORMAT_HELP = (
     "Format of the argument or of each line. payload: the payload as JSON; for a queue of bytes, a "
     "JSON string of Base64. text: the payload as plain text. message: a JSON object with the "
     f"fields payload, {', '.join(PUBLISH_OPTIONS)}, as peek --json prints it. Default: "
-    "payload; but text for a PAYLOAD argument if the queue has text or bytes."
+    "payload. For a PAYLOAD argument to a queue of text or bytes the default is text."
 )
 
 
@@ -351,8 +351,8 @@ def publish(
 
 REQUEST_FORMAT_HELP = (
     "Format of the argument. payload: the payload as JSON; for a queue of bytes, a JSON string of "
-    "Base64. text: the payload as plain text. Default: payload; but text if the queue has text or "
-    "bytes."
+    "Base64. text: the payload as plain text. Default: payload. For a queue of text or bytes the "
+    "default is text."
 )
 
 
@@ -401,7 +401,7 @@ def request(
     """
     if line_format is LineFormat.MESSAGE:
         raise typer.BadParameter(
-            "the format of a request is payload or text", param_hint="--format"
+            "choose payload or text; a request cannot be a whole message", param_hint="--format"
         )
     options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.connect(reply_queue=reply_queue) as service:

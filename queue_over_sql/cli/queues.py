@@ -51,8 +51,8 @@ ArchiveTtlOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]DURATION|forever",
         show_default="forever for a new queue",
-        help="How long the archive keeps messages. done=1h is for one outcome (done, failed, "
-        "rejected or expired), and 7d for all outcomes without their own value. Repeatable.",
+        help="How long the archive keeps messages. A value such as done=1h sets one outcome (done, "
+        "failed, rejected or expired). A value such as 7d sets all the others. Repeatable.",
     ),
 ]
 ArchiveLimitOption = Annotated[
@@ -61,7 +61,7 @@ ArchiveLimitOption = Annotated[
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
         help="How many messages the archive keeps per outcome. Older messages are removed. "
-        "done=1000 is for one outcome, and 500 for all outcomes without their own value. "
+        "A value such as done=1000 sets one outcome. A value such as 500 sets all the others. "
         "Repeatable.",
     ),
 ]
@@ -76,8 +76,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "How long a message waits for a consumer that knows its kind (the name of its payload's "
-        "type) and whose type fits its payload. Then it becomes a dead letter.",
+        "A kind is the name of a payload's type. A message that no consumer can read as its kind "
+        "becomes a dead letter after this time.",
         show_default="1d for a new queue",
     ),
 ]

@@ -105,8 +105,8 @@ def add(
     """Publish a message regularly, or change the schedule that has this name.
 
     It is safe to run this at every start of each of your programs. Started services and the reaper
-    daemon publish the messages, so at least one of them must run. They publish the next message
-    before it is due.
+    daemon publish the messages, so at least one of them must run. They put the next message
+    into the queue in advance, where it waits until its time.
 
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb
@@ -182,7 +182,7 @@ def show(
 def pause(session: Session, *, name: ScheduleName) -> None:
     """Pause a schedule, and remove its messages for times to come.
 
-    Messages for times that have passed stay, even if their delay has not ended.
+    Messages for times that have passed stay, also those that wait because of --delay.
     """
     with session.connect() as service:
         service.schedules.pause(name)
@@ -215,7 +215,7 @@ def run(session: Session, *, name: ScheduleName) -> None:
 def remove(session: Session, *, name: ScheduleName) -> None:
     """Remove a schedule and its messages for times to come.
 
-    Messages for times that have passed stay, also those that wait for their delay.
+    Messages for times that have passed stay, also those that wait because of --delay.
     """
     with session.connect() as service:
         if not service.schedules.remove(name):

@@ -161,8 +161,7 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "To find messages that were committed late, also read those that finished up to this "
-            "long before the last export.",
+            "How far before the last export to look again, for messages that were committed late.",
             show_default="all earlier messages",
         ),
     ] = None,
@@ -258,14 +257,14 @@ def report(
 ) -> None:
     """Write an HTML report: throughput, waiting times, run times, retries, failures, consumers.
 
-    Spark computes it from a history and the live messages. Without --history it reads the archives.
-    The page needs no network.
+    Spark computes it from a history and the live messages. Without --history it reads the archives
+    instead. The page needs no network.
 
     Example: queue-over-sql spark report report --history /data/history --since 7d
     """
     if history is None and not live:
         raise typer.BadParameter(
-            "--no-live requires --history: the report needs live messages or a history"
+            "with --no-live the report reads no database, so it requires --history"
         )
     url = session.url if live else None
     with (

@@ -120,9 +120,9 @@ def serve(
         bool,
         typer.Option(
             "--tokens",
-            help="Require a token from users on this machine even while the database has none. "
-            "Without this option and --proxy-header, everybody on this machine is an admin until "
-            "you add the first token.",
+            help="Require a token from users on this machine, even before you add the first token. "
+            "With neither this option nor --proxy-header, everybody on this machine is an admin "
+            "until then.",
         ),
     ] = False,
     title: Annotated[

@@ -334,9 +334,9 @@ def _check_alone(others: int | None) -> None:
             "an administrator's login."
         )
     if others:
-        were = "another connection was" if others == 1 else f"{others} other connections were"
+        one = "another connection to the database was open"
         raise _InUse(
-            f"{were} open to the database",
+            one if others == 1 else f"{others} other connections to the database were open",
             f"{_ALONE} First stop the other processes that use the database. Then try again.",
         )
 

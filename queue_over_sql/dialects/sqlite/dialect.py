@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,12 +32,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.dialects.at_once import AtOnceDialect
-from queue_over_sql.dialects.base import ErrorKind, Notifications
+from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
 from queue_over_sql.dialects.requests import NewRows, Where
+from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
-from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
 from queue_over_sql.dialects.statements import claim, publish
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.schema.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
@@ -258,3 +261,62 @@ def last_id(tables: QueueTables) -> Select[Any]:
 def write_nothing(tables: QueueTables) -> Update:
     """Take the write lock."""
     return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
+
+
+Run = Callable[[Callable[[Connection], Any]], Any]
+
+
+_log = logging.getLogger(__name__)
+
+LARGE_BYTES: Final = LOG_BYTES
+"""A larger log is truncated as soon as nobody reads it."""
+ALARMING_BYTES: Final = 256 * 2**20
+
+
+class WriteAheadLog:
+    """Keeps the log small, and warns if a reader prevents this."""
+
+    def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
+        self._dialect = dialect
+        self._run = run
+        self._where = where
+        # Copying a large log takes long, and must not take all of the reaper's time.
+        self._pace = RateLimit(0.0, ready=True)
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def bound(self) -> None:
+        """Truncate the log if it is large; usually only its size is checked.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        run, wal_bytes = self._run, self._dialect.wal_bytes
+        size = run(wal_bytes) or 0
+        if size > LARGE_BYTES and self._pace.due():
+            with self._pace.running():
+                run(_cut)
+            size = run(wal_bytes) or 0
+        self._watch(size)
+
+    def _watch(self, size: int) -> None:
+        with self._lock:
+            if size <= LARGE_BYTES:
+                self._warned = False
+            if size < ALARMING_BYTES or self._warned:
+                return
+            self._warned = True
+        _log.warning(
+            "The write-ahead log of %s has %d MiB, because a program has been reading from the "
+            "database for a long time. End its transaction, or read its result to the end. To "
+            "find the program, run `fuser -v` on the file that ends in '-shm'.",
+            self._where,
+            size // 2**20,
+        )
+
+
+def _cut(connection: Connection) -> None:
+    # TRUNCATE alone would block writers while it copies; this copies beside them.
+    busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+    if not busy and there == copied:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()

@@ -279,7 +279,7 @@ class Export:
             self._write(self._parts_by_id(missing, lambda stretch: stretch.up_to), staged)
         self._folder.files.remove(staged)
         raise HistoryDiffers(
-            f"The export missed messages of the archives in {_LOOKS} attempts: {left}. "
+            f"After {_LOOKS} attempts the export still lacks archived messages: {left}. "
             "Nothing was added to the history. Run the export again."
         )
 

@@ -28,7 +28,7 @@ def upcoming(call: Call, name: str, query: shapes.UpcomingQuery) -> shapes.Upcom
 def pause_schedule(call: Call, name: str) -> None:
     """Publish nothing until it is resumed, and remove its messages for times to come.
 
-    Messages for times that have passed stay, also those that wait for their delay.
+    Messages for times that have passed stay, also those that wait because of its `delay`.
     """
     call.do(schedule=name)
 
