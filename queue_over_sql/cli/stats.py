@@ -106,8 +106,8 @@ def top(
 
     The columns are those of stats, and two more: in/s is the number of messages published per
     second, out/s the number finished or removed per second. Both are for the time since the last
-    refresh. A dash means that the value is not known. In the column "dead", the number after the plus
-    sign counts the dead letters since this command started.
+    refresh. A dash means that the value is not known. In the column "dead", the number after the
+    plus sign counts the dead letters since this command started.
 
     A second table lists the consumers and how many messages each of them holds. Press s to sort by
     the next column. A narrow terminal shows fewer columns. While the database cannot be reached,
