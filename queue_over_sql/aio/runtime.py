@@ -17,7 +17,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from queue_over_sql.database.runtime import SCHEDULER_OPTIONS, Runtime
+from queue_over_sql.database.runtime import EXECUTOR, SCHEDULER_OPTIONS, Runtime
 from queue_over_sql.dialects.driver_calls import pause_on_loop
 from queue_over_sql.dialects.engines import open_async_engine
 from queue_over_sql.errors import ServiceClosed
@@ -399,7 +399,7 @@ class EventLoop(Runtime):
                 signal.signal(number, before[number])
 
     def scheduler(self) -> Any:
-        return AsyncIOScheduler(executors={"default": DebugExecutor()}, **SCHEDULER_OPTIONS)
+        return AsyncIOScheduler(executors={EXECUTOR: DebugExecutor()}, **SCHEDULER_OPTIONS)
 
     def at_exit(self, function: Callable[[], object]) -> None:
         """Call a function when ``asyncio.run()`` closes generators, as its last step."""

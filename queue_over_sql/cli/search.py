@@ -110,7 +110,8 @@ def show(
 ) -> None:
     """Show one message: its fields, its history, and the traceback of its last failure.
 
-    Exit code 3: the message does not exist. If it was requeued, the error names its new id.
+    Exit code 3: the message does not exist. If it was requeued, the error names the new
+    message while that exists.
     """
     with session.connect() as service:
         looked_at = service.queue(queue)

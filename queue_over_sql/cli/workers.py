@@ -340,8 +340,6 @@ def start_logging(level: str, form: str = "text", *, show_process: bool = False)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLogFormatter() if form == "json" else text)
     logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
-    # APScheduler's line per job and run adds nothing to ours.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
 def supervise(

@@ -16,7 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
+EXECUTOR: Final = "queue_over_sql"
+"""The name of the executor of our jobs, by which APScheduler also names its logger."""
+# It would log two lines for each run of a job, which come each second.
+_scheduler_log = logging.getLogger(f"apscheduler.executors.{EXECUTOR}")
+_scheduler_log.setLevel(logging.WARNING)
 SCHEDULER_OPTIONS: Final[Mapping[str, Any]] = {
+    "logger": _scheduler_log,
     "timezone": "UTC",
     "job_defaults": {"coalesce": True, "misfire_grace_time": None},
 }
@@ -179,7 +185,7 @@ class Runtime:
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         return BackgroundScheduler(
-            daemon=True, executors={"default": DebugExecutor()}, **SCHEDULER_OPTIONS
+            daemon=True, executors={EXECUTOR: DebugExecutor()}, **SCHEDULER_OPTIONS
         )
 
     def at_exit(self, function: Callable[[], object]) -> None:
@@ -231,7 +237,7 @@ class Background:
             if name not in self._jobs:
                 new = self._jobs[name] = _Job(self._runtime.condition(), name, job, seconds)
                 self._runtime.start(f"queue-over-sql-{name}", new.run, job=True)
-                self._scheduler.add_job(new.fire, _each(seconds))
+                self._scheduler.add_job(new.fire, _each(seconds), executor=EXECUTOR)
 
     @property
     def loops(self) -> list[LoopProgress]:
