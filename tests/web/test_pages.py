@@ -496,6 +496,23 @@ def test_forms_of_others_are_refused(open_site: Open, jobs: Queue, refused: str)
     assert not jobs.stats().paused
 
 
+def test_a_theme_is_kept_in_a_cookie(open_site: Open, service: QueueService) -> None:
+    """The page has it from its first byte, also where nobody signed in; no other text gets in."""
+    del service
+    browser = open_site("/below")
+    assert "data-theme" not in browser.get("/queues/jobs/messages?order=newest")
+    assert 'data-theme="dark"' in browser.press("Dark", theme="dark")
+    assert str(browser.page.url).endswith("/below/queues/jobs/messages?order=newest")
+    assert 'data-theme="dark"' in browser.get("/sign-in")
+    assert "data-theme" not in browser.press("System", theme="system")
+    for theme in ('"><script>', "", "none"):
+        assert "data-theme" not in browser.post("/theme", theme=theme)
+    browser.get("/queues/jobs")
+    browser.press("Purge")
+    assert 'data-theme="light"' in browser.press("Light", theme="light")
+    assert str(browser.page.url).endswith("/below/queues/jobs")
+
+
 def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
     """All addresses on its pages are below its own."""
     browser = open_site("/ops/queues")
