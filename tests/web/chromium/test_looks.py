@@ -122,7 +122,8 @@ def test_without_scripts(shop: str, serve: Serve, open_window: Open) -> None:
     window = open_window(serve(shop), scripts=False)
     for path in PAGES.values():
         page = window.go(path)
-        expect(page.locator("[data-all]")).not_to_be_visible() if "messages" in path else None
+        for each in page.locator("[data-all], [data-copy], [data-pause]").all():
+            expect(each).not_to_be_visible()
         assert not _without_name(window), path
 
 
