@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -149,6 +151,20 @@ def test_a_large_payload_is_not_read_whole(service: QueueService, open_site: Ope
     assert len(browser.get(f"/queues/large/messages/{number}")) < 100_000
     assert f"queue-over-sql show large {number}" in browser.text()
     assert len(browser.get("/queues/large/messages")) < 100_000
+    assert "xxx" not in browser.text()
+    assert "too large to show here how they begin" in browser.text()
+
+
+def test_filters_suggest_what_the_page_shows(service: QueueService, open_site: Open) -> None:
+    """Keys and kinds, as text; none that would look like another."""
+    texts = service.create_queue("texts", payload="text")
+    for number, text in enumerate(HOSTILE):
+        texts.publish("a", key=text, kind=f"kind{number}")
+    text = open_site().get("/queues/texts/messages")
+    keys = text.split('<datalist id="known-key">')[1].split("</datalist>")[0]
+    found = [html.unescape(each) for each in re.findall('<option value="([^"]*)">', keys)]
+    assert sorted(each for each in HOSTILE if "\x1b" not in each) == found
+    assert '<datalist id="known-kind"><option value="kind0">' in text
 
 
 def test_hidden_fields_stay_hidden(jobs: Queue, open_site: Open) -> None:
@@ -376,7 +392,7 @@ def test_tokens_are_made_and_removed(open_site: Open, service: QueueService) -> 
         browser.page = form
     browser.press("Add", token="ada", role="viewer", days="1.5")
     assert "The token of ada, viewer." in browser.text()
-    secret = browser.page.text.split('<code class="mono">')[1].split("<")[0]
+    secret = browser.page.text.split('<code class="mono" id="secret">')[1].split("<")[0]
     assert [("ada", Role.VIEWER), ("root", Role.ADMIN)] == [
         (token.name, token.role) for token in store.tokens()
     ]
