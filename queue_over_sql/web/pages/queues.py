@@ -190,7 +190,7 @@ def _dead(view: View, found: Queue, here: str) -> Response:
         queue=found,
         now=view.overview.queue(found.name),
         groups=groups[:_GROUPS_SHOWN],
-        previews=previews or {},
+        previews=previews,
         others=max(0, len(groups) - _GROUPS_SHOWN),
         total=sum(len(group.ids) for group in groups),
         limit=looks.GROUP_LIMIT,

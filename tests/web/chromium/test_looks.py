@@ -138,7 +138,13 @@ def test_hostile_content(sqlite_url: str, serve: Serve, open_window: Open) -> No
     root = f"/queues/{LONG_NAME}"
     lists = ["/", "/dead", root, f"{root}/messages", f"{root}/archive", f"{root}/dead"]
     search = f"{root}/messages?key=%22%3E%3Cscript%3Ealert(1)%3C/script%3E"
-    others = ["/consumers", "/health", search, "/topics?key=%3Cscript%3Ealert(1)%3C/script%3E"]
+    others = [
+        "/queues/numbers/messages",
+        "/consumers",
+        "/health",
+        search,
+        "/topics?key=%3Cscript%3Ealert(1)%3C/script%3E",
+    ]
     for path in [*lists, *others, *(f"{root}/messages/{each}" for each in ids)]:
         page = window.go(path)
         assert "ran" != page.title()
