@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -94,17 +95,23 @@ def parse_seconds(text: str) -> float:
 
 def exact_duration(seconds: float) -> str:
     """Write a duration as ``parse_seconds`` reads it, to the millisecond: ``30d``, ``1h30m``."""
-    left, parts = round(seconds * 1000), []
-    for unit, length in (
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1000),
-        ("ms", 1),
-    ):
-        count, left = divmod(left, length)
-        parts += [f"{count}{unit}"] if count else []
+    parts = (f"{count}{unit}" for count, unit in _parts(seconds, "m"))
     return "".join(parts) or "0s"
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration for people, to the millisecond: ``30 d``, ``28 min 32 s``."""
+    parts = (f"{count} {unit}" for count, unit in _parts(seconds, "min"))
+    return " ".join(parts) or "0 s"
+
+
+def _parts(seconds: float, minute: str) -> Iterator[tuple[int, str]]:
+    left = round(seconds * 1000)
+    lengths = {"d": 86_400_000, "h": 3_600_000, minute: 60_000, "s": 1000, "ms": 1}
+    for unit, length in lengths.items():
+        count, left = divmod(left, length)
+        if count:
+            yield count, unit
 
 
 def to_microseconds(value: Duration, argument: str, *, zero: bool = False) -> int:

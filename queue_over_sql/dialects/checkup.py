@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Table, bindparam, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from queue_over_sql.dialects.driver_calls import driver_connection
+from queue_over_sql.durations import duration_text
 
 LONG_SECONDS: Final = 60
 """A transaction that is open for this long delays the cleanup of tables."""
@@ -158,7 +159,7 @@ def _crowded(used: int, most: int) -> Finding:
 
 
 def _long(who: str, seconds: float, advice: str) -> Finding:
-    said = f"{who} has a transaction that has been open for {seconds:.0f} s"
+    said = f"{who} has a transaction that has been open for {duration_text(round(seconds))}"
     return Finding(Level.WARNING, "transactions", said, advice)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
 from queue_over_sql.dialects.checkup import Asking, Finding, Level
-from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.observability.inspection import Inspection
@@ -151,7 +151,7 @@ class _Doctor:
             holds = self._held_by(consumer.consumer_id)
             said = (
                 f"{consumer.name} ({consumer.consumer_id}) on {consumer.host} has been dead for "
-                f"{overdue:.0f} s and holds {holds or 'nothing'}"
+                f"{duration_text(round(overdue))} and holds {holds or 'nothing'}"
             )
             if overdue < _NEGLECTED_SECONDS:
                 advice = "Wait: a reaper releases its messages."
@@ -186,7 +186,8 @@ class _Doctor:
             if age > _NEGLECTED_SECONDS:
                 neglected = True
                 said = (
-                    f"{look.name} has had ready messages for {age:.0f} s, and no consumer holds any"
+                    f"{look.name} has had ready messages for {duration_text(round(age))}, "
+                    "and no consumer holds any"
                 )
                 advice = "Start a worker that handles this queue."
                 yield Finding(Level.WARNING, "queues", said, advice)

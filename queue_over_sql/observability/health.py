@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
-from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.observability.inspection import Inspection, QueueLook, within
 from queue_over_sql.service import QueueService, parts_of
@@ -415,11 +415,12 @@ def _check_of_queue(queue: QueueLook, max_age: float | None) -> Check:
         return Check(name, ok=False, text=queue.problem)
     if age is None:
         return Check(name, ok=True, text="no message is ready")
-    since = f"the oldest ready message has been due for {age:.0f} s"
+    since = f"the oldest ready message has been due for {duration_text(round(age))}"
     if queue.paused:
         return Check(name, ok=True, text=f"paused; {since}")
     if max_age is not None and age > max_age:
-        text = f"{since}, more than {max_age:g} s: add workers, or find out what delays them"
+        most = duration_text(max_age)
+        text = f"{since}, more than {most}: add workers, or find out what delays them"
         return Check(name, ok=False, text=text)
     if age > _NEGLECTED_SECONDS and not queue.is_claimed:
         text = f"{since}, and no consumer holds any: start a worker that handles this queue"

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from queue_over_sql.durations import duration_text
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
 from queue_over_sql.web.threads import Threads
@@ -325,7 +326,7 @@ class Access:
 
     def _check_rate(self, address: str | None) -> None:
         if (seconds := self._wrong.blocked_for(address)) is not None:
-            text = f"Too many wrong tokens from {address}: try again in {seconds} s."
+            text = f"Too many wrong tokens from {address}: try again in {duration_text(seconds)}."
             raise Refused(429, "too-many-attempts", text, seconds)
 
     def _by_proxy(self, request: HTTPConnection, address: str | None) -> Principal | None:

@@ -82,6 +82,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/sign-in", form.ask_to_sign_in, methods=["GET"], name="sign-in"),
             Route("/sign-in", form.sign_in, methods=["POST"]),
             Route("/sign-out", form.sign_out, methods=["POST"], name="sign-out"),
+            Route("/theme", form.theme, methods=["POST"], name="theme"),
             Route("/events", live.events, methods=["GET"], name="events"),
             Route("/livez", probes.live, methods=["GET"]),
             Route("/readyz", probes.ready, methods=["GET"]),
@@ -143,6 +144,14 @@ class _Forms:
             return view.failed(error)
         response = RedirectResponse(view.url("sign-in"), 303)
         self._access.end_session(request, response)
+        return response
+
+    async def theme(self, request: Request) -> Response:
+        """Keep a theme: it is the browser's own, so nobody has to sign in for it."""
+        view = View(self._site, request, None)
+        view.form = await _form(request, 10)
+        response = RedirectResponse(view.back(), 303)
+        view.choose_theme(str(view.form.get("theme", "")), response)
         return response
 
     async def do(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Messages as the pages show them: without payloads in lists, and with a limited size."""
+"""Messages as the pages show them, with a limited size; in lists only how payloads begin."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ GROUP_LIMIT: Final = 10_000
 HELD_LIMIT: Final = 1_000
 """How many of a queue's claimed messages are looked at to say who holds them."""
 
+_PREVIEWED_BYTES: Final = 4 * 1024 * 1024
+_PREVIEW_LIMIT: Final = 2_000
+_PREVIEW_LENGTH: Final = 80
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
 _PATIENCE: Final = 0.5
@@ -243,10 +246,7 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     table = queue.archive.table if message.archived else queue.table
     if not _has_payloads(queue):
         return _row_text(queue, table, message, mask), True
-    context = core_of(queue).context
-    content = context.dialect.read_payload(table.c.payload)
-    if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
-        content = cast(content, Text)
+    context, content = core_of(queue).context, _content(queue, table)
     of_it = table.c.id == message.id
     size = context.run(lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
     whole = size <= PAYLOAD_LIMIT
@@ -258,6 +258,53 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
         return f"{size:,} characters: too large to mask its fields, so it is not shown.", False
     is_json = queue.settings.payload == "json" and whole
     return (written(found or "", mask) if is_json else visible(found or "")), whole
+
+
+def previews_of(
+    service: QueueService, queue: Queue, ids: Sequence[int], mask: Mask, *, archived: bool
+) -> dict[int, str] | None:
+    """How the payloads of some messages begin, by id, each on one line.
+
+    None if they take long, or may be large: the database cuts them, but reads each one whole, and
+    SQLite cannot stop meanwhile.
+    """
+    if not ids or not _has_payloads(queue):
+        return {}
+    if queue.settings.max_payload_bytes > _PREVIEWED_BYTES:
+        return None
+    table = queue.archive.table if archived else queue.table
+    beginning = func.substr(_content(queue, table), 1, _PREVIEW_LIMIT + 1)
+    wanted = select(table.c.id, beginning).where(table.c.id.in_(ids))
+    try:
+        with parts_of(service).connections.limited(_PATIENCE):
+            rows = core_of(queue).context.run(lambda c: c.execute(wanted).all())
+    except QueueError:
+        return None
+    return {row[0]: _preview(row[1], mask, queue.settings.payload) for row in rows}
+
+
+def _preview(beginning: Any, mask: Mask, payload: str) -> str:
+    if isinstance(beginning, (bytes, memoryview)):
+        text = bytes(beginning[:_PREVIEW_LENGTH]).hex(" ", 2)
+    else:
+        text = str(beginning or "")
+    if mask and payload == "json":
+        if len(text) > _PREVIEW_LIMIT:
+            return "(too large to mask its fields)"
+        try:
+            text = json.dumps(mask.apply(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return "(not valid JSON)"
+    line = " ".join(text.split())
+    more = "…" if len(line) > _PREVIEW_LENGTH else ""
+    return visible(line[:_PREVIEW_LENGTH]) + more
+
+
+def _content(queue: Queue, table: Any) -> Any:
+    content = core_of(queue).context.dialect.read_payload(table.c.payload)
+    if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
+        content = cast(content, Text)
+    return content
 
 
 def headers_of(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str | None, int | None]:

@@ -57,7 +57,12 @@ ROLES: Final = {"audit": Role.OPERATOR, "tokens": Role.ADMIN}
 FORM_FIELDS: Final = 2_000
 """How many fields a form may have; a page of messages has fewer boxes."""
 
+THEMES: Final = ("system", "light", "dark")
+"""What a visitor may choose; ``system`` is as the browser says."""
+
 _FLASH: Final = "queue_over_sql_flash"
+_THEME: Final = "queue_over_sql_theme"
+_THEME_SECONDS: Final = 365 * 86_400
 
 
 class Site:
@@ -225,6 +230,9 @@ class View:
             "may": may,
             "actions": ACTIONS,
             "flash": flash,
+            "theme": self._theme,
+            "themes": THEMES,
+            "again": self._again,
             "read_only": read_only,
             "url": self.url,
             "static": self.static,
@@ -269,6 +277,33 @@ class View:
     def static(self, file: str) -> str:
         """The path of a static file."""
         return f"{self.request.scope.get('root_path', '')}{static_path(file)}"
+
+    def choose_theme(self, theme: str, response: Response) -> None:
+        """Keep the theme that a visitor chose, in a cookie of this browser."""
+        if theme in THEMES[1:]:
+            response.set_cookie(
+                _THEME,
+                theme,
+                max_age=_THEME_SECONDS,
+                path=self._root,
+                httponly=True,
+                samesite="lax",
+            )
+        elif theme == THEMES[0]:
+            response.delete_cookie(_THEME, path=self._root, httponly=True, samesite="lax")
+
+    @property
+    def _again(self) -> str:
+        """The address by which this page is seen again."""
+        if self.principal is None:
+            # Not its query: somebody may have put a token there.
+            return self.url("sign-in", back=self.query("back") or self.form.get("back"))
+        return self.address if self.request.method == "GET" else self.back()
+
+    @property
+    def _theme(self) -> str:
+        given = self.request.cookies.get(_THEME, "")
+        return given if given in THEMES[1:] else ""
 
     # -- results of actions, shown on the next page
 

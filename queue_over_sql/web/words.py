@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observability.counting import AtLeast
@@ -18,7 +18,7 @@ from queue_over_sql.plots.words import UNKNOWN, duration_words
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry
 
 _SHOWN_DELAYS: Final = 4
-_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "min": 60.0, "s": 1.0, "ms": 0.001}
+_LENGTHS: Final = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 
 
 def shown(value: Any) -> Any:
@@ -40,24 +40,15 @@ def count(number: int) -> str:
 
 def about(seconds: float) -> str:
     """A duration rounded to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
-    for unit, length in (("d", 172_800), ("h", 7_200), ("min", 120)):
-        if seconds >= length:
-            return f"{seconds / _UNITS[unit]:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def exact(seconds: float) -> str:
-    """A duration to the millisecond, in the same units: ``30 d``, ``1 h 30 min``."""
-    left, parts = round(seconds * 1000), []
-    for unit, length in _UNITS.items():
-        number, left = divmod(left, round(length * 1000))
-        parts += [f"{number} {unit}"] if number else []
-    return " ".join(parts) or "0 s"
+    unit = next((each for each, length in _LENGTHS.items() if seconds >= 2 * length), "s")
+    return f"{seconds / _LENGTHS[unit]:.0f} {unit}"
 
 
 def age(seconds: float | None) -> str:
-    """How long something has waited; a dash if nothing waits."""
-    return UNKNOWN if seconds is None else about(seconds)
+    """How long something has waited: ``28 min 32 s``, ``3 d 4 h``; a dash if nothing waits."""
+    if seconds is None:
+        return UNKNOWN
+    return " ".join(duration_text(round(seconds)).split()[:4])
 
 
 def when(at: datetime | None) -> Markup:
@@ -88,7 +79,7 @@ def setting(value: Any) -> str:
     if value is None:
         return "for ever"
     if isinstance(value, timedelta):
-        return exact(value.total_seconds())
+        return duration_text(value.total_seconds())
     if isinstance(value, Mapping):
         told = [f"{name} {setting(each)}" for name, each in value.items()]
         return ", ".join([*told, "others for ever"] if len(told) < len(Outcome) else told)
@@ -102,17 +93,17 @@ def fields(wanted: Mapping[str, Any]) -> str:
 
 
 def _length(delay: Duration) -> str:
-    return exact(to_timedelta(delay, "delay", zero=True).total_seconds())
+    return duration_text(to_timedelta(delay, "delay", zero=True).total_seconds())
 
 
 def _exponential(policy: ExponentialBackoff) -> str:
     longest = to_timedelta(policy.maximum, "maximum", zero=True).total_seconds()
     delay = to_timedelta(policy.base, "base", zero=True).total_seconds()
     delays = [min(longest, delay * policy.factor**power) for power in range(_SHOWN_DELAYS)]
-    told = [exact(each) for each in delays]
+    told = [duration_text(each) for each in delays]
     if any(one == other for one, other in pairwise(told)):
-        return f"after {told[0]}, then up to {exact(longest)}"
-    return f"after {', '.join(told)} and so on, up to {exact(longest)}"
+        return f"after {told[0]}, then up to {duration_text(longest)}"
+    return f"after {', '.join(told)} and so on, up to {duration_text(longest)}"
 
 
 def _delays(policy: Delays) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay
-from queue_over_sql.durations import to_timedelta
+from queue_over_sql.durations import duration_text, exact_duration, to_timedelta
 from queue_over_sql.retry import RetryPolicies
 
 
@@ -16,6 +16,16 @@ def test_text_is_read_as_on_the_command_line() -> None:
     """Numbers with units, several in a row; without a unit they are seconds."""
     texts = {"30s": 30, "250ms": 0.25, "1h30m": 5400, " 7 d": 604_800, "1.5": 1.5}
     assert texts == {text: to_timedelta(text, "lease").total_seconds() for text in texts}
+
+
+def test_durations_are_written_in_units() -> None:
+    """For people with spaces, and as they are read."""
+    written = {0: "0 s", 1712: "28 min 32 s", 90.25: "1 min 30 s 250 ms", 93_600: "1 d 2 h"}
+    assert written == {seconds: duration_text(seconds) for seconds in written}
+    for seconds in written:
+        text = exact_duration(seconds)
+        assert not text.count(" ")
+        assert seconds == to_timedelta(text, "lease", zero=True).total_seconds()
 
 
 def test_what_is_no_duration_is_refused_by_its_name() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any, Final
 
 import httpx2
 import pytest
 from sqlalchemy import literal_column
 
+from queue_over_sql import NoRetry
 from queue_over_sql.store import selection
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.app import create_app
@@ -81,6 +84,58 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
     assert ["requeue", "hold", "settings"] == [
         row["what"] for row in server.json("GET", "/audit", role=Role.OPERATOR)["rows"]
     ]
+
+
+def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:
+    """On one line, of live and dead messages; masked fields are masked or nothing is shown."""
+    service = make_service()
+    secret = {"card": {"number": "4711"}, "note": "a\n  <b>"}
+    many = {"card": {"number": "4711"}, "rest": ["x" * 70] * 100}
+    payloads: dict[Any, list[Any]] = {
+        "json": [secret, many],
+        "text": ["one\n\ttwo <b>", "y" * 100_000],
+        "bytes": [b"\x00\xff<b>!", b"\x01" * 100_000],
+    }
+    for kind, each in payloads.items():
+        queue = service.create_queue(kind, payload=kind, archive="all", retry=NoRetry())
+        queue.publish_many(each)
+        for message in queue.consume(2):
+            message.nack("bad")
+        queue.publish_many(each)
+
+    def seen(kind: str, browser: Browser) -> tuple[set[str], set[str], set[str]]:
+        pages = (f"/queues/{kind}/{page}" for page in ("messages", "archive", "dead"))
+        live, archived, dead = (_previews(browser.get(page)) for page in pages)
+        return live, archived, dead
+
+    with serving(create_app(service, WebSettings(open_role=Role.ADMIN))) as root:
+        browser = Browser(root)
+        live, archived, _ = seen("json", browser)
+        assert live == archived
+        assert {80 + 1} == {len(each) for each in live if each.endswith("…")}
+        assert any("4711" in each and "a\\n <b>" in each for each in live)
+        live, archived, (dead,) = seen("text", browser)
+        assert live == archived == {"one two <b>", "y" * 80 + "…"}
+        assert dead in live
+        live, archived, (dead,) = seen("bytes", browser)
+        assert live == archived == {"00ff 3c62 3e21", ("0101 " * 16) + "…"}
+        browser.close()
+    with serving(create_app(service, WebSettings(open_role=Role.ADMIN, masked=["number"]))) as root:
+        browser = Browser(root)
+        for page in seen("json", browser):
+            assert page
+            assert not any("4711" in each for each in page)
+        (masked,) = {each for each in _previews(browser.page.text) if "large" in each}
+        assert "(too large to mask its fields)" == masked
+        browser.get("/queues/json/messages")
+        assert any("•••" in each for each in _previews(browser.page.text))
+        browser.close()
+
+
+def _previews(text: str) -> set[str]:
+    found = re.findall(r'class="[^"]*peek mono"><span[^>]*>(.*?)</td>', text)
+    plain = (html.unescape(re.sub(r"<[^>]*>", "", each)) for each in found)
+    return {each.removeprefix("Payload of the newest: ") for each in plain}
 
 
 def test_a_search_ends_in_time(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,6 +152,20 @@ def test_a_large_payload_is_not_read_whole(service: QueueService, open_site: Ope
     assert len(browser.get(f"/queues/large/messages/{number}")) < 100_000
     assert f"queue-over-sql show large {number}" in browser.text()
     assert len(browser.get("/queues/large/messages")) < 100_000
+    assert "xxx" not in browser.text()
+    assert "Payloads are not shown here" in browser.text()
+
+
+def test_filters_suggest_what_the_page_shows(service: QueueService, open_site: Open) -> None:
+    """Keys and kinds, as text; none that would look like another."""
+    texts = service.create_queue("texts", payload="text")
+    for number, text in enumerate(HOSTILE):
+        texts.publish("a", key=text, kind=f"kind{number}")
+    text = open_site().get("/queues/texts/messages")
+    keys = text.split('<datalist id="known-key">')[1].split("</datalist>")[0]
+    found = [html.unescape(each) for each in re.findall('<option value="([^"]*)">', keys)]
+    assert sorted(each for each in HOSTILE if "\x1b" not in each) == found
+    assert '<datalist id="known-kind"><option value="kind0">' in text
 
 
 def test_hidden_fields_stay_hidden(jobs: Queue, open_site: Open) -> None:
@@ -377,7 +393,7 @@ def test_tokens_are_made_and_removed(open_site: Open, service: QueueService) -> 
         browser.page = form
     browser.press("Add", token="ada", role="viewer", days="1.5")
     assert "The token of ada, viewer." in browser.text()
-    secret = browser.page.text.split('<code class="mono">')[1].split("<")[0]
+    secret = browser.page.text.split('<code class="mono" id="secret">')[1].split("<")[0]
     assert [("ada", Role.VIEWER), ("root", Role.ADMIN)] == [
         (token.name, token.role) for token in store.tokens()
     ]
@@ -495,6 +511,23 @@ def test_forms_of_others_are_refused(open_site: Open, jobs: Queue, refused: str)
     answer = httpx2.post(f"{root}/do/pause", data=fields, headers=headers, trust_env=False)
     assert 403 == answer.status_code, text
     assert not jobs.stats().paused
+
+
+def test_a_theme_is_kept_in_a_cookie(open_site: Open, service: QueueService) -> None:
+    """The page has it from its first byte, also where nobody signed in; no other text gets in."""
+    del service
+    browser = open_site("/below")
+    assert "data-theme" not in browser.get("/queues/jobs/messages?order=newest")
+    assert 'data-theme="dark"' in browser.press("Dark", theme="dark")
+    assert str(browser.page.url).endswith("/below/queues/jobs/messages?order=newest")
+    assert 'data-theme="dark"' in browser.get("/sign-in")
+    assert "data-theme" not in browser.press("System", theme="system")
+    for theme in ('"><script>', "", "none"):
+        assert "data-theme" not in browser.post("/theme", theme=theme)
+    browser.get("/queues/jobs")
+    browser.press("Purge")
+    assert 'data-theme="light"' in browser.press("Light", theme="light")
+    assert str(browser.page.url).endswith("/below/queues/jobs")
 
 
 def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:

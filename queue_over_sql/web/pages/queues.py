@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql.errors import visible
 from queue_over_sql.message import Outcome, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.observability.history import read_history
@@ -95,6 +96,13 @@ def _list(view: View, *, archived: bool) -> Response:
     else:
         page, error = looks.page_alike(found, like, limit=limit, after=after)
         given = {**dict.fromkeys(given, ""), "like": str(like)}
+    previews = looks.previews_of(
+        view.service,
+        found,
+        [each.id for each in page.messages],
+        view.site.mask,
+        archived=archived,
+    )
     is_held = any(each.status == Status.CLAIMED for each in page.messages)
     holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
@@ -104,6 +112,8 @@ def _list(view: View, *, archived: bool) -> Response:
         now=view.site.snapshots.queue(found.name),
         archived=archived,
         page=page,
+        previews=previews,
+        known=_known(page),
         holders=holders,
         given=given,
         filters={name: value for name, value in given.items() if value},
@@ -113,6 +123,18 @@ def _list(view: View, *, archived: bool) -> Response:
         error=error,
         statuses=[each.value for each in (Outcome if archived else Status)],
     )
+
+
+def _known(page: looks.Page) -> dict[str, list[str]]:
+    """Keys and kinds of this page, as suggestions; those with invisible characters are not."""
+    found = {
+        "key": {each.key for each in page.messages},
+        "kind": {each.kind for each in page.messages},
+    }
+    return {
+        name: sorted(text for text in texts if text and visible(text) == text)
+        for name, texts in found.items()
+    }
 
 
 def message(view: View) -> Response:
@@ -160,12 +182,15 @@ def dead_letters_of(view: View) -> Response:
 
 def _dead(view: View, found: Queue, here: str) -> Response:
     groups = looks.error_groups(found)
+    newest = [group.ids[0] for group in groups[:_GROUPS_SHOWN]]
+    previews = looks.previews_of(view.service, found, newest, view.site.mask, archived=True)
     return view.page(
         "dead_of.html",
         here,
         queue=found,
         now=view.site.snapshots.queue(found.name),
         groups=groups[:_GROUPS_SHOWN],
+        previews=previews,
         others=max(0, len(groups) - _GROUPS_SHOWN),
         total=sum(len(group.ids) for group in groups),
         limit=looks.GROUP_LIMIT,

@@ -1,13 +1,18 @@
-// Refresh the live parts of a page when the server says that something changed.
+// Refresh the live parts of a page when the server says that something changed, until somebody
+// pauses that; copy texts; choose all messages of a page.
 "use strict";
 (() => {
   const live = document.querySelector("[data-events]");
   const state = document.querySelector("[data-live]");
+  const pause = document.querySelector("[data-pause]");
+  const kept = "queue_over_sql_paused";
+  let paused = false;
   let source = null;
   let missed = false;
   const say = (text, stale) => {
     state.textContent = text;
     state.classList.toggle("stale", stale);
+    state.classList.toggle("paused", paused);
   };
   const fetchAgain = () => {
     const held = document.activeElement;
@@ -16,7 +21,7 @@
     if (!missed) htmx.trigger(live, "changed");
   };
   const open = () => {
-    if (source || document.hidden) return;
+    if (source || document.hidden || paused) return;
     let lost = false;
     source = new EventSource(live.dataset.events);
     source.addEventListener("changed", fetchAgain);
@@ -37,16 +42,61 @@
   };
   const look = () => {
     if (document.hidden) return close();
-    if (source) return;
+    if (source || paused) return;
     open();
     fetchAgain();
   };
+  const setPaused = (wanted) => {
+    paused = wanted;
+    pause.textContent = paused ? "Resume updates" : "Pause updates";
+    if (paused) {
+      close();
+      say("Paused", false);
+    } else look();
+  };
+  // A browser may forbid pages to store anything.
+  const storage = (act) => {
+    try {
+      return act(window.sessionStorage);
+    } catch {
+      return null;
+    }
+  };
   if (live && state && window.EventSource && window.htmx) {
-    open();
-    live.addEventListener("focusout", () => setTimeout(() => missed && fetchAgain()));
+    pause.hidden = false;
+    pause.addEventListener("click", () => {
+      setPaused(!paused);
+      storage((store) => store.setItem(kept, paused ? "yes" : "no"));
+    });
+    if (storage((store) => store.getItem(kept)) === "yes") setPaused(true);
+    else open();
+    live.addEventListener("focusout", () => setTimeout(() => missed && !paused && fetchAgain()));
     document.addEventListener("visibilitychange", look);
     window.addEventListener("pagehide", close);
     window.addEventListener("pageshow", (event) => event.persisted && look());
+  }
+  // Only pages by HTTPS or of this machine may write to the clipboard.
+  if (navigator.clipboard) {
+    const said = document.createElement("span");
+    said.className = "hidden";
+    said.setAttribute("role", "status");
+    document.getElementById("main").append(said);
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      const label = button.textContent;
+      const tell = (text) => {
+        said.textContent = button.textContent = text;
+        setTimeout(() => (button.textContent = label), 2000);
+      };
+      button.hidden = false;
+      button.addEventListener("click", () => {
+        const text = document.getElementById(button.dataset.copy).textContent;
+        const done = navigator.clipboard.writeText(text);
+        done.then(
+          () => tell(label.replace("Copy", "Copied")),
+          () => tell("Not copied"),
+        );
+      });
+    }
   }
   for (const box of document.querySelectorAll("input[data-all]")) {
     box.hidden = false;

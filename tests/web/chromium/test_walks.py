@@ -229,6 +229,45 @@ def test_two_look_and_one_acts(shop: QueueService, root: str, open_window: Open)
     del shop
 
 
+def test_updates_are_paused(shop: QueueService, root: str, open_window: Open) -> None:
+    """On every live page of this visit, until it is ended; then the page catches up."""
+    window = open_window(root)
+    page = window.go("/")
+    state = page.locator("[data-live]")
+    expect(state).to_have_text("Live")
+    window.press("Pause updates")
+    expect(state).to_have_text("Paused")
+    page.evaluate("document.addEventListener('htmx:afterRequest', () => { window.asked = true })")
+    shop.queue("thumbnails").pause()
+    other = open_window(root)
+    other.go("/")
+    expect(other.row("thumbnails")).to_contain_text("paused")
+    expect(page.get_by_role("row").filter(has_text="thumbnails")).not_to_contain_text("paused")
+    assert not page.evaluate("window.asked")
+    window.go("/consumers")
+    expect(state).to_have_text("Paused")
+    window.go("/")
+    shop.queue("thumbnails").resume()
+    window.press("Resume updates")
+    expect(state).to_have_text("Live")
+    expect(window.row("thumbnails")).not_to_contain_text("paused")
+
+
+def test_texts_are_copied(shop: QueueService, root: str, open_window: Open) -> None:
+    """As the page shows them; without scripts there is no button that does nothing."""
+    (dead, *_) = shop.queue("orders").archive.messages(status="failed").list(1)
+    path = f"/queues/orders/messages/{dead.id}"
+    window = open_window(root, permissions=["clipboard-read", "clipboard-write"])
+    page = window.go(path)
+    for what, begins in (("id", str(dead.id)), ("error", "LookupError: no"), ("payload", "{\n")):
+        window.press(f"Copy {what}")
+        expect(page.get_by_role("status")).to_have_text(f"Copied {what}")
+        assert page.evaluate("navigator.clipboard.readText()").startswith(begins)
+        expect(page.get_by_role("button", name=f"Copy {what}")).to_be_visible()
+    plain = open_window(root, scripts=False).go(path)
+    expect(plain.locator("[data-copy]").first).to_be_hidden()
+
+
 def test_a_worker_is_killed(
     shop: QueueService, database: TestDatabase, root: str, open_window: Open, tmp_path: Path
 ) -> None:
@@ -319,7 +358,7 @@ def test_sessions(
         each.says(f"{role.value}, {role.value}")
         (cookie,) = page.context.cookies()
         assert (True, "Lax") == (cookie["httpOnly"], cookie["sameSite"])
-    assert 1 == window.page.get_by_role("button").count()
+    assert 1 == window.page.locator("header, main").get_by_role("button").count()
     expect(plain.page.get_by_role("button", name="Pause")).to_be_visible()
     expect(plain.page.get_by_role("button", name="Drop")).to_have_count(0)
     plain.press("Sign out")
