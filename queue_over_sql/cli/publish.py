@@ -401,7 +401,7 @@ def request(
     """
     if line_format is LineFormat.MESSAGE:
         raise typer.BadParameter(
-            "choose payload or text; a request cannot be a whole message", param_hint="--format"
+            "message is not possible for a request; choose payload or text", param_hint="--format"
         )
     options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.connect(reply_queue=reply_queue) as service:

@@ -76,8 +76,8 @@ DedupWindowOption = Annotated[
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "A kind is the name of a payload's type. A message that no consumer can read as its kind "
-        "becomes a dead letter after this time.",
+        "A kind is the name of a payload's type. After this time a message becomes a dead letter "
+        "if no consumer knows its kind or if its payload does not fit its kind.",
         show_default="1d for a new queue",
     ),
 ]

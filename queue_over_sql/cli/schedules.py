@@ -182,7 +182,7 @@ def show(
 def pause(session: Session, *, name: ScheduleName) -> None:
     """Pause a schedule, and remove its messages for times to come.
 
-    Messages for times that have passed stay, also those that wait because of --delay.
+    It keeps the messages for past times, even if they still wait because of the schedule's delay.
     """
     with session.connect() as service:
         service.schedules.pause(name)
@@ -215,7 +215,7 @@ def run(session: Session, *, name: ScheduleName) -> None:
 def remove(session: Session, *, name: ScheduleName) -> None:
     """Remove a schedule and its messages for times to come.
 
-    Messages for times that have passed stay, also those that wait because of --delay.
+    It keeps the messages for past times, even if they still wait because of the schedule's delay.
     """
     with session.connect() as service:
         if not service.schedules.remove(name):

@@ -110,8 +110,8 @@ def show(
 ) -> None:
     """Show one message: its fields, its history, and the traceback of its last failure.
 
-    Exit code 3: the message does not exist. If it was requeued, the error names the new
-    message while that exists.
+    Exit code 3: the message does not exist. If it was requeued, and the new message
+    still exists, the error has the new id.
     """
     with session.connect() as service:
         looked_at = service.queue(queue)

@@ -161,7 +161,8 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "How far before the last export to look again, for messages that were committed late.",
+            "The export also looks again at this period before the last export, to find messages "
+            "that were committed late.",
             show_default="all earlier messages",
         ),
     ] = None,

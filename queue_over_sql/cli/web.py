@@ -121,8 +121,8 @@ def serve(
         typer.Option(
             "--tokens",
             help="Require a token from users on this machine, even before you add the first token. "
-            "With neither this option nor --proxy-header, everybody on this machine is an admin "
-            "until then.",
+            "Without this option and without --proxy-header, everybody on this machine is an admin "
+            "until you add the first token.",
         ),
     ] = False,
     title: Annotated[

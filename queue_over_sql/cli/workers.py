@@ -70,7 +70,10 @@ _STEADY_SECONDS = 30.0
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
 # None: it is running. The last one: it was told to stop before it could drain.
 _IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
-_HOW = {1: "finish their current messages", 2: "stop immediately"}
+_HOW = {
+    1: "All processes of the worker finish their current messages.",
+    2: "All processes of the worker stop immediately.",
+}
 # The supervisor's requests to its processes: stop, and report their health.
 _STOP, _ASK = b".", b"?"
 # How long they have to stop, how long a report is valid, and how long a start may take.
@@ -378,7 +381,7 @@ def _watch(
         probed.looked_at, probed.draining = time.monotonic(), bool(told)
         asked = 2 if stop.now.is_set() else int(stop.asked.is_set() or result in _WRONG_CALL)
         if asked > told:
-            logger.info("All processes of the worker %s.", _HOW[asked])
+            logger.info(_HOW[asked])
             for process in processes:
                 process.tell(asked - told)
             told = asked

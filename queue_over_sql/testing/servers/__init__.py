@@ -74,7 +74,7 @@ class ExternalServer(Server):
     def stop(self) -> None:
         """Always refuse, because tests may not stop an existing server."""
         raise RuntimeError(
-            f"the {self.engine} server is {self.origin}, so it cannot be stopped from here"
+            f"the tests did not start this {self.engine} server ({self.origin}), so they cannot stop it"
         )
 
     kill = stop
