@@ -74,7 +74,8 @@ class ExternalServer(Server):
     def stop(self) -> None:
         """Always refuse, because tests may not stop an existing server."""
         raise RuntimeError(
-            f"the tests did not start this {self.engine} server ({self.origin}), so they cannot stop it"
+            f"the tests did not start this {self.engine} server ({self.origin}), so they "
+            "cannot stop it"
         )
 
     kill = stop
