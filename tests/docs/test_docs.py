@@ -66,7 +66,6 @@ NOT_RUN = {
     ("docs/roles.md", "IDENTIFIED BY"): "makes logins; tests/contract/roles makes some",
     ("docs/spark.md", "spark-submit"): "needs a cluster; tests/spark submits to local cores",
     ("docs/spark-pipelines.md", "spark load"): "tests/cli/test_spark_pipelines.py runs it",
-    ("docs/spark-workers.md", "spark workers"): "needs a module; tests/cli/test_spark.py runs it",
 }
 # Its blocks are the usage lines of the commands.
 GENERATED = "docs/cli.md"
