@@ -1,7 +1,8 @@
 """Reading a queue into Spark: this package's format compared with Spark's JDBC reader.
 
-Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere. JDBC gets the
-bounds of the ids and fetches 10,000 rows at once, as one would tune it. This package finds its
+Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere, and both as the
+same columns: JDBC finds times as numbers and headers as text, which Spark then converts. JDBC gets
+the bounds of the ids and fetches 10,000 rows at once, as one would tune it. This package finds its
 partitions itself, and its ``batchBytes`` is 16 MB. ``message`` are the columns that most jobs need,
 ``all`` are all columns of a message. All readers run in turns, round after round.
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 NAME: Final = "spark_read"
 FETCH: Final = 10_000
 BATCH: Final = "16MB"
-# For each choice: the names in Spark, and JDBC's SELECT items.
+# For each choice: the names in Spark, and the names in the table, which JDBC selects.
 CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     "message": {
         "id": "id",
@@ -62,6 +63,14 @@ CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
         "consumer_id": "consumer_id",
         "consumer_round": "consumer_round",
     },
+}
+# What makes JDBC's columns those of this package.
+CONVERTED: Final[Mapping[str, str]] = {
+    "headers": "from_json({}, 'map<string,string>')",
+    "priority": "int({})",
+    "published_at": "timestamp_micros({})",
+    "scheduled_at": "timestamp_micros({})",
+    "available_at": "timestamp_micros({})",
 }
 READERS: Final = ("queue_over_sql", "JDBC")
 TIDY: Final[Mapping[str, Sequence[str]]] = {
@@ -105,7 +114,11 @@ class Source:
             "numPartitions": str(PARTITIONS),
             "fetchsize": str(FETCH),
         }
-        return spark.read.format("jdbc").options(**given).load()
+        wanted = [
+            f"{CONVERTED.get(name, '{}').format(column)} AS {name}"
+            for name, column in columns.items()
+        ]
+        return spark.read.format("jdbc").options(**given).load().selectExpr(*wanted)
 
 
 def timed(spark: SparkSession, source: Source, reader: str, choice: str) -> float:
@@ -129,7 +142,7 @@ def measure(
 
     Raises:
         ServerMissing: the engine has no server here.
-        SystemExit: a reader found a wrong number of messages.
+        SystemExit: a reader found a wrong number of messages, or other columns.
     """
     with databases_of(engine) as new_database:
         url = new_database("spark_read")
@@ -150,7 +163,7 @@ def measure(
 
 
 def check(spark: SparkSession, source: Source, service: QueueService) -> None:
-    """Warm up, and check that every reader reads everything.
+    """Warm up, and check that every reader reads everything, as the same columns.
 
     Raises:
         SystemExit: one does not.
@@ -160,7 +173,12 @@ def check(spark: SparkSession, source: Source, service: QueueService) -> None:
         found = source.frame(spark, reader, "message").select("payload").count()
         if not found == there == source.rows:
             raise SystemExit(f"{source.engine}, {reader}: {found} of {source.rows} messages")
-        for choice in CHOICES:
+    for choice in CHOICES:
+        frames = [source.frame(spark, reader, choice) for reader in READERS]
+        ours, theirs = (frame.schema.simpleString() for frame in frames)
+        if ours != theirs:
+            raise SystemExit(f"{source.engine}, {choice}: {ours} is not {theirs}")
+        for reader in READERS:
             timed(spark, source, reader, choice)
 
 

@@ -252,6 +252,42 @@ def test_errors_are_in_our_words(queue: Queue) -> None:
     assert [] == read(queue, columns)
 
 
+@pytest.mark.engines("postgresql")
+def test_a_read_after_a_lost_connection(queue: Queue) -> None:
+    """A kept connection that the server has ended meanwhile is replaced."""
+    queue.publish(1)
+    columns = columns_of(queue)
+    end_others = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    def read_after_loss() -> list[dict[str, Any]]:
+        list(read_batches(queue, columns, columns.select(), 4 << 20))
+        with core_of(queue).context.connections.reading() as connection:
+            connection.execute(end_others).close()
+        return rows_of(list(read_batches(queue, columns, columns.select(), 4 << 20)))
+
+    fast, plain = each_way(read_after_loss)
+    assert ["1"] == [row["payload"] for row in fast]
+    assert fast == plain
+
+
+@pytest.mark.engines("postgresql")
+def test_an_old_adbc_is_not_used(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would silently find no rows by a bound value."""
+    adbc = pytest.importorskip("adbc_driver_postgresql")
+    monkeypatch.setattr(adbc, "__version__", "1.10.0")
+    queue.publish(1)
+    columns = columns_of(queue)
+    wanted = columns.select().where(columns.table.c.id >= 1)
+    [row] = rows_of(list(read_batches(queue, columns, wanted, 4 << 20)))
+    assert "1" == row["payload"]
+    assert "1.10.0 is older than 1.11, so psycopg is used" in caplog.text
+
+
 @pytest.mark.engines("sqlite")
 def test_a_value_that_does_not_fit_names_its_column(service: QueueService) -> None:
     """SQLite keeps whatever it is given."""

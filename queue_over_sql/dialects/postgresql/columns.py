@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,14 +48,17 @@ from sqlalchemy.sql.elements import ClauseList
 from sqlalchemy.sql.visitors import replacement_traverse
 from sqlalchemy.types import NullType, TypeEngine
 
-from queue_over_sql.dialects.arrow.handed_out import FACTS, HEADERS, INSTANT, schema_of
 from queue_over_sql.dialects.arrow.rows import (
+    FACTS,
+    HEADERS,
+    INSTANT,
     RowColumns,
     batches_of_rows,
     bounded,
     conformed_batches,
     converters_of,
     rows_of,
+    schema_of,
 )
 from queue_over_sql.dialects.arrow.types import conformed, is_plain
 from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
@@ -69,6 +73,9 @@ from queue_over_sql.schema.queue_tables import QueueTables
 _log = logging.getLogger(__name__)
 # How long ADBC connections are kept, because a new one first reads the server's types.
 _KEPT_SECONDS: Final = 60
+# Drivers up to 1.3 lose the settings that hold a statement's values, and so silently find no rows.
+# Those up to 1.10 end the process when they notice a lost connection.
+_OLDEST_ADBC: Final = (1, 11)
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER: Final = b"\xff\xff"
 _WIDEST_SINGLE: Final = 24
@@ -280,6 +287,16 @@ def _link(connection: Connection) -> Any:
     try:
         driver = importlib.import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
+        return None
+    version = importlib.import_module("adbc_driver_postgresql").__version__
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST_ADBC:
+        oldest = ".".join(map(str, _OLDEST_ADBC))
+        _log.warning(
+            "adbc-driver-postgresql %s is older than %s, so psycopg is used instead: "
+            "install the extra adbc of queue-over-sql",
+            version,
+            oldest,
+        )
         return None
     try:
         return _pool(driver, conninfo_of(connection), os.getpid()).connect()

@@ -126,7 +126,7 @@ def _failed_of_arrow(
     messages: Sequence[Message],
     connection: tuple[Any, ...],
 ) -> list[_Failure]:
-    from queue_over_sql.dialects.arrow.handed_out import batch_of
+    from queue_over_sql.dialects.arrow.rows import batch_of
 
     batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
     reasons = reasons_of(handler(batch, *connection), len(messages))

@@ -130,7 +130,7 @@ class Taking:
     def _batch(self, size: int, connection: Connection) -> pa.RecordBatch | None:
         import pyarrow as pa
 
-        from queue_over_sql.dialects.arrow.handed_out import batch_of
+        from queue_over_sql.dialects.arrow.rows import batch_of
 
         batches = core_of(self._queue).take_columns(size, connection)
         if batches is None:
