@@ -223,7 +223,7 @@ def _proxied(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, An
 
 
 def _name_as_called(error: TypeError, proxy: Proxy[Any], name: str) -> None:
-    """Let Python's error for wrong arguments name the method that the user called."""
+    # For wrong arguments, Python names the synchronous method.
     text = str(error)
     called, bracket, rest = text.partition("() ")
     if bracket and called.rpartition(".")[2] == name:

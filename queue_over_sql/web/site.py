@@ -294,7 +294,6 @@ class View:
 
     @property
     def _again(self) -> str:
-        """The address by which this page is seen again."""
         if self.principal is None:
             # Not its query: somebody may have put a token there.
             return self.url("sign-in", back=self.query("back") or self.form.get("back"))

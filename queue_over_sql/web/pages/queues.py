@@ -126,7 +126,7 @@ def _list(view: View, *, archived: bool) -> Response:
 
 
 def _known(page: looks.Page) -> dict[str, list[str]]:
-    """Keys and kinds of this page, as suggestions; those with invisible characters are not."""
+    # Suggestions for the filters; those with invisible characters could not be told apart.
     found = {
         "key": {each.key for each in page.messages},
         "kind": {each.kind for each in page.messages},
