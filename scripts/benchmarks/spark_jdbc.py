@@ -11,7 +11,7 @@ from rich.progress import Progress
 from sqlalchemy import func, make_url, select
 
 from queue_over_sql.service import parts_of
-from scripts.benchmarks.harness import progress_bar, write_result
+from scripts.benchmarks.harness import progress_bar, read_result, was_run, write_result
 from scripts.benchmarks.spark_sessions import CORES, JARS, spark_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def run(
 ) -> None:
     """Run a benchmark from the command line, print its rows and write its result.
 
+    The result keeps what was measured before of engines that are not named.
+
     Args:
         name: of its module.
         summary: the description for ``--help``.
@@ -117,5 +119,10 @@ def run(
             f"--{option} {getattr(given, option)}"
             for option in ("engines", "rows", "rounds", "bytes")
         )
-        content = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
+        content: dict[str, Any] = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
+        before = read_result(name) if was_run(name) else {"engines": {}}
+        kept = {each: old for each, old in before["engines"].items() if each not in found}
+        if kept:
+            content["engines"] = found | kept
+            content["earlier"] = [*before.get("earlier", ()), before["command"]]
         write_result(name, command, content)

@@ -159,7 +159,7 @@ def measure(
                 found[str(rows)] = rounds_of(spark, source, bar, rounds_at(rows, rounds))
             version = version_of(service)
     faster = FASTER[engine] if importlib.util.find_spec(FASTER[engine]) else None
-    return {"version": version, "through": faster, "sizes": found}
+    return {"version": version, "through": faster, "sizes": found, "same_columns": True}
 
 
 def check(spark: SparkSession, source: Source, service: QueueService) -> None:
@@ -223,7 +223,8 @@ package's format and by Spark's own JDBC reader, which is told the bounds of the
 {FETCH:,} rows at once, while ours makes batches of {BATCH}; in turns, {result["rounds"]} rounds.
 `message` are six columns that most jobs need, `all` is whatever a message has,
 {len(CHOICES["all"])} columns. Rates are medians in rows per second; the ratio is ours by theirs,
-the median over the rounds, and more is better.""",
+the median over the rounds, and more is better. Both give the same columns: Spark converts JDBC's
+numbers to times and its text to headers, except where the engine has a †.""",
         "",
         "| engine | rows | columns | queue_over_sql | JDBC | ratio |",
         "|---|---|---|---|---|---|",
@@ -231,6 +232,7 @@ the median over the rounds, and more is better.""",
     for engine, found in result["engines"].items():
         through = f" through `{found['through']}`" if found["through"] else ""
         label = f"{TITLES[engine]} {found['version']}{through}"
+        label += "" if found.get("same_columns") else " †"
         for rows, choices in found["sizes"].items():
             for choice, measured in choices.items():
                 lines.append(row(label, rows, choice, measured))
