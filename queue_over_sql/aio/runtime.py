@@ -18,8 +18,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from queue_over_sql.database.runtime import EXECUTOR, SCHEDULER_OPTIONS, Runtime
+from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.dialects.driver_calls import pause_on_loop
-from queue_over_sql.dialects.engines import open_async_engine
 from queue_over_sql.errors import ServiceClosed
 from queue_over_sql.settings import check_whole
 

@@ -41,6 +41,16 @@ FIRST_POLL, LAST_POLL = 0.01, 1.0
 _LATE_SECONDS = 5.0
 # Counts below this need no closer check.
 _MANY = 1_000_000
+SLACK_US = 100_000
+"""The slack of the low watermark, in microseconds, for publishers that commit out of order."""
+# A full look is cheap if it costs at most this much more than a bounded one. Otherwise full looks
+# take at most about a twentieth of the time.
+_CHEAP_SECONDS = 0.002
+_FULL_LOOK_SHARE = 20
+_LEAST_PAUSE = 0.02
+_LOADED_PAUSE = 1.0
+# Even an expensive full look is repeated after this time.
+_LONGEST_PAUSE = 10.0
 
 
 class Claimer:
@@ -446,18 +456,15 @@ class Claimer:
         return mark if mark is not None else self._marks.setdefault(level, LowWatermark())
 
 
-SLACK_US = 100_000
-# A full look is cheap if it costs at most this much more than a bounded one.
-_CHEAP_SECONDS = 0.002
-_SHARE = 20
-_LEAST_PAUSE = 0.02
-_LOADED_PAUSE = 1.0
-# Even an expensive full look is repeated after this time.
-_LONGEST_PAUSE = 10.0
-
-
 class LowWatermark:
-    """The watermark of one priority level of one queue, shared by the threads of a consumer."""
+    """Where the claims of one priority level of one queue start; threads of a consumer share it.
+
+    On PostgreSQL a claim would read the dead index entries of finished messages, and their number
+    has no limit while a transaction holds back the vacuum. InnoDB has unpurged rows. So a claim
+    starts at the largest ``available_at`` that this consumer has claimed, less a slack for
+    publishers that commit out of order. A *full look* finds what lies below. Claims make one
+    whenever it is cheap.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -520,4 +527,4 @@ class LowWatermark:
         usual = 0.0 if self._bounded_cost == float("inf") else self._bounded_cost
         if cost - usual <= _CHEAP_SECONDS:
             return 0.0
-        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, _SHARE * cost))
+        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, _FULL_LOOK_SHARE * cost))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.schema.queue_tables import QueueTables
+_BEFORE_ALL: Final = -1
+Place = tuple[int, int]
+"""The place of a message in the history: when it finished, in microseconds, and its id."""
 
 
 def select_clock(tables: QueueTables) -> Select[Any]:
@@ -129,9 +132,6 @@ def highest_priority(connection: Connection, sql: StatementCache) -> int:
     return sql.get(greatest_priority).run(connection).scalar() or 0
 
 
-_BEFORE_ALL: Final = -1
-
-
 class Span(NamedTuple):
     """The messages of a period in an archive.
 
@@ -158,10 +158,6 @@ def remove_exported(
 ) -> int:
     """Remove messages that finished by a given time from the archive; returns how many."""
     return change_by_ids(connection, sql, archive.remove_exported, ids, {"p_up_to": up_to})
-
-
-Place = tuple[int, int]
-"""The place of a message in the history: when it finished, in microseconds, and its id."""
 
 
 def last_to_prune(

@@ -1,4 +1,4 @@
-"""Statements that find claims of dead consumers, and messages of kinds that no consumer knows."""
+"""Recovery: claims of dead consumers, what crashed writers left, and kinds that nobody knows."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
+WHOLE: Final = -1
+_STAGE_NAME: Final = re.compile(r"queue_over_sql_stage_[0-9a-f]{16}\Z")
+ANY_KIND = ""
+"""Stored for a consumer without kinds, which reads every message as plain JSON."""
 
 
 def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
@@ -137,9 +141,6 @@ def _dead_claims(
 
 # -- what crashed writers of batches left behind
 
-WHOLE: Final = -1
-_STAGE_NAME: Final = re.compile(r"queue_over_sql_stage_[0-9a-f]{16}\Z")
-
 
 def prune_commits(connection: Connection, system: SystemTables, dialect: QueueDialect) -> int:
     """Delete the records of batches that can no longer be repeated; returns how many."""
@@ -176,8 +177,7 @@ def drop_stages(connection: Connection, system: SystemTables, names: Sequence[st
         connection.execute(delete(system.stages).where(system.stages.c.name == name))
 
 
-ANY_KIND = ""
-"""Stored for a consumer without kinds, which reads every message as plain JSON."""
+# -- kinds
 
 
 def unknown(tables: QueueTables) -> Select[Any]:

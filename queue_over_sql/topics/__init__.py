@@ -1,6 +1,6 @@
 """Topics: publish a message once, and each subscribed queue gets a copy; all or none.
 
-``routing`` matches messages to subscriptions; ``fan_out`` publishes the copies.
+``routing`` matches messages to subscriptions; ``topic`` publishes the copies.
 """
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import CallersConnection, OnConflict
+# How often subscriptions may change during one publish before it fails.
+_RACES: Final = 50
+_NO_JSON: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,11 +249,6 @@ def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
         raise ValueError(msg)
 
 
-# How often subscriptions may change during one publish before it fails.
-_RACES: Final = 50
-_NO_JSON: Final = object()
-
-
 @dataclasses.dataclass(frozen=True)
 class RoutedMessage:
     """A publication with its routing key and all its headers."""
@@ -282,7 +280,12 @@ class Prepared:
 
 
 class FanOut:
-    """Publishes to the subscribers of one topic."""
+    """Publishes to the subscribers of one topic.
+
+    The copies are encoded before the transaction, for the last known subscriptions. The transaction
+    reads the subscriptions again. If they changed, it writes nothing and the work starts again. So
+    no transaction waits for Python, and none uses outdated subscriptions.
+    """
 
     def __init__(self, parts: ServiceParts, topic: str) -> None:
         self._parts = parts

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from queue_over_sql import FixedDelay, QueueService
-from queue_over_sql.dialects.engines import AsyncEngineForm
+from queue_over_sql.dialects.async_engines import AsyncEngineForm
 from tests.contract.bridge import Bridge
 from tests.contract.queue_state import effects
 

@@ -23,6 +23,22 @@ Fetch = Callable[[int], Sequence[Sequence[Any]]]
 
 # Offsets in an array have 32 bits, which limits the bytes of a joined array.
 _MOST_BYTES = 64 * 2**20
+INSTANT: Final = pa.timestamp("us", "UTC")
+HEADERS: Final = pa.map_(pa.string(), pa.string())
+FACTS: Final = (
+    ("id", "id", pa.int64()),
+    ("key", "message_key", pa.string()),
+    ("kind", "kind", pa.string()),
+    ("payload", "payload", None),
+    ("headers", "headers", HEADERS),
+    ("priority", "priority", pa.int32()),
+    ("attempt", "attempt_count", pa.int32()),
+    ("published_at", "published_at", INSTANT),
+    ("scheduled_at", "scheduled_at", INSTANT),
+    ("available_at", "available_at", INSTANT),
+)
+# How many rows are Python objects at once.
+_ROWS_AT_ONCE = 10_000
 
 
 def bounded(batch: RecordBatch) -> Iterator[RecordBatch]:
@@ -196,10 +212,6 @@ class RowColumns:
         return None
 
 
-# How many rows are Python objects at once.
-_ROWS_AT_ONCE = 10_000
-
-
 def _insert(connection: Connection, table: Table, names: Sequence[str]) -> str:
     dialect = connection.dialect
     quote = dialect.identifier_preparer.quote
@@ -209,20 +221,6 @@ def _insert(connection: Connection, table: Table, names: Sequence[str]) -> str:
     return f"INSERT INTO {target} ({columns}) VALUES ({', '.join([mark] * len(names))})"
 
 
-INSTANT: Final = pa.timestamp("us", "UTC")
-HEADERS: Final = pa.map_(pa.string(), pa.string())
-FACTS: Final = (
-    ("id", "id", pa.int64()),
-    ("key", "message_key", pa.string()),
-    ("kind", "kind", pa.string()),
-    ("payload", "payload", None),
-    ("headers", "headers", HEADERS),
-    ("priority", "priority", pa.int32()),
-    ("attempt", "attempt_count", pa.int32()),
-    ("published_at", "published_at", INSTANT),
-    ("scheduled_at", "scheduled_at", INSTANT),
-    ("available_at", "available_at", INSTANT),
-)
 """The columns that a handler gets, with their columns in the table and their types."""
 
 

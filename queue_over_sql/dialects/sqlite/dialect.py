@@ -61,6 +61,14 @@ _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
 # Drivers whose connections several threads can use at once.
 _SERIALIZED = 3
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
+Run = Callable[[Callable[[Connection], Any]], Any]
+
+
+_log = logging.getLogger(__name__)
+
+LARGE_BYTES: Final = LOG_BYTES
+"""A larger log is truncated as soon as nobody reads it."""
+ALARMING_BYTES: Final = 256 * 2**20
 
 
 class SQLiteDialect(AtOnceDialect):
@@ -143,9 +151,7 @@ class SQLiteDialect(AtOnceDialect):
         """Take the write lock at once, because a lock taken after a read may fail for good."""
         run_text(connection, "BEGIN IMMEDIATE")
 
-    def maintenance(
-        self, run: Callable[[Callable[[Connection], Any]], Any], where: str
-    ) -> Sequence[Callable[[], None]]:
+    def maintenance(self, run: Run, where: str) -> Sequence[Callable[[], None]]:
         return [WriteAheadLog(self, run, where).bound]
 
     def wal_bytes(self, connection: Connection) -> int | None:
@@ -261,16 +267,6 @@ def last_id(tables: QueueTables) -> Select[Any]:
 def write_nothing(tables: QueueTables) -> Update:
     """Take the write lock."""
     return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
-
-
-Run = Callable[[Callable[[Connection], Any]], Any]
-
-
-_log = logging.getLogger(__name__)
-
-LARGE_BYTES: Final = LOG_BYTES
-"""A larger log is truncated as soon as nobody reads it."""
-ALARMING_BYTES: Final = 256 * 2**20
 
 
 class WriteAheadLog:

@@ -1,32 +1,24 @@
-"""Hooks of our engines on SQLite, and the lock for which writers in threads wait first."""
+"""Hooks of our engines on SQLite, for drivers of threads and of an event loop."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
-
+from queue_over_sql.dialects.sqlite.write_lock import WriteLock
 
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
 _PATIENCE = 30.0
 # The first connection of all changes the file, which a transaction of the caller's may prevent.
 _PATIENCE_AT_FIRST = 10.0
-# Who waited for the process's lock for longer asks SQLite all the same.
-_LOCK_PATIENCE = 0.01
 LOG_BYTES: Final = 16 * 2**20
 """The largest size of the write-ahead log when nobody reads it; SQLite aims at 4 MiB."""
 
@@ -104,78 +96,3 @@ def _execute(connection: DBAPIConnection, statement: str) -> None:
         cursor.execute(statement)
     finally:
         cursor.close()
-
-
-class WriteLock:
-    """Lets threads write one after another.
-
-    SQLite does not wake a thread that waits for its lock: the thread must sleep and ask again, and
-    meanwhile the lock may be free. This lock only advises, because SQLite's own lock guards. So a
-    thread that keeps it for long delays the others, but does not stop them.
-    """
-
-    wakes: ClassVar[bool] = True
-    """Whether the next writer is woken, so that it need not sleep before it asks again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Connections whose transactions ask for the lock, and the one whose transaction has it.
-        self._asking: set[Connection] = set()
-        self._having: set[Connection] = set()
-
-    def register(self, connection: Connection) -> None:
-        """Let the transactions of a connection ask for the lock, until ``release``."""
-        self._asking.add(connection)
-
-    def acquire(self, connection: Connection) -> None:
-        """Wait for the lock, for a transaction that begins."""
-        waits = connection in self._asking and connection not in self._having
-        if waits and self._lock.acquire(timeout=_LOCK_PATIENCE):
-            self._having.add(connection)
-
-    def release(self, connection: Connection) -> None:
-        """Release what a connection has; another thread may do that, too."""
-        self._asking.discard(connection)
-        try:
-            # Only one of two threads can remove it.
-            self._having.remove(connection)
-        except KeyError:
-            return
-        self._lock.release()
-
-    @contextlib.contextmanager
-    def one_act(self) -> Iterator[None]:
-        """Wait for the lock, for one act."""
-        lock = self._lock
-        acquired = lock.acquire(timeout=_LOCK_PATIENCE)
-        try:
-            yield
-        finally:
-            if acquired:
-                lock.release()
-
-    def forked(self) -> None:
-        """Forget the threads of the parent process, which do not exist here."""
-        self._lock = threading.Lock()
-        self._asking.clear()
-        self._having.clear()
-
-
-class NoWriteLock(WriteLock):
-    """For a database whose writers need not wait for each other here: it does nothing."""
-
-    wakes = False
-
-    def register(self, connection: Connection) -> None:
-        """Do nothing."""
-
-    def acquire(self, connection: Connection) -> None:
-        """Do nothing."""
-
-    def release(self, connection: Connection) -> None:
-        """Do nothing."""
-
-    @contextlib.contextmanager
-    def one_act(self) -> Iterator[None]:
-        """Do nothing."""
-        yield

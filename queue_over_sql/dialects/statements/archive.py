@@ -1,4 +1,4 @@
-"""Statements that move messages to the archive and prune it, or finish rows of a user in place."""
+"""Statements that move messages to the archive, or finish and requeue adopted rows in place."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from queue_over_sql.dialects.sqlite import hooks
-from queue_over_sql.dialects.sqlite.hooks import WriteLock
+from queue_over_sql.dialects.sqlite import write_lock as module
+from queue_over_sql.dialects.sqlite.write_lock import WriteLock
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def begun(lock: WriteLock, connection: Connection) -> threading.Thread:
 
 def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a transaction wakes who waits, also that of a single act."""
-    monkeypatch.setattr(hooks, "_LOCK_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 10)
     lock = lent()
     lock.acquire(ONE)
     waiting = begun(lock, OTHER)
@@ -66,7 +66,7 @@ def test_it_holds_up_nobody_for_long() -> None:
 
 def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler may end its transaction and begin another; only registered connections wait."""
-    monkeypatch.setattr(hooks, "_LOCK_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 10)
     lock = lent()
     lock.acquire(ONE)
     lock.acquire(ONE)
@@ -77,7 +77,7 @@ def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those threads do not exist there."""
-    monkeypatch.setattr(hooks, "_LOCK_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 10)
     lock = lent()
     lock.acquire(ONE)
     lock.forked()

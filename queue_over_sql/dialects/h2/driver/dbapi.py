@@ -28,14 +28,13 @@ from jpype import JException, JVMNotRunning
 
 from queue_over_sql.dialects.h2.driver import jvm
 from queue_over_sql.dialects.h2.driver.conversion import Layout, bind
-from queue_over_sql.dialects.h2.driver.jvm import (
+from queue_over_sql.dialects.h2.driver.errors import (
     ADMIN_RIGHTS_REQUIRED,
     DISCONNECT_CODES,
     EXCLUSIVE_MODE,
     FILE_CHANGES_HANDS,
-    java_call,
-    tidying_java_call,
 )
+from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 
 _MOST_LAYOUTS = 256
 # A bare star stands for columns that may change while the text does not.

@@ -1,0 +1,102 @@
+"""Engines of asynchronous drivers, made from a URL or the caller's ``AsyncEngine``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
+
+from queue_over_sql.dialects.driver_calls import pause_on_loop
+from queue_over_sql.dialects.engines import EngineForm, OpenedEngine, read_url
+from queue_over_sql.errors import UnsupportedByEngine
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mariadb+aiomysql",
+}
+
+
+class AsyncEngineForm(EngineForm):
+    """Opens engines of asynchronous drivers."""
+
+    drivers: ClassVar[Mapping[str, str]] = _DRIVERS
+    pool: ClassVar[type[Pool]] = AsyncAdaptedQueuePool
+    has_threads = False
+    extras: ClassVar[Mapping[str, str]] = {
+        "sqlite": "the extra asyncio",
+        "mysql": "the extra asyncio",
+        "mariadb": "the extra asyncio",
+        "postgresql": "the extras asyncio and postgresql",
+    }
+
+    def pause(self, seconds: float) -> None:
+        """Let other tasks run meanwhile."""
+        pause_on_loop(seconds)
+
+    def open(self, url: URL) -> OpenedEngine:
+        """Open our own engine for a URL.
+
+        Raises:
+            UnsupportedByEngine: the database has no asynchronous driver.
+        """
+        if url.get_backend_name() == "h2":
+            msg = (
+                "H2 has no asynchronous driver: use QueueService in threads "
+                "(asyncio.to_thread), or another database."
+            )
+            raise UnsupportedByEngine(msg)
+        return super().open(url)
+
+    def _create(self, url: URL, **options: Any) -> Engine:
+        if not url.get_dialect().get_async_dialect_cls(url).is_async:
+            name = url.get_backend_name()
+            ours = _DRIVERS.get(name)
+            advice = f"write {name}:// or {ours}://" if ours else "use an asynchronous one"
+            msg = f"{url.drivername!r} is a synchronous driver: {advice}."
+            raise ValueError(msg)
+        engine = create_async_engine(url, **options).sync_engine
+        if engine.dialect.driver == "aiomysql":
+            _mend_aiomysql()
+        return engine
+
+
+def _mend_aiomysql() -> None:
+    """Let aiomysql send bytes.
+
+    Version 0.3.2 calls a PyMySQL function that PyMySQL 1.2 replaced by a text, so every value of
+    type ``bytes`` fails. In that case give it the function's successor.
+    """
+    driver: Any = importlib.import_module("aiomysql.connection")
+    if not callable(getattr(driver, "escape_bytes_prefixed", None)):
+        converters: Any = importlib.import_module("pymysql.converters")
+        driver.escape_bytes_prefixed = converters.escape_bytes
+
+
+def open_async_engine(database: Any) -> OpenedEngine:
+    """Make the engine of an asynchronous service.
+
+    Args:
+        database: an SQLAlchemy URL as text or object, or a user's ``AsyncEngine``.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: the URL is not valid, or names a synchronous driver.
+        UnsupportedByEngine: the driver is not installed, or does not exist.
+    """
+    if isinstance(database, AsyncEngine):
+        return AsyncEngineForm().beside(database.sync_engine)
+    if not isinstance(database, str | URL):
+        advice = ": create it with create_async_engine()" if isinstance(database, Engine) else ""
+        msg = (
+            "database must be an SQLAlchemy URL or an AsyncEngine, not "
+            f"{type(database).__name__}{advice}"
+        )
+        raise TypeError(msg)
+    return AsyncEngineForm().open(read_url(database))
