@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
     """Require either --all or filters."""
     if filters.given and everything:
-        raise typer.BadParameter("use either --all or ids and filters, not both")
+        raise typer.BadParameter("use either --all, or ids and filters, but not both")
     if not filters.given and not everything:
         raise typer.BadParameter(
             "choose the messages: use ids, filters such as --key, --payload or --where, or --all"

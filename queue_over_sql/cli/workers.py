@@ -31,6 +31,7 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import import_object
+from queue_over_sql.durations import duration_text
 from queue_over_sql.errors import visible
 
 if TYPE_CHECKING:
@@ -580,7 +581,9 @@ class _Supervised:
         checks, _ = self._ask()
         late = time.monotonic() - self.looked_at
         well = late < _LATE_SECONDS
-        return _report({"supervisor": "ok" if well else f"it is {late:.0f} s late", **checks})
+        return _report(
+            {"supervisor": "ok" if well else f"it is {duration_text(round(late))} late", **checks}
+        )
 
     def ready(self) -> Report:
         """Whether each process is."""

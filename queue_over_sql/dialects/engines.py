@@ -81,7 +81,7 @@ class OpenedEngine:
         owned: whether we must dispose of it.
         shared: whether all threads share one connection.
         borrowed: whether that connection is the user's, so that nothing may run in the background.
-        write_lock: for which its writers wait before the database's own.
+        write_lock: the lock that writers take before the database's own.
     """
 
     engine: Engine

@@ -135,7 +135,9 @@ class Health:
         else:
             late = self._callback.late(self._parts.connections.runtime.start_from_outside)
             stuck = late > self._patience
-            checks["event loop"] = f"it has been blocked for {late:.0f} s" if stuck else OK
+            checks["event loop"] = (
+                f"it has been blocked for {duration_text(round(late))}" if stuck else OK
+            )
         if self._threads is not None:
             checks["handlers"] = self._look_at_handlers(self._threads)
         return Report.of(checks or {"process": OK})
@@ -188,7 +190,7 @@ class Health:
             self._stood[loop] = stack, since
         if now - since < self._patience / 2:
             return OK
-        return self._tell(loop, f"the {loop.name} is {late:.0f} s late", thread)
+        return self._tell(loop, f"the {loop.name} is {duration_text(round(late))} late", thread)
 
     def _look_at_handlers(self, threads: HandlerThreads) -> str:
         # A call lasts until its message is given back, even in an outage of the database.
@@ -200,7 +202,8 @@ class Health:
             self._told.discard(threads)
             return OK
         count = threads.concurrency
-        said = f"each of {count} has been in one handler call for more than {self._hung_after:g} s"
+        most = duration_text(self._hung_after)
+        said = f"each of {count} has been in one handler call for more than {most}"
         workers = (t for t in threading.enumerate() if t.name.startswith("queue-over-sql-worker-"))
         return self._tell(threads, said, *workers)
 
@@ -279,7 +282,7 @@ class _Answers:
                     self._question = None
                     return "nothing runs any more"
         question.answered.wait(max(0.0, question.asked_at + self._seconds - time.monotonic()))
-        return question.answer or f"it does not answer within {self._seconds:g} s"
+        return question.answer or f"it does not answer within {duration_text(self._seconds)}"
 
 
 class _Question:
@@ -372,7 +375,8 @@ def check_queues(
     except DatabaseUnavailable as error:
         return [Check("database", ok=False, text=str(error))]
     if not done:
-        text = f"no answer within {seconds:g} s: check whether it runs, and what keeps it busy"
+        longest = duration_text(seconds)
+        text = f"no answer within {longest}: check whether it runs, and what keeps it busy"
         return [Check("database", ok=False, text=text)]
     return checks
 

@@ -217,9 +217,11 @@ def callers(
         WrongDatabase: it belongs to another database.
         DatabaseUnavailable: its transaction has already failed.
     """
+    # A worker passes its own connection; then the engine is ours, and the caller repeats nothing.
+    own = getattr(connection, "engine", None) is connections.engine
     try:
         with (
-            connections.translated(callers=True),
+            connections.translated(callers=not own),
             _as_connection(connection, connections) as target,
         ):
             if atomic:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from queue_over_sql import errors
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.durations import duration_text
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import parts_of
 from queue_over_sql.web.access import Refused
@@ -132,9 +133,9 @@ def reading(service: QueueService, seconds: float) -> Iterator[None]:
         if connections.dialect.classify(cause) is not ErrorKind.CANCELLED:
             raise
         text = (
-            f"This took longer than {seconds:g} s and was stopped. Narrow it to a key, which has "
-            "an index, or to a status. Searching for payload fields or kinds reads every message. "
-            "The command queue-over-sql search has no time limit."
+            f"This took longer than {duration_text(seconds)} and was stopped. Narrow it to a key, "
+            "which has an index, or to a status. Searching for payload fields or kinds reads every "
+            "message. The command queue-over-sql search has no time limit."
         )
         raise Problem(503, "search-too-slow", text) from error
 

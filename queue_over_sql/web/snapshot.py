@@ -97,10 +97,10 @@ class Snapshots:
         self._counting = _counting(COUNT_LIMIT, _LISTED)
         self._coarse = _counting(COARSE_LIMIT, _LISTED)
         self._claimed = Counting([Status.CLAIMED.value], limit=1)
-        # Of those that have a page open.
+        # Of those whose page was opened since the last change here.
         self._queues: dict[str, SharedLook[QueueCounts | None]] = {}
         self._shared = SharedLook(self._look, interval, _LONGEST_PAUSE, share=_SHARE)
-        self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE)
+        self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE, share=_SHARE)
         self._checkups = SharedLook(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
         self._checking: threading.Thread | None = None
         self._history: dict[str, list[Minute]] = {}

@@ -658,6 +658,7 @@ def test_a_page_of_one_queue_counts_no_other(service: QueueService, open_site: O
         assert "jobs" in browser.get(f"/queues/jobs{path}")
     browser.get("/consumers")
     assert [] == [each for each in statements if "queue_others_archive" in each]
+    assert any("queue_jobs_archive" in each for each in statements)
 
 
 def test_the_page_about_health_does_not_wait_for_a_long_check_up(

@@ -288,21 +288,26 @@ def _link(connection: Connection) -> Any:
         driver = importlib.import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
         return None
-    version = importlib.import_module("adbc_driver_postgresql").__version__
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST_ADBC:
-        oldest = ".".join(map(str, _OLDEST_ADBC))
-        _log.warning(
-            "adbc-driver-postgresql %s is older than %s, so psycopg is used instead: "
-            "install the extra adbc of queue-over-sql",
-            version,
-            oldest,
-        )
+    if not _is_new_enough(importlib.import_module("adbc_driver_postgresql").__version__):
         return None
     try:
         return _pool(driver, conninfo_of(connection), os.getpid()).connect()
     except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
         _log.warning("ADBC cannot connect, so psycopg is used instead: %s", error)
         return None
+
+
+@functools.cache
+def _is_new_enough(version: str) -> bool:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= _OLDEST_ADBC:
+        return True
+    _log.warning(
+        "adbc-driver-postgresql %s is older than %s, so psycopg is used instead: "
+        "install the extra adbc of queue-over-sql",
+        version,
+        ".".join(map(str, _OLDEST_ADBC)),
+    )
+    return False
 
 
 @functools.lru_cache(maxsize=64)

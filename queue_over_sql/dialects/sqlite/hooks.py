@@ -26,7 +26,7 @@ LOG_BYTES: Final = 16 * 2**20
 class SQLiteHooks:
     """Sets up each connection, and begins transactions with the write lock.
 
-    ``write_lock`` is the one for which transactions of handlers wait before.
+    Transactions of handlers first wait for ``write_lock``.
     """
 
     def __init__(self, pause: Callable[[float], None], write_lock: WriteLock) -> None:

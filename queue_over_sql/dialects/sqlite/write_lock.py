@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# Who waited for longer asks SQLite all the same.
+# A writer that has waited this long asks SQLite without the lock.
 _PATIENCE = 0.01
 
 
@@ -77,15 +77,15 @@ class NoWriteLock(WriteLock):
     wakes = False
 
     def register(self, connection: Connection) -> None:
-        """Do nothing."""
+        """Nobody waits."""
 
     def acquire(self, connection: Connection) -> None:
-        """Do nothing."""
+        """It is free."""
 
     def release(self, connection: Connection) -> None:
-        """Do nothing."""
+        """Nobody has it."""
 
     @contextlib.contextmanager
     def one_act(self) -> Iterator[None]:
-        """Do nothing."""
+        """It is free."""
         yield

@@ -41,6 +41,7 @@ def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     lock.release(ONE)
     waiting.join(5)
     assert not waiting.is_alive()
+    assert {OTHER} == lock._having
     lock.release(OTHER)
     lock.register(ONE)
     with lock.one_act():
@@ -48,6 +49,7 @@ def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
         assert waiting.is_alive()
     waiting.join(5)
     assert not waiting.is_alive()
+    assert {ONE} == lock._having
 
 
 def test_it_holds_up_nobody_for_long() -> None:
@@ -68,11 +70,14 @@ def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler may end its transaction and begin another; only registered connections wait."""
     monkeypatch.setattr(module, "_PATIENCE", 10)
     lock = lent()
-    lock.acquire(ONE)
-    lock.acquire(ONE)
-    lock.acquire(cast("Any", object()))
+    for connection in (ONE, ONE, cast("Any", object())):
+        thread = begun(lock, connection)
+        thread.join(5)
+        assert not thread.is_alive()
+    assert {ONE} == lock._having
     lock.release(ONE)
     lock.acquire(OTHER)
+    assert {OTHER} == lock._having
 
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

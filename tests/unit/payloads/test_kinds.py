@@ -7,6 +7,7 @@ import sys
 import threading
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import pydantic
@@ -285,6 +286,20 @@ def test_what_is_missing_names_its_extra() -> None:
         assert f"{missing}" in said.lower() or "driver" in said, said
         assert f"the {extra}" in said, said
         assert "pip install" not in said, said
+
+
+def test_threads_need_no_greenlet(tmp_path: Path) -> None:
+    """It is in the extra asyncio, so the module of a synchronous service must not import it."""
+    code = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "from queue_over_sql import QueueService\n"
+        f"with QueueService('sqlite:///{tmp_path}/queue.db') as service:\n"
+        "    queue = service.create_queue('jobs')\n"
+        "    queue.publish('x')\n"
+        "    with queue.receive() as message:\n"
+        "        print(message.payload)"
+    )
+    assert "x" == in_a_new_process(code)
 
 
 def test_a_mapping_of_any_sort_is_a_mapping() -> None:
