@@ -192,7 +192,7 @@ def test_a_given_server_is_not_stopped() -> None:
         "given by hand",
     )
     for act in (given.stop, given.kill):
-        with pytest.raises(RuntimeError, match="given by hand.*cannot stop it"):
+        with pytest.raises(RuntimeError, match=r"given by hand.*cannot stop it"):
             act()
 
 
