@@ -19,7 +19,7 @@ from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator
     from datetime import datetime
 
     from sqlalchemy import Connection

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import (
     BigInteger,
     Column,
-    ColumnElement,
     MetaData,
     Select,
     Table,

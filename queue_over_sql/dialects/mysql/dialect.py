@@ -43,8 +43,6 @@ from queue_over_sql.schema.conditions import JsonPath, JsonScalar, path_text
 from queue_over_sql.schema.dialect import microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from queue_over_sql.dialects.arrow.rows import RowColumns
 
 
