@@ -159,7 +159,8 @@ def test_h2_is_upgraded_once_others_have_left(
         patch.setattr(upgrade, "_PATIENCE", 0.5)
         patch.setattr(upgrade, "_PATIENCE_AT_OPENING", 0.0)
         for act in (service.start, service.migrations.apply, lambda: service.queue("jobs")):
-            with pytest.raises(DatabaseUnavailable, match=r"other connections? w.*stop the other"):
+            told = r"other connections? to the database w.*stop the other"
+            with pytest.raises(DatabaseUnavailable, match=told):
                 act()
     beside.check_alive()
     assert (1, False) == version_and_columns(sql)
