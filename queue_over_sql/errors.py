@@ -129,7 +129,20 @@ UNREADABLE: Final = (
 
 
 class QueueError(Exception):
-    """Base class of all errors of queue_over_sql."""
+    """Base class of all errors of queue_over_sql.
+
+    Every error can be pickled, so process pools can raise it in the parent process.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python's own way calls the class with the text, but these classes take other arguments.
+        return _restored, (type(self), self.args), self.__dict__ or None
+
+
+def _restored(kind: type[QueueError], args: tuple[Any, ...]) -> QueueError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class QueueNotFound(QueueError):

@@ -7,7 +7,18 @@ import enum
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    cast,
+)
 
 from typing_extensions import TypeVar
 
@@ -242,10 +253,29 @@ AGE = attrgetter("available_at", "id")
 """What rows are sorted by: the oldest first."""
 
 
+class _Elsewhere:
+    """Stands for the queue in a message that came from another process."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        msg = (
+            "This message was pickled, so it has no service here. Send your result back to the "
+            "process that consumed it, and settle the message there."
+        )
+        raise QueueError(msg)
+
+    ack = nack = release = reject = extend = reply = _refuse
+
+
+_ELSEWHERE: Final = _Elsewhere()
+
+
 class Message(Generic[Payload_co]):
     """A message as it was claimed, listed or archived; its attributes are read-only.
 
     ``Message[Order]`` has a payload of type ``Order``, for type checkers; ``Message`` has any.
+
+    It can be pickled. The copy in the other process can only be read: settle the message in the
+    process that consumed it.
 
     Attributes:
         queue: name of its queue.
@@ -520,6 +550,29 @@ class Message(Generic[Payload_co]):
         """
         reply = Publication(payload, kind=kind, headers=headers)
         return self._settler.reply(self, reply, connection)
+
+    def __copy__(self) -> Message[Payload_co]:
+        copy: Message[Payload_co] = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(copy, name, getattr(self, name))
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Neither a queue nor a read-only mapping can be pickled.
+        state = {name: getattr(self, name) for name in self.__slots__}
+        row = None if self.row is None else dict(self.row)
+        if self.payload is self.row:
+            state["payload"] = row
+        return state | {"row": row, "_settler": _ELSEWHERE, "_on_cancelled": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        if self.row is not None:
+            read_only = MappingProxyType(self.row)
+            if self.payload is self.row:
+                self.payload = cast("Payload_co", read_only)
+            self.row = read_only
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={self.key!r}"
