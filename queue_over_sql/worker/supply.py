@@ -19,6 +19,7 @@ from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
     QueueError,
+    QueueNotFound,
     QueueSchemaMismatch,
     ServiceClosed,
 )
@@ -52,6 +53,8 @@ ACK_SECONDS = 0.005
 _WEIGHT = 0.1
 _SHORTEST = 1e-6
 FIRST_RECONNECT, LAST_RECONNECT = 0.1, 5.0
+# Pauses between two tries to ack a message whose ack the database refuses.
+_FIRST_AGAIN, _LAST_AGAIN = 1.0, 60.0
 
 
 class Threads(Protocol):
@@ -145,6 +148,9 @@ class Supply:
         self._finished: list[Message] = []
         self._acking: list[Message] = []
         self._finished_at = math.inf
+        # Finished messages whose ack the database refused, and when they are acked again.
+        self._refused: list[Message] = []
+        self._refused_at, self._again = math.inf, Backoff(_FIRST_AGAIN, _LAST_AGAIN)
         # The mean duration of a call, in seconds.
         self._mean = math.inf
         self._most_ahead = 0
@@ -276,7 +282,7 @@ class Supply:
 
     def ack_finished(self) -> None:
         """Ack finished messages."""
-        _settle(self.queue, self.queue.ack, self._take_finished())
+        _settle(self.queue, self.queue.ack, [*self._take_finished(), *self._refused])
 
     def release_calls(self) -> None:
         """Release the messages of running calls."""
@@ -285,7 +291,8 @@ class Supply:
 
     def _in_hand(self) -> Mapping[int, Sequence[Message]]:
         # A call with locked rows must not delay the others.
-        waiting = [*(message for message, _ in list(self._ready)), *self._finished, *self._acking]
+        ready = [message for message, _ in list(self._ready)]
+        waiting = [*ready, *self._finished, *self._acking, *self._refused]
         return {0: waiting, **self._calls}
 
     # -- its own thread
@@ -295,6 +302,10 @@ class Supply:
         self.progress.begin()
         try:
             while not self._ended or self._finished or self._ready:
+                self._step_safely()
+            if self._refused:
+                # The last try; after it their leases will expire.
+                self._refused_at = 0.0
                 self._step_safely()
             self.progress.end()
         finally:
@@ -332,6 +343,7 @@ class Supply:
             # Their leases will expire.
             _drained(self._ready)
             self._take_finished()
+            self._refused = []
 
     def _step(self) -> None:
         self._stirred = False
@@ -342,6 +354,8 @@ class Supply:
         idle = not self.looks()
         if not draining:
             self._threads.ask(self)
+        if now >= self._refused_at:
+            self._ack_again()
         ripe = draining or self._each or now >= self._finished_at + ACK_SECONDS
         if self.asked or (ripe and self._finished):
             self._exchange()
@@ -437,11 +451,28 @@ class Supply:
                     log_lost(queue.name, error)
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
-            self._threads.insist(lambda: _settle(queue, queue.ack, finished))
+            refused: list[Message] = []
+            self._threads.insist(lambda: _settle(queue, queue.ack, finished, refused))
+            self._set_aside(refused)
         found: list[Message] = []
         if count:
             self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
         return found
+
+    def _set_aside(self, refused: Sequence[Message]) -> None:
+        # Apart from the others, which a refused one would hold up.
+        if refused:
+            self._refused = list({id(each): each for each in [*self._refused, *refused]}.values())
+            self._refused_at = time.monotonic() + self._again.pause()
+
+    def _ack_again(self) -> None:
+        queue, again = self.queue, self._refused
+        refused: list[Message] = []
+        self._threads.insist(lambda: _settle(queue, queue.ack, again, refused))
+        self._refused, self._refused_at = [], math.inf
+        self._set_aside(refused)
+        if not self._refused:
+            self._again.reset()
 
     @contextlib.contextmanager
     def _acking_finished(self) -> Iterator[list[Message]]:
@@ -449,11 +480,9 @@ class Supply:
         later: list[Message] = []
         try:
             yield acking
-        except BaseException as error:
-            outage = isinstance(error, DatabaseUnavailable | QueueSchemaMismatch)
-            # A task that was stopped raises no Exception, and the stopper acks its messages.
-            if not isinstance(error, Exception) or (outage and not self._each):
-                later = [message for message in acking if not message.settled]
+        except BaseException:
+            # Whatever it is. What their handlers did must not be done again.
+            later = [message for message in acking if not message.settled]
             raise
         finally:
             with self._changed:
@@ -518,7 +547,7 @@ class Supply:
         return finished
 
     def _wait(self, now: float, *, idle: bool) -> None:
-        left = min(self._finished_at + ACK_SECONDS, self._stale_at()) - now
+        left = min(self._finished_at + ACK_SECONDS, self._stale_at(), self._refused_at) - now
         if not idle:
             with self._changed:
                 if not self._stirred:
@@ -541,8 +570,9 @@ class Supply:
         self.asked_at = time.monotonic()
         ends_at = self.progress.due_at = self.asked_at + self._backoff.pause()
         with self._changed:
+            kept = len(self._finished)
             while (left := ends_at - time.monotonic()) > 0:
-                if self._ended or (self._each and self._finished):
+                if self._ended or (self._each and len(self._finished) > kept):
                     return
                 self._changed.wait(left)
 
@@ -563,9 +593,14 @@ def _drained(items: deque[T], most: float = math.inf) -> list[T]:
 
 
 def _settle(
-    queue: Queue, act: Callable[[Sequence[Message]], object], messages: Sequence[Message]
+    queue: Queue,
+    act: Callable[[Sequence[Message]], object],
+    messages: Sequence[Message],
+    refused: list[Message] | None = None,
 ) -> None:
     """Ack or release; one failing message must not prevent the others.
+
+    Those that the database refused are added to ``refused``.
 
     Raises:
         DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as the verbs.
@@ -583,13 +618,23 @@ def _settle(
     except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
         raise
     except QueueError as error:
-        if len(held) == 1:
+        if len(held) > 1 and not isinstance(error, QueueNotFound):
+            for message in held:
+                _settle(queue, act, [message], refused)
+            return
+        if refused is not None and not isinstance(error, QueueNotFound):
+            refused += held
             _log.warning(
-                "Queue %s: messages could not be settled; they are redelivered when "
-                "their leases expire: %s",
+                "Queue %s: message %r is handled, but the database refuses its ack. The worker "
+                "keeps it and tries again: %s",
                 queue.name,
+                held[0],
                 error,
             )
             return
-        for message in held:
-            _settle(queue, act, [message])
+        _log.warning(
+            "Queue %s: messages could not be settled; they are redelivered when "
+            "their leases expire: %s",
+            queue.name,
+            error,
+        )

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import MetaData, Table, select
 
+from queue_over_sql import DatabaseRefused, FixedDelay
+from queue_over_sql.queue import QueueCore
 from tests.contract.queue_state import archived, counts
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
     from queue_over_sql.worker.worker import Worker
@@ -187,3 +195,82 @@ def test_a_paused_queue_is_not_handled_until_resumed(worker: Worker, outside: Qu
         assert seen == []
         outside.resume()
         wait_until(lambda: seen == ["x"], timeout=8)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("ack", ["batch", "each"])
+def test_what_is_handled_is_kept_whatever_error_its_ack_raises(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch, ack: Any
+) -> None:
+    """Errors that the library does not know make no handled message run again."""
+    failures = itertools.cycle(
+        [EOFError("0 bytes read"), None, AttributeError("no reader"), None, DatabaseRefused("full")]
+    )
+
+    def failing(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(messages: Any, *rest: Any, **options: Any) -> Any:
+            if messages and (failure := next(failures)) is not None:
+                raise failure
+            return verb(messages, *rest, **options)
+
+        return fail
+
+    made = QueueCore.__init__
+
+    def make(core: QueueCore, *rest: Any, **options: Any) -> None:
+        made(core, *rest, **options)
+        core.ack, core.exchange = failing(core.ack), failing(core.exchange)  # type: ignore[method-assign]
+
+    monkeypatch.setattr(QueueCore, "__init__", make)
+    monkeypatch.setattr("queue_over_sql.worker.supply._FIRST_AGAIN", 0.05)
+    service = make_service(reaper_interval=0.1)
+    queue = service.create_queue("jobs", lease=1.0, retry=FixedDelay(0))
+    worker = service.worker(concurrency=2, poll_interval=(0.005, 0.05), ack=ack)
+    seen: list[int] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    queue.publish_many(list(range(30)))
+    with running(worker):
+        wait_until(lambda: counts(queue) == (0, 0, 0))
+    assert sorted(seen) == list(range(30))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a trigger and plain SQL beside it")
+def test_a_refused_ack_is_tried_again(make_service: MakeService, engine: Engine) -> None:
+    """A handled message whose ack is refused for a while is not handled again, nor in the way."""
+    service = make_service(reaper_interval=0.1)
+    queue = service.create_queue("jobs", lease=1.0)
+    worker = service.worker(concurrency=1, poll_interval=(0.005, 0.05))
+    seen: list[int] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    first, *_ = queue.publish_many(list(range(5)))
+    table = Table("queue_jobs", MetaData(), autoload_with=engine)
+    leases = select(table.c.lease_expires_at)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER refusing BEFORE DELETE ON queue_jobs WHEN old.id = {first.id}"
+            " BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+
+    def lease() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(leases).scalar_one())
+
+    with running(worker):
+        wait_until(lambda: len(seen) == 5)
+        wait_until(lambda: counts(queue) == (0, 1, 0))
+        before = lease()
+        # It outlasts its first lease.
+        wait_until(lambda: lease() > before)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP TRIGGER refusing")
+        wait_until(lambda: counts(queue) == (0, 0, 0))
+    assert sorted(seen) == list(range(5))
