@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -37,9 +36,11 @@ from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.worker.handlers import (
     HandlerStopped,
+    InContext,
     awaited_within,
+    check_kind,
     check_parameters,
-    is_asynchronous,
+    refuse_unfinished,
 )
 from queue_over_sql.worker.worker import Worker
 
@@ -282,13 +283,7 @@ class AsyncWorker(Proxy[Worker]):
         )
 
         def decorate(function: Callable[..., R]) -> Callable[..., R]:
-            if not is_asynchronous(function) or inspect.isasyncgenfunction(function):
-                msg = (
-                    f"the handler of queue {name!r} must be a coroutine function (async def), "
-                    "because a plain function would block the event loop; wrap it with "
-                    "asyncio.to_thread"
-                )
-                raise TypeError(msg)
+            check_kind(function, f"the handler of queue {name!r}", asynchronous=True)
             check_parameters(function, name, transactional=transactional, batch=batch is not None)
             register(self._bridge(awaited_within(self._sync.middleware, function)))
             return function
@@ -333,7 +328,7 @@ class AsyncWorker(Proxy[Worker]):
         def handler(argument: Any, *connection: Connection) -> None:
             lent = [AsyncConnection(engine, sync) for sync in connection]
             try:
-                await_only(_awaited(function, outward(argument), *lent))
+                await_only(InContext(_awaited(function, outward(argument), *lent)))
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
@@ -346,11 +341,12 @@ class AsyncWorker(Proxy[Worker]):
 def _outward(on_slow: Callable[[AsyncMessage, float], object]) -> Callable[[Any, float], object]:
     if not callable(on_slow):
         return on_slow
+    check_kind(on_slow, "on_slow")
     return lambda message, seconds: on_slow(outward(message), seconds)
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-    await function(*arguments)
+    refuse_unfinished(await function(*arguments))
 
 
 class _Core(QueueService):

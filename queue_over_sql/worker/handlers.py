@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
+import itertools
 import logging
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+import types
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
@@ -250,7 +262,9 @@ class HandlerRun:
 
     def _invoke_lending(self, argument: Any, *lent: Connection) -> None:
         with self._connections.lending(lent[0]) if lent else contextlib.nullcontext():
-            _refuse_awaitable(self._handler.function(argument, *lent))
+            # What a message leaves in context variables must not be seen by the next one.
+            context = contextvars.copy_context()
+            refuse_unfinished(context.run(self._handler.function, argument, *lent))
 
     def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""
@@ -348,14 +362,56 @@ class HandlerRun:
             )
 
 
-def is_asynchronous(function: HandlerFunction) -> bool:
-    """Whether calling the function only returns something to await or iterate."""
+FunctionKind = Literal[
+    "plain function",
+    "coroutine function",
+    "generator function",
+    "asynchronous generator function",
+]
+
+
+def kind_of(function: Callable[..., Any]) -> FunctionKind:
+    """What a call of the function does: run it, or only return something that can run it."""
     called: Any = function
     while isinstance(called, functools.partial):
         called = called.func
     if not inspect.isroutine(called):
         called = type(called).__call__
-    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+    if inspect.iscoroutinefunction(called):
+        return "coroutine function"
+    if inspect.isasyncgenfunction(called):
+        return "asynchronous generator function"
+    return "generator function" if inspect.isgeneratorfunction(called) else "plain function"
+
+
+def check_kind(function: Callable[..., Any], what: str, *, asynchronous: bool = False) -> None:
+    """Raise TypeError if a worker would call the function, but its code would never run.
+
+    Args:
+        function: the function.
+        what: what it is, for the error.
+        asynchronous: whether the worker awaits what it returns.
+    """
+    kind, wanted = kind_of(function), _wanted(asynchronous=asynchronous)
+    if kind == wanted:
+        return
+    if "generator" in kind:
+        advice = "a call of it does not run its code. Remove the yield, or loop over it yourself"
+    elif asynchronous:
+        advice = "a plain function would block the event loop. Wrap it with asyncio.to_thread"
+    else:
+        advice = (
+            "nothing awaits it here. AsyncQueueService of queue_over_sql.aio takes asynchronous "
+            "handlers"
+        )
+    form = " (async def)" if asynchronous else ""
+    article = "an" if kind.startswith("a") else "a"
+    msg = f"{what} must be a {wanted}{form}, not {article} {kind}: {advice}"
+    raise TypeError(msg)
+
+
+def _wanted(*, asynchronous: bool) -> FunctionKind:
+    return "coroutine function" if asynchronous else "plain function"
 
 
 def check_parameters(
@@ -387,7 +443,7 @@ def check_middleware(given: Sequence[Middleware], *, asynchronous: bool) -> tupl
     """
     several = (given,) if callable(given) else tuple(given)
     for each in several:
-        if not callable(each) or is_asynchronous(each) != asynchronous:
+        if not callable(each) or kind_of(each) != _wanted(asynchronous=asynchronous):
             kind = "coroutine functions (async def)" if asynchronous else "plain functions"
             msg = f"middleware of this worker must be {kind}, not {each!r}"
             raise TypeError(msg)
@@ -407,7 +463,7 @@ def within_middleware(
 
 
 def _call_checked(function: HandlerFunction, *arguments: Any) -> None:
-    _refuse_awaitable(function(*arguments))
+    refuse_unfinished(function(*arguments))
 
 
 def _call_within(around: Middleware, function: HandlerFunction, message: Any, *rest: Any) -> Any:
@@ -418,15 +474,20 @@ def awaited_within(
     middleware: Sequence[Middleware], function: Callable[..., Awaitable[Any]]
 ) -> Callable[..., Awaitable[Any]]:
     """As ``within_middleware``, for coroutine functions."""
+    function = functools.partial(_await_checked, function)
     for around in reversed(middleware):
         function = functools.partial(_await_within, around, function)
     return function
 
 
+async def _await_checked(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    refuse_unfinished(await function(*arguments))
+
+
 async def _await_within(
     around: Middleware, function: Callable[..., Awaitable[Any]], message: Any, *rest: Any
 ) -> None:
-    await around(message, functools.partial(function, message, *rest))
+    refuse_unfinished(await around(message, functools.partial(function, message, *rest)))
 
 
 @contextlib.contextmanager
@@ -531,9 +592,62 @@ def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) 
     )
 
 
-def _refuse_awaitable(result: object) -> None:
-    if result is not None and inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        msg = "the handler returned an awaitable, but a synchronous worker does not await it"
-        raise TypeError(msg)
+# Their code runs when somebody loops over them.
+_LAZY = (types.GeneratorType, types.AsyncGeneratorType, filter, map, itertools.starmap)
+
+
+def refuse_unfinished(result: object) -> None:
+    """Refuse the result of a handler that did not run, or that left work unfinished.
+
+    Raises:
+        TypeError: the result is a generator, a coroutine, a future, or the like.
+    """
+    if result is None or (advice := _advice_on(result)) is None:
+        return
+    if inspect.iscoroutine(result):
+        # Else Python warns about it, too.
+        result.close()
+    msg = f"the handler returned an object of type {type(result).__name__}, {advice}"
+    raise TypeError(msg)
+
+
+def _advice_on(result: object) -> str | None:
+    if isinstance(result, _LAZY):
+        return "whose code has not run: loop over it in the handler"
+    if inspect.iscoroutine(result):
+        return (
+            "whose code has not run: await it in a coroutine function (async def), which "
+            "AsyncQueueService of queue_over_sql.aio takes as a handler"
+        )
+    # Look at the class, because objects of unittest.mock have every attribute.
+    if inspect.isawaitable(result) or hasattr(type(result), "add_done_callback"):
+        return "whose work may not be finished: wait for its result in the handler"
+    pool = sys.modules.get("multiprocessing.pool")
+    if pool is not None and isinstance(result, pool.AsyncResult):
+        return "whose work may not be finished: call its get() in the handler"
+    return None
+
+
+class InContext(Awaitable[R]):
+    """Awaits a coroutine so that the context variables that it sets are not set for the caller.
+
+    It remains in the caller's task, which others may cancel.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R]) -> None:
+        self._coroutine = coroutine
+        self._context = contextvars.copy_context()
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        step: Callable[..., Any] = self._coroutine.send
+        given: Any = None
+        while True:
+            try:
+                awaited = self._context.run(step, given)
+            except StopIteration as ended:
+                result: R = ended.value
+                return result
+            try:
+                given, step = (yield awaited), self._coroutine.send
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the coroutine gets it
+                given, step = error, self._coroutine.throw

@@ -23,9 +23,9 @@ from queue_over_sql.worker.handlers import (
     HandlerFunction,
     HandlerOptions,
     Middleware,
+    check_kind,
     check_middleware,
     check_parameters,
-    is_asynchronous,
     within_middleware,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
@@ -175,7 +175,8 @@ class Worker:
                 the call and the seconds since it began.
 
         Raises:
-            TypeError: the function is asynchronous, or an argument has a wrong type.
+            TypeError: the function is asynchronous or a generator function, or an argument has a
+                wrong type.
             ValueError: the queue already has a handler, and not all of them have a ``where``;
                 ``commit_every`` is given without ``transactional``, or with ``batch``; or a
                 duration is not above zero.
@@ -202,14 +203,11 @@ class Worker:
             raise ValueError(msg)
         limit, slow = _seconds("timeout", timeout), _seconds("slow_after", slow_after)
         check_function("on_slow", on_slow)
+        if on_slow is not None:
+            check_kind(on_slow, "on_slow")
 
         def register(function: Callable[..., R]) -> Callable[..., R]:
-            if is_asynchronous(function):
-                msg = (
-                    f"the handler of queue {name!r} must not be asynchronous: use "
-                    "AsyncQueueService of queue_over_sql.aio for asynchronous handlers"
-                )
-                raise TypeError(msg)
+            check_kind(function, f"the handler of queue {name!r}")
             check_parameters(function, name, transactional=transactional, batch=batch is not None)
             called: HandlerFunction = function
             if self._runtime is THREADS:

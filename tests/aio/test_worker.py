@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.worker import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,8 +32,8 @@ def database(tmp_path: Path) -> str:
 
 
 def test_a_plain_handler_is_refused(tmp_path: Path) -> None:
-    """It would hold up the loop; so would not a generator do what it says."""
-    worker = AsyncQueueService(database(tmp_path)).worker()
+    """It would hold up the loop, and a generator would not run at all."""
+    service = AsyncQueueService(database(tmp_path))
 
     def plain(message: Any) -> None:
         del message
@@ -40,10 +41,111 @@ def test_a_plain_handler_is_refused(tmp_path: Path) -> None:
     async def generator(message: Any) -> Any:
         yield message
 
-    refused: list[Any] = [plain, generator]
+    class Callable:
+        async def __call__(self, message: Any) -> Any:
+            yield message
+
+    refused: list[Any] = [plain, generator, functools.partial(generator), Callable()]
     for function in refused:
         with pytest.raises(TypeError, match="async def"):
-            worker.handle("jobs")(function)
+            service.worker().handle("jobs")(function)
+        with pytest.raises(TypeError, match="async def"):
+            service.worker(middleware=[function])
+
+    async def coroutine(*_: object) -> None:
+        """Nobody would await it."""
+
+    with pytest.raises(TypeError, match="on_slow must be a plain function"):
+        service.worker().handle("jobs", slow_after=1, on_slow=coroutine)
+
+
+def test_a_handler_that_returns_unfinished_work_has_failed(tmp_path: Path) -> None:
+    """Its message is retried, not finished, whatever the form of the handler."""
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    async def step() -> AsyncIterator[None]:
+        yield None
+
+    makers: dict[str, Callable[[], object]] = {
+        "coroutine": work,
+        "Task": lambda: asyncio.create_task(work()),
+        "Future": lambda: asyncio.get_running_loop().create_future(),
+        "async_generator": step,
+        "generator": lambda: (each for each in "a"),
+    }
+    forms: list[dict[str, Any]] = [{}, {"batch": 2}, {"transactional": True}]
+    cases = [(kind, form) for kind in makers for form in (forms if kind == "Task" else forms[:1])]
+
+    async def around(_: object, call: Callable[[], Awaitable[None]]) -> None:
+        await call()
+
+    async def forgets(_: object, call: Callable[[], Awaitable[None]]) -> Any:
+        return call()
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(0), max_attempts=1)
+            for middleware in ([], [around], [forgets]):
+                for kind, form in cases:
+                    worker = service.worker(concurrency=1, middleware=middleware)
+
+                    async def handle(*_: object, kind: str = kind) -> object:
+                        return makers[kind]()
+
+                    worker.handle("jobs", **form)(handle)
+                    await queue.publish_many(["x", "y"])
+                    await worker.run(until_empty=True)
+                    failed = await queue.archive.messages().list()
+                    case = f"{kind}, {form}, {middleware}"
+                    assert 2 == len(failed), case
+                    for message in failed:
+                        name = "coroutine" if middleware == [forgets] else kind
+                        assert f"returned an object of type {name}," in str(message.last_error), (
+                            case
+                        )
+                    await queue.archive.messages().remove()
+
+    asyncio.run(main())
+
+
+def test_context_variables_of_one_message_are_not_seen_by_the_next(tmp_path: Path) -> None:
+    """Each call has a fresh context of its own task; what the program set before is in it."""
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
+    seen: list[str] = []
+
+    async def around(_: object, call: Callable[[], Awaitable[None]]) -> None:
+        seen.append(tenant.get())
+        tenant.set("middleware")
+        await call()
+        seen.append(tenant.get())
+
+    async def main() -> None:
+        tenant.set("program")
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs")
+            for form in ({}, {"transactional": True, "commit_every": 4}):
+                worker = service.worker(concurrency=1, middleware=[around])
+
+                async def handle(*_: object) -> None:
+                    seen.append(tenant.get())
+                    # What it awaits sees its context, too, in this task and in its tasks.
+                    await queue.stats()
+                    await asyncio.create_task(asyncio.sleep(0))
+                    tenant.set("handler")
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.001):
+                            await asyncio.Event().wait()
+                    assert tenant.get() == "handler"
+
+                worker.handle("jobs", **form)(handle)  # type: ignore[call-overload] # any form
+                await queue.publish_many(range(4))
+                await worker.run(until_empty=True)
+                assert ["program", "middleware", "handler"] * 4 == seen, form
+                seen.clear()
+
+    asyncio.run(main())
 
 
 def test_a_handler_that_cannot_be_called_is_refused(tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
+from concurrent.futures import Future
+from contextlib import closing
+from functools import partial
+from multiprocessing.pool import ThreadPool
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +33,8 @@ from tests.contract.worker.running_worker import running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
@@ -95,32 +102,95 @@ def test_a_settle_that_was_rolled_back_does_not_count_as_settled(
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("there plain functions are refused")
-def test_an_asynchronous_handler_is_refused(service: QueueService) -> None:
-    """It would never run, and its messages would be acked all the same."""
-    worker = service.worker()
+def test_a_function_whose_code_would_never_run_is_refused(service: QueueService) -> None:
+    """Its messages would be acked all the same."""
 
-    async def handler(message: Message) -> None:
+    async def coroutine(message: Message) -> None:
         raise AssertionError(message)
 
-    with pytest.raises(TypeError, match="asynchronous"):
-        worker.handle("jobs")(handler)
+    def generator(message: Message) -> Iterator[None]:
+        yield None
+        raise AssertionError(message)
+
+    async def both(message: Message) -> AsyncIterator[None]:
+        yield None
+        raise AssertionError(message)
+
+    class Callable:
+        def __call__(self, message: Message) -> Iterator[None]:
+            return (yield from generator(message))
+
+    class Method:
+        def handle(self, message: Message) -> Iterator[None]:
+            yield from generator(message)
+
+    functions: dict[Any, str] = {
+        coroutine: "asynchronous handlers",
+        generator: "not a generator function",
+        both: "not an asynchronous generator function",
+        Callable(): "not a generator function",
+        Method().handle: "not a generator function",
+        partial(generator): "not a generator function",
+    }
+    for function, text in functions.items():
+        with pytest.raises(TypeError, match=text):
+            service.worker().handle("jobs")(function)
+        with pytest.raises(TypeError, match="on_slow must be a plain function"):
+            service.worker().handle("jobs", slow_after=1, on_slow=function)
+        with pytest.raises(TypeError, match="middleware of this worker must be plain functions"):
+            service.worker(middleware=[function])
 
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("there awaitables are awaited")
-def test_a_handler_that_returns_an_awaitable_has_failed(
-    service: QueueService, queue: Queue
-) -> None:
-    """The message is retried, not finished."""
-    worker = service.worker(concurrency=1)
-    queue.publish("x", max_attempts=1)
+def test_a_handler_that_returns_unfinished_work_has_failed(service: QueueService) -> None:
+    """Its message is retried, not finished, whatever the form of the handler."""
+    queue = service.create_queue("jobs", retry=FixedDelay(0), max_attempts=1)
+    loop, pool = asyncio.new_event_loop(), ThreadPool(1)
 
     async def work() -> None:
         raise AssertionError
 
-    worker.handle("jobs")(lambda _: work())
-    with running(worker):
-        wait_until(lambda: queue.stats().failed == 1)
+    def step(*_: object) -> Iterator[None]:
+        yield None
+        raise AssertionError
+
+    def generate(message: Message, *_: object) -> object:
+        return step(message)
+
+    makers: dict[str, Any] = {
+        "generator": generate,
+        "coroutine": lambda *_: work(),
+        "Future": lambda *_: Future(),
+        "AsyncResult": lambda *_: pool.apply_async(int),
+        "map": lambda *_: map(step, "a"),
+    }
+    forms: list[dict[str, Any]] = [
+        {},
+        {"batch": 2},
+        {"transactional": True},
+        {"transactional": True, "commit_every": 2},
+    ]
+    cases: list[tuple[str, dict[str, Any], bool]] = [
+        (kind, {}, False) for kind in (*makers, "future of asyncio")
+    ]
+    cases += [("generator", form, False) for form in forms] + [("generator", {}, True)]
+    makers["future of asyncio"] = lambda *_: loop.create_future()
+    with closing(loop), pool:
+        for kind, form, wrapped in cases:
+            around = [lambda _, call: call()] if wrapped else []
+            worker = service.worker(concurrency=1, middleware=around)
+            worker.handle("jobs", **form)(makers[kind])
+            queue.publish_many(["x", "y"])
+            worker.run(until_empty=True)
+            failed = queue.archive.messages().list()
+            reasons = {message.last_error for message in failed}
+            case = f"{kind}, {form}, middleware: {wrapped}"
+            assert (2, 0) == (len(failed), queue.stats().live), case
+            (reason,) = reasons
+            name = "Future" if kind == "future of asyncio" else kind.replace("AsyncR", "ApplyR")
+            assert f"the handler returned an object of type {name}," in str(reason), case
+            queue.archive.messages().remove()
 
 
 @pytest.mark.engines("sqlite")

@@ -28,7 +28,7 @@ from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import service_of, work_of
 from queue_over_sql.store import consumers
-from queue_over_sql.worker.handlers import is_asynchronous
+from queue_over_sql.worker.handlers import check_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -429,9 +429,7 @@ def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
     if not callable(handler):
         msg = f"handler must be a function, not {type(handler).__name__}"
         raise TypeError(msg)
-    if is_asynchronous(handler):
-        msg = "handler must not be asynchronous"
-        raise TypeError(msg)
+    check_kind(handler, "handler")
     if check_whole("concurrency", concurrency) > 1 and form == "arrow":
         msg = "concurrency= is not possible with form='arrow': use more workers"
         raise ValueError(msg)

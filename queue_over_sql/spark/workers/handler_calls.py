@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from queue_over_sql.message import Message, row_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of
+from queue_over_sql.worker.handlers import refuse_unfinished
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
@@ -67,7 +68,7 @@ def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[...
     def call(given: Any, connection: tuple[Any, ...]) -> list[_Failure]:
         if plan.form == "arrow":
             return _failed_of_arrow(plan.handler, queue, given, connection)
-        plan.handler(given, *connection)
+        refuse_unfinished(plan.handler(given, *connection))
         return []
 
     def handle(given: Message | Sequence[Message], *connection: Any) -> None:

@@ -8,6 +8,7 @@ split until the failing message is alone, and that one is claimed as usual.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import threading
 from collections.abc import Callable
@@ -120,7 +121,8 @@ class Taking:
         with self._counters.calling():
             try:
                 with self._connections.lending(connection):
-                    answer = self._plan.handler(batch, connection)
+                    context = contextvars.copy_context()
+                    answer = context.run(self._plan.handler, batch, connection)
                 reasons = reasons_of(answer, batch.num_rows)
             except BaseException as error:
                 raise _HandlerFailed from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import signal
 import threading
@@ -67,6 +68,39 @@ def test_a_worker_takes_signals_only_when_it_is_told_to(
         assert signals is (found != before), f"signals={signals}"
         assert 2 == len(found)
     assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("tests/aio/test_worker.py has the case of coroutines")
+def test_context_variables_of_one_message_are_not_seen_by_the_next(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """Each call has a fresh context, in which middleware and handler see each other's variables."""
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+    forms: list[dict[str, object]] = [
+        {},
+        {"batch": 1},
+        {"transactional": True},
+        {"transactional": True, "commit_every": 4},
+    ]
+    for form in forms:
+        seen: list[str] = []
+
+        def around(_: object, call: Callable[[], None], seen: list[str] = seen) -> None:
+            seen.append(tenant.get())
+            tenant.set("middleware")
+            call()
+            seen.append(tenant.get())
+
+        def work(*_: object, seen: list[str] = seen) -> None:
+            seen.append(tenant.get())
+            tenant.set("handler")
+
+        worker = make_service().worker(concurrency=1, middleware=[around])
+        worker.handle("jobs", **form)(work)  # type: ignore[call-overload] # any form
+        outside.publish_many(range(4))
+        worker.run(until_empty=True)
+        assert ["nobody", "middleware", "handler"] * 4 == seen, form
 
 
 @pytest.mark.engines("sqlite")
