@@ -156,9 +156,11 @@ class QueueDialect(SqlDialect):
     """
 
     # -- capabilities
-    consecutive_ids = False
-    """The ids of a multi-row INSERT increase by ``id_step`` from the last insert id."""
-    id_step = 1
+    id_step: ClassVar[str | None] = None
+    """SQL for the distance between the ids of a multi-row INSERT, in the session that runs it.
+
+    The ids begin at the last insert id. None: they cannot be computed.
+    """
     aborts_on_error = True
     """A failed statement aborts the transaction, so one that may fail needs a savepoint."""
     undoes_failed_insert = True

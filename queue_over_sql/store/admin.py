@@ -33,9 +33,10 @@ Place = tuple[int, int]
 """The place of a message in the history: when it finished, in microseconds, and its id."""
 
 
-def select_clock(tables: QueueTables) -> Select[Any]:
-    """Read the database's clock."""
-    return select(tables.dialect.now().label("now"))
+def select_clock(tables: QueueTables, *others: str) -> Select[Any]:
+    """Read the database's clock, and ``others``, which are SQL."""
+    columns: list[ColumnElement[Any]] = [literal_column(other) for other in others]
+    return select(tables.dialect.now().label("now"), *columns)
 
 
 def delete_by_id(tables: QueueTables) -> Delete | Update:

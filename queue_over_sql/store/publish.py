@@ -19,7 +19,7 @@ from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.message import Published, PublishOutcome
 from queue_over_sql.payloads.types import changes
 from queue_over_sql.store.acts import Act, change_by_ids
-from queue_over_sql.store.admin import server_now
+from queue_over_sql.store.admin import select_clock, server_now
 from queue_over_sql.store.keys import recently_finished
 
 if TYPE_CHECKING:
@@ -292,14 +292,14 @@ def publish_many(
     Raises:
         DuplicateKey: as in ``publish``; what this call had inserted is removed again.
     """
-    now = server_now(connection, sql)
+    now, step = _now_and_step(connection, sql)
     most = sql.subject.dialect.rows_at_once
     published: list[Published] = []
     created: list[int] = []
     try:
         for chunk in chunks(_batch(given), most or _ROWS_PER_INSERT, rounded=most is None):
             published += _publish_chunk(
-                connection, sql, chunk, on_conflict, now=now, created=created
+                connection, sql, chunk, on_conflict, now=now, step=step, created=created
             )
     except Exception as error:
         take_out(connection, sql, created, error)
@@ -352,6 +352,16 @@ def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now
             rows = chunk.rows(now)
             statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
             statement.run(connection, rows.values(sql.subject.parameters))
+
+
+def _now_and_step(connection: Connection, sql: StatementCache) -> tuple[int, int | None]:
+    """The database's clock, and the distance of the ids that this session's INSERTs get."""
+    step = sql.subject.dialect.id_step
+    if step is None:
+        return server_now(connection, sql), None
+    # The same session tells it in the same transaction, and no other session can change it.
+    now, distance = sql.get(select_clock, step).run(connection).one()
+    return int(now), int(distance)
 
 
 def _batch(given: Sequence[NewMessage] | PlainMessages) -> Batch:
@@ -476,9 +486,10 @@ def _publish_chunk(
     on_conflict: str,
     *,
     now: int,
+    step: int | None,
     created: list[int],
 ) -> list[Published]:
-    ids = _insert_chunk(connection, sql, chunk, now)
+    ids = _insert_chunk(connection, sql, chunk, now, step)
     if ids is None:
         return [
             _noted(publish(connection, sql, message, on_conflict, now=now), created)
@@ -511,12 +522,12 @@ def _noted(published: Published, created: list[int]) -> Published:
 
 
 def _insert_chunk(
-    connection: Connection, sql: StatementCache, chunk: Batch, now: int
+    connection: Connection, sql: StatementCache, chunk: Batch, now: int, step: int | None
 ) -> dict[str | None, list[int]] | None:
     """Insert in one statement; the new ids by key, in order. None: insert one by one."""
     dialect, keyed = sql.subject.dialect, chunk.keyed
     clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
-    if not (dialect.insert_returning or dialect.consecutive_ids) or (
+    if not (dialect.insert_returning or step) or (
         keyed and not dialect.conflict_clause and not clean_failure
     ):
         return None
@@ -525,7 +536,7 @@ def _insert_chunk(
         found = dialect.publish_rows(connection, sql, chunk.rows(now))
         if found is None:
             for part in chunks(chunk, _ROWS_PER_INSERT):
-                parts += _insert_values(connection, sql, part, now)
+                parts += _insert_values(connection, sql, part, now, step)
             found = parts
     except DBAPIError as error:
         # This statement was undone; now undo the earlier parts of the batch.
@@ -544,7 +555,7 @@ def _insert_chunk(
 
 
 def _insert_values(
-    connection: Connection, sql: StatementCache, batch: Batch, now: int
+    connection: Connection, sql: StatementCache, batch: Batch, now: int, step: int | None
 ) -> Sequence[Sequence[Any]]:
     rows, dialect = batch.rows(now), sql.subject.dialect
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
@@ -554,6 +565,5 @@ def _insert_values(
         result = statement.run(connection, rows.values(sql.subject.parameters))
         if dialect.insert_returning:
             return result.all()
-    first, step = result.lastrowid, dialect.id_step
-    keys = rows.column("message_key")
-    return [(first + index * step, key) for index, key in enumerate(keys)]
+    first, keys = result.lastrowid, rows.column("message_key")
+    return [(first + index * (step or 1), key) for index, key in enumerate(keys)]

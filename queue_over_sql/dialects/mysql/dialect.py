@@ -94,7 +94,8 @@ class MySQLDialect(QueueDialect):
     rounds_class = JoinedRounds
     identifier_limit = 64
     skip_locked = True
-    consecutive_ids = True
+    # Another session may have another one: after SET GLOBAL, or while group replication runs.
+    id_step: ClassVar[str | None] = "@@SESSION.auto_increment_increment"
     value_hints: ClassVar[Mapping[int, str]] = dict.fromkeys(
         (3140, 3819, 4025), " (JSON with more than 100 nested levels, or 31 on MariaDB?)"
     )
@@ -128,11 +129,6 @@ class MySQLDialect(QueueDialect):
         from queue_over_sql.dialects.mysql.columns import MySQLColumns
 
         return MySQLColumns(self, mysql_type)
-
-    def refine(self, connection: Connection) -> None:
-        super().refine(connection)
-        step = connection.exec_driver_sql("SELECT @@auto_increment_increment").scalar_one()
-        self.id_step = int(step)
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
         """An exact collation, because default ones treat 'a', 'A' and 'a ' as equal."""

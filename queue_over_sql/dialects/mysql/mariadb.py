@@ -25,6 +25,7 @@ class MariaDBDialect(MySQLDialect):
     name = "mariadb"
     checkup_class = "MariaDBCheckup"
     insert_returning = True
+    id_step = None
     delete_returning = True
     replaces_routines = True
     oldest_version: ClassVar = (10, 6)
