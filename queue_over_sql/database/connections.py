@@ -155,6 +155,9 @@ class Connections:
         self._forbidden = forbidden
         self._opened: OpenedEngine = runtime.open_engine(database)
         self._write_lock = self._opened.write_lock
+        self.forks = self._opened.forks
+        self.forks.follow(weakref.WeakMethod(self._close_for_fork))
+        self._keepers: weakref.WeakSet[KeptConnection] = weakref.WeakSet()
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
         self.watchdog = Watchdog(runtime, silence, self._ask)
@@ -212,7 +215,7 @@ class Connections:
         if self._dialect is None:
             with self._lock:
                 if self._dialect is None:
-                    with self._connect() as connection:
+                    with self.forks.using(), self._connect() as connection:
                         self._dialect = self._choose(connection)
         return self._dialect
 
@@ -313,7 +316,7 @@ class Connections:
         no lock meanwhile. ``kept`` keeps the connection for the caller's next transaction.
         """
         self._check_open()
-        with self._guard, self.watchdog.waiting():
+        with self.forks.using(), self._guard, self.watchdog.waiting():
             connection = self._connect_to_lend() if kept is None else kept.take()
             self._write_lock.register(connection)
             try:
@@ -333,7 +336,9 @@ class Connections:
         """
         if self._opened.shared or self._opened.borrowed:
             return None
-        return KeptConnection(self._connect_to_lend, lambda: self._breaks)
+        keeper = KeptConnection(self._connect_to_lend, lambda: self._breaks)
+        self._keepers.add(keeper)
+        return keeper
 
     @contextlib.contextmanager
     def lending(self, connection: Connection) -> Iterator[None]:
@@ -361,6 +366,7 @@ class Connections:
         """A connection for a long read; it begins no transaction by itself and locks nothing."""
         self._check_open()
         with (
+            self.forks.using(),
             self._guard,
             self.watchdog.waiting(),
             self._connect() as connection,
@@ -371,15 +377,19 @@ class Connections:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Connection]:
-        """An autocommit connection for this caller alone, for a long wait."""
-        self._check_open()
-        session = self._new_session(False)  # noqa: FBT003 - what waits does not write
-        try:
-            with self.translated():
-                yield session.connection
-        finally:
-            # Its session settings must not return to the pool.
-            self._drop(session)
+        """An autocommit connection for this caller alone, for a long wait.
+
+        The caller gives it back as soon as ``forks.forking``.
+        """
+        with self.forks.using():
+            self._check_open()
+            session = self._new_session(False)  # noqa: FBT003 - what waits does not write
+            try:
+                with self.translated():
+                    yield session.connection
+            finally:
+                # Its session settings must not return to the pool.
+                self._drop(session)
 
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is open, without beginning one."""
@@ -514,6 +524,7 @@ class Connections:
             with self._lock, self.engine.begin() as connection:
                 return act(connection)
         watchdog, wait = self.watchdog, object()
+        self.forks.enter(wait)
         watchdog.waits.add(wait)
         try:
             session = self._sessions.borrow(
@@ -546,6 +557,7 @@ class Connections:
                 self._sessions.give_back(session)
         finally:
             watchdog.waits.discard(wait)
+            self.forks.leave(wait)
         watchdog.answers += 1
         return result
 
@@ -574,6 +586,11 @@ class Connections:
             return act(connection)
         with self.dialect.checkup.bounded(connection, seconds):
             return act(connection)
+
+    def _close_for_fork(self) -> None:
+        for keeper in list(self._keepers):
+            keeper.close()
+        self.leave()
 
     def _forked(self) -> None:
         """After a fork, the parent's connections must neither be used nor closed here."""

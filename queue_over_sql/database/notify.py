@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import TwoPhaseTransaction
@@ -132,6 +133,7 @@ class WakeUps:
         self._watch: Watch | None = None
         self._closed = False
         self._ended = connections.runtime.event()
+        connections.forks.interrupt(weakref.WeakMethod(self._interrupt))
 
     def tell(self, sql: StatementCache) -> None:
         """Notify other processes of a queue whose new messages are committed."""
@@ -193,6 +195,12 @@ class WakeUps:
             self._watch.interrupt()
         running.join(_END_SECONDS)
 
+    def _interrupt(self) -> None:
+        # The thread goes on with a new connection.
+        self._arrivals.interrupt()
+        if self._watch is not None:
+            self._watch.interrupt()
+
     def _is_news(self, sql: StatementCache) -> bool:
         """Whether to notify about a queue now: not too soon after the last time."""
         if not self._enabled or not self._connections.dialect.notifications.tells_others:
@@ -215,6 +223,7 @@ class WakeUps:
                 with self._connections.apart() as connection:
                     if not self._follow(connection):
                         return
+                continue
             except ServiceClosed:
                 return
             except QueueError as error:
@@ -236,8 +245,8 @@ class WakeUps:
         # Messages from before the watch began were not notified.
         self._arrivals.announce()
         with contextlib.closing(watch):
-            while not self._closed:
+            while not (self._closed or self._connections.forks.forking):
                 awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
                 if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
                     self._arrivals.announce(burst=watch.bursts)
-        return False
+        return not self._closed

@@ -25,6 +25,7 @@ from sqlalchemy.util import asbool
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
+from queue_over_sql.dialects.sqlite.forks import ForkGuard, NoForkGuard
 from queue_over_sql.dialects.sqlite.write_lock import NoWriteLock, WriteLock
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
@@ -82,6 +83,7 @@ class OpenedEngine:
         shared: whether all threads share one connection.
         borrowed: whether that connection is the user's, so that nothing may run in the background.
         write_lock: the lock that writers take before the database's own.
+        forks: closes the connections before a fork that they do not survive.
     """
 
     engine: Engine
@@ -90,6 +92,7 @@ class OpenedEngine:
     shared: bool = False
     borrowed: bool = False
     write_lock: WriteLock = dataclasses.field(default_factory=NoWriteLock)
+    forks: ForkGuard = dataclasses.field(default_factory=NoForkGuard)
 
 
 class EngineForm:
@@ -192,7 +195,11 @@ class EngineForm:
         engine = self.create(url, **options)
         write_lock = WriteLock() if self.has_threads and not in_memory else NoWriteLock()
         SQLiteHooks(self.pause, write_lock).listen(engine)
-        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory, write_lock=write_lock)
+        # An event loop does not outlive a fork, and nothing may wait on it.
+        forks = ForkGuard() if self.has_threads else NoForkGuard()
+        return OpenedEngine(
+            engine, {SESSION_MARK: True}, shared=in_memory, write_lock=write_lock, forks=forks
+        )
 
 
 def open_engine(database: str | URL | Engine) -> OpenedEngine:

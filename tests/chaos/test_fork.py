@@ -11,18 +11,32 @@ import pytest
 if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.engines("sqlite", "postgresql", "mariadb"),
-    pytest.mark.default_on("sqlite", "postgresql"),
-]
+pytestmark = pytest.mark.chaos
 
 
+@pytest.mark.engines("sqlite", "postgresql", "mariadb")
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_parent_and_child_are_two_consumers(database: TestDatabase) -> None:
     """No shared identity, no shared connection, no claim of the parent in the child's hands.
 
     H2 is left out: a JVM does not survive a fork, which its driver says (test_h2_driver_process).
     """
-    command = [sys.executable, "-m", "tests.chaos.roles.forker", database.url]
+    _run("forker", database.url)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("form", ["busy", "outliving", "refused"])
+def test_a_child_of_a_busy_parent_has_locks_of_its_own(database: TestDatabase, form: str) -> None:
+    """A child inherits no lock of SQLite's that it does not have, and loses nothing.
+
+    ``busy``: threads of the parent are inside SQLite, so children hung or found it locked.
+    ``outliving``: the parent closed the file, as it saw no other process, and what its child
+    published afterwards was lost. ``refused``: an open transaction does not end in time.
+    """
+    _run("busy_forker", form, database.url)
+
+
+def _run(role: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", f"tests.chaos.roles.{role}", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (0, "") == (ended.returncode, ended.stderr)

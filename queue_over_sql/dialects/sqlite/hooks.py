@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from queue_over_sql.dialects.sqlite.forks import refuse_inherited
 from queue_over_sql.dialects.sqlite.write_lock import WriteLock
 
 # A hook begins SQLite's transactions, except on connections with this mark.
@@ -43,6 +44,7 @@ class SQLiteHooks:
         """Use autocommit by default, and WAL, so that readers and the writer run together."""
         try:
             connection.isolation_level = None
+            refuse_inherited(_file_of(connection))
             change = "PRAGMA journal_mode=WAL"
             self._patiently(lambda: _execute(connection, change), _PATIENCE_AT_FIRST)
             # Shrink the log when it restarts, after a long reader made it grow.
@@ -88,6 +90,15 @@ class SQLiteHooks:
                 longest = min(2 * longest, 0.01)
             else:
                 return
+
+
+def _file_of(connection: DBAPIConnection) -> str:
+    cursor = connection.cursor()
+    try:
+        cursor.execute("PRAGMA database_list")
+        return str(cursor.fetchall()[0][2])
+    finally:
+        cursor.close()
 
 
 def _execute(connection: DBAPIConnection, statement: str) -> None:

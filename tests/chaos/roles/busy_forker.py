@@ -1,0 +1,138 @@
+"""Programs that fork while threads of theirs use a SQLite file; each returns 0 if all was right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql.service import parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREADS, CHILDREN, EACH = 4, 12, 3
+# A child that waits for what nobody gives back ends by this.
+CHILDS_SECONDS = 15
+
+
+def busy(url: str) -> int:
+    """Fork twelve times while threads publish and consume; all children publish and end."""
+    over = threading.Event()
+    with QueueService(url) as service:
+        service.create_queue("jobs")
+        service.create_queue("found")
+        threads = [threading.Thread(target=_work, args=(service, over)) for _ in range(THREADS)]
+        # A waiting consumer, whose thread watches the file.
+        threads.append(threading.Thread(target=_wait, args=(service, over)))
+        for thread in threads:
+            thread.start()
+        children = []
+        for _ in range(CHILDREN):
+            children.append(_forked(lambda: _publish(url)))
+            time.sleep(0.02)
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        over.set()
+        for thread in threads:
+            thread.join()
+        found = sorted(m.payload for m in service.queue("found").consume(1000))
+    expected = sorted(f"{child} {number}" for child in children for number in range(EACH))
+    return 0 if (ended, found) == ([0] * CHILDREN, expected) else _told(ended, len(found))
+
+
+def outliving(url: str) -> int:
+    """Fork while nothing runs; the parent closes the file before the child publishes again."""
+    may_go_on, told = os.pipe()
+    done, tell = os.pipe()
+    service = QueueService(url)
+    service.create_queue("jobs").publish("parent")
+
+    def publish() -> None:
+        with QueueService(url) as mine:
+            jobs = mine.queue("jobs")
+            jobs.publish("child")
+            os.write(tell, b"x")
+            os.read(may_go_on, 1)
+            jobs.publish("child again")
+            # It ends as a killed process does, which closes no file.
+            os._exit(0)
+
+    child = _forked(publish)
+    os.read(done, 1)
+    service.stop()
+    os.write(told, b"x")
+    os.waitpid(child, 0)
+    with QueueService(url) as again:
+        found = [message.payload for message in again.queue("jobs").consume(10)]
+    return 0 if found == ["parent", "child", "child again"] else _told(found)
+
+
+def refused(url: str) -> int:
+    """Fork while a transaction is open: the parent goes on, the child is told that it cannot."""
+    from queue_over_sql.dialects.sqlite import forks
+
+    forks._PATIENCE = 0.1  # type: ignore[misc]
+    service = QueueService(url)
+    jobs = service.create_queue("jobs")
+    with parts_of(service).connections.transaction() as connection:
+        jobs.publish(1, connection=connection)
+        child = _forked(lambda: _is_refused(url))
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    jobs.publish(2)
+    left = jobs.stats().ready
+    service.stop()
+    return 0 if (ended, left) == (0, 2) else _told(ended, left)
+
+
+def _work(service: QueueService, over: threading.Event) -> None:
+    jobs = service.queue("jobs")
+    while not over.is_set():
+        jobs.publish_many(range(20))
+        jobs.ack(jobs.consume(20))
+
+
+def _wait(service: QueueService, over: threading.Event) -> None:
+    empty = service.create_queue("empty")
+    while not over.is_set():
+        empty.consume(1, wait=0.2)
+
+
+def _publish(url: str) -> None:
+    with QueueService(url) as service:
+        for number in range(EACH):
+            service.queue("found").publish(f"{os.getpid()} {number}")
+
+
+def _is_refused(url: str) -> None:
+    with contextlib.suppress(DatabaseUnavailable):
+        QueueService(url).queue("jobs").publish("lost")
+        sys.exit("It published with locks that it does not have.")
+
+
+def _forked(act: Callable[[], object]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    timer = threading.Timer(CHILDS_SECONDS, os._exit, (3,))
+    timer.daemon = True
+    timer.start()
+    try:
+        act()
+    except BaseException:  # noqa: BLE001 - a forked child must end here, whatever happens
+        traceback.print_exc()
+        os._exit(2)
+    os._exit(0)
+
+
+def _told(*found: object) -> int:
+    sys.stderr.write(f"{found}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit({"busy": busy, "outliving": outliving, "refused": refused}[sys.argv[1]](sys.argv[2]))
