@@ -97,6 +97,7 @@ class RateLimit:
         self._interval = interval
         self._next_at = float("-inf") if ready else time.monotonic() + interval
         self._costs = (0.0, 0.0)
+        self._spared = 0.0
         self._lock = threading.Lock()
 
     def due(self) -> bool:
@@ -113,15 +114,19 @@ class RateLimit:
         with self._lock:
             self._next_at = max(self._next_at, time.monotonic() + 1.5 * self._interval)
 
+    def spare(self, seconds: float) -> None:
+        """Do not count so much of the present run as its cost."""
+        self._spared += seconds
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Measure a run."""
-        began = time.monotonic()
+        began, self._spared = time.monotonic(), 0.0
         try:
             yield
         finally:
             ended = time.monotonic()
             with self._lock:
-                self._costs = (self._costs[1], ended - began)
+                self._costs = (self._costs[1], max(0.0, ended - began - self._spared))
                 stretched = ended + _SHARE * min(self._costs)
                 self._next_at = max(began + self._interval, stretched)

@@ -148,7 +148,9 @@ class Reaper:
         acts.pace.put_off()
         if report.restored:
             core.announce()
-        return report + acts.unknown_kinds() + acts.prune(patient=patient)
+        # What fills the archive must not fill it faster than the reaper may remove it.
+        pruned = acts.prune(patient=patient, spare=self._rate_limit.spare)
+        return report + acts.unknown_kinds() + pruned
 
 
 # How long the writer of a batch has to drop its staging tables before the reaper does.

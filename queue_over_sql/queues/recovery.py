@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-_PRUNES_PER_PASS = 20
+_BATCHES_PER_PASS = 20
+# Fewer commits, because nobody else needs what is removed.
+_PRUNE_BATCH: Final = 2_500
+# How long the removal of one kind of rows may take before other work has its turn.
+_PRUNE_SECONDS: Final = 0.5
 
 LEASE_EXPIRED = "the lease expired before the message was settled"
 CONSUMER_DIED = "the consumer died while it held the message"
@@ -47,6 +52,8 @@ class Recovery:
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # Counting reads the whole archive, so it has a rate limit of its own.
         self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
+        # Age, number and the last place to prune by them, where a turn ended before it got there.
+        self._unfinished: dict[Outcome, tuple[tuple[int | None, int | None], store.Place]] = {}
 
     def restore(self) -> int:
         """Recover messages of dead consumers, as a pass does; returns how many were given back."""
@@ -90,40 +97,66 @@ class Recovery:
             dead_lettered=sum(self._in_batches(partial(bury, level=n)) for n in levels)
         )
 
-    def prune(self, *, patient: bool = False) -> ReaperReport:
-        """Remove archived messages that are too old or too many, and expired keys.
+    def prune(
+        self, *, patient: bool = False, spare: Callable[[float], None] | None = None
+    ) -> ReaperReport:
+        """Remove archived messages that are too old or too many, and expired keys, for one turn.
 
         Args:
             patient: count archived messages only in some passes if that is slow.
+            spare: told the seconds of each removal, because a removal is no reason to pause.
         """
-        settings, sql = self._context.settings, self._context.sql
-        pruned = sum(self._prune_outcome(outcome, patient=patient) for outcome in Outcome)
+        settings, sql, run = self._context.settings, self._context.sql, self._context.run
+        pruned = sum(self._prune_outcome(outcome, spare, patient=patient) for outcome in Outcome)
         if settings.dedup_window is not None:
-            self._in_batches(lambda connection: store.prune_keys(connection, sql, BATCH))
+            _in_turn(
+                lambda: run(lambda c: store.prune_keys(c, sql, _PRUNE_BATCH), atomic=True), spare
+            )
         return ReaperReport(pruned=pruned)
 
-    def _prune_outcome(self, outcome: Outcome, *, patient: bool) -> int:
-        context = self._context
-        sql, ttl = context.sql, context.settings.kept_for(outcome)
-        keep = context.settings.kept_count(outcome)
-        age = None if ttl is None else ttl // MICROSECOND
-        if keep is not None and not self._counting[outcome].due() and patient:
-            keep = None
-        if age is None and keep is None:
-            return 0
-        with contextlib.nullcontext() if keep is None else self._counting[outcome].running():
-            up_to = context.run(
-                lambda connection: store.last_to_prune(connection, sql, outcome, ttl=age, keep=keep)
-            )
+    def _prune_outcome(
+        self, outcome: Outcome, spare: Callable[[float], None] | None, *, patient: bool
+    ) -> int:
+        context, sql = self._context, self._context.sql
+        ttl, keep = context.settings.kept_for(outcome), context.settings.kept_count(outcome)
+        rule = None if ttl is None else ttl // MICROSECOND, keep
+        # What the last turn did not finish is old enough or too many without counting again.
+        before, up_to = self._unfinished.pop(outcome, (None, None))
+        if before != rule or up_to is None:
+            up_to = self._last_to_prune(outcome, *rule, patient=patient)
         if up_to is None:
             return 0
-        return self._in_batches(
-            lambda connection: store.prune_archive(connection, sql, outcome, up_to, BATCH)
-        )
+        since, last = 0, up_to
+
+        def prune() -> int:
+            nonlocal since
+            removed, since = context.run(
+                lambda c: store.prune_archive(c, sql, outcome, (since, last), _PRUNE_BATCH),
+                atomic=True,
+            )
+            return removed
+
+        pruned, ended = _in_turn(prune, spare)
+        if not ended:
+            self._unfinished[outcome] = rule, up_to
+        return pruned
+
+    def _last_to_prune(
+        self, outcome: Outcome, age: int | None, keep: int | None, *, patient: bool
+    ) -> store.Place | None:
+        context, counting = self._context, self._counting[outcome]
+        if keep is not None and not counting.due() and patient:
+            keep = None
+        if age is None and keep is None:
+            return None
+        with contextlib.nullcontext() if keep is None else counting.running():
+            return context.run(
+                lambda c: store.last_to_prune(c, context.sql, outcome, ttl=age, keep=keep)
+            )
 
     def _in_batches(self, prune: Callable[[Connection], int]) -> int:
         pruned = 0
-        for _ in range(_PRUNES_PER_PASS):
+        for _ in range(_BATCHES_PER_PASS):
             batch = self._context.run(prune, atomic=True)
             pruned += batch
             if batch < BATCH:
@@ -174,6 +207,20 @@ class Recovery:
         if context.observer is not None:
             context.observer.settled(context.name, Outcome.FAILED.value, ids)
             context.observer.dead_lettered(context.name, ids, f"out of attempts: {reason}")
+
+
+def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -> tuple[int, bool]:
+    """Remove batches until nothing is left, or the turn is over; returns how many, and which."""
+    removed, began = 0, time.monotonic()
+    while True:
+        batch = remove()
+        removed += batch
+        ended, lasted = batch < _PRUNE_BATCH, time.monotonic() - began
+        if ended or lasted > _PRUNE_SECONDS:
+            break
+    if removed and spare is not None:
+        spare(lasted)
+    return removed, ended
 
 
 def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:

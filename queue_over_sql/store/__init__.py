@@ -11,6 +11,7 @@ from queue_over_sql.dialects.requests import ClaimRequest as ClaimRequest
 from queue_over_sql.dialects.requests import Settlement as Settlement
 from queue_over_sql.dialects.requests import Where as Where
 from queue_over_sql.store.acts import Act as Act
+from queue_over_sql.store.admin import Place as Place
 from queue_over_sql.store.admin import Span as Span
 from queue_over_sql.store.admin import archive_span as archive_span
 from queue_over_sql.store.admin import counts as counts

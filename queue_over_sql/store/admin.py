@@ -184,9 +184,21 @@ def last_to_prune(
 
 
 def prune_archive(
-    connection: Connection, sql: StatementCache, outcome: str, up_to: Place, limit: int
-) -> int:
-    """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
-    values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
-    ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
-    return change_by_ids(connection, sql, archive.remove_from_archive, ids)
+    connection: Connection,
+    sql: StatementCache,
+    outcome: str,
+    between: tuple[int, Place],
+    limit: int,
+) -> tuple[int, int]:
+    """Remove the oldest archived messages of an outcome, from a time up to a place.
+
+    Returns:
+        How many were removed, and when the last of them finished. The next batch can start there,
+        so that it does not read past what this one removed.
+    """
+    since, (at, message_id) = between
+    values = {"p_outcome": outcome, "p_since": since, "p_count": limit}
+    values |= {"p_at": at, "p_id_0": message_id}
+    old: Sequence[Any] = sql.get(archive.old_in_archive).run(connection, values).all()
+    removed = change_by_ids(connection, sql, archive.remove_from_archive, [row[0] for row in old])
+    return removed, int(old[-1][1]) if old else since

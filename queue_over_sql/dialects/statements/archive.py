@@ -83,13 +83,14 @@ def newest_to_go(tables: QueueTables) -> Select[Any]:
 
 
 def old_in_archive(tables: QueueTables) -> Select[Any]:
-    """The oldest messages of an outcome, up to a place; those of one batch have the same time."""
+    """The oldest messages of an outcome, from a time up to a place; a batch has one time."""
     archive = tables.archive
     at, message_id = archive.c.finished_at, archive.c.id
     oldest = (
-        select(message_id)
+        select(message_id, at)
         .where(
             archive.c.outcome == words("p_outcome", 20),
+            at >= number("p_since"),
             at <= number("p_at"),
             # No OR: for two ranges planners may choose two scans and a sort.
             or_(at != number("p_at"), message_id <= number("p_id_0")),

@@ -9,8 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import insert, literal, select
 
 from queue_over_sql import FixedDelay, QueueSettings
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues import recovery
 from tests.contract.queue_state import (
     ARGUMENT_ERRORS,
     archived,
@@ -159,6 +162,56 @@ def test_many_are_pruned_in_batches(service: QueueService, by: str) -> None:
     assert 1300 - len(left) == pruned
     assert 0 == service.reap().pruned
     assert [*left, "dead"] == payloads(queue.archive.messages().list(2000))
+
+
+def fill_archive(queue: Queue, count: int) -> None:
+    """Put so many messages into the archive that finished long ago."""
+    context = core_of(queue).context
+    live, archive = context.tables.live, context.tables.archive
+    names = [column.name for column in live.c]
+    ended = select(*live.c, live.c.id, literal("done"))
+    copied = insert(archive).from_select([*names, "finished_at", "outcome"], ended)
+    queue.load(range(count))
+    context.run(lambda c: c.execute(copied), atomic=True)
+    queue.purge()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a number of Python's")
+def test_a_turn_prunes_as_much_as_there_is_time_for(service: QueueService) -> None:
+    """Not a fixed number, which a busy queue finishes faster than the passes come."""
+    queue = make_jobs(service)
+    fill_archive(queue, 12_000)
+    make_jobs(service, archive_ttl=1)
+    assert 12_000 == service.reap().pruned
+
+
+@pytest.mark.threads("acts of the core that both faces run")
+def test_a_turn_is_bounded_and_the_next_one_goes_on(
+    service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each queue gets a turn; a later one continues without counting again, to the exact number.
+
+    A limit that was raised meanwhile holds.
+    """
+    monkeypatch.setattr(recovery, "_PRUNE_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "_PRUNE_BATCH", 20)
+    queue, other = make_jobs(service), service.create_queue("other", archive="all")
+    for each in (queue, other):
+        fill_archive(each, 70)
+    make_jobs(service, archive_limit=5)
+    service.create_queue("other", archive="all", archive_ttl=1)
+    assert 40 == service.reap().pruned
+    spared: list[float] = []
+    parts = core_of(queue).recovery, core_of(other).recovery
+    assert [20, 20] == [each.prune(patient=True, spare=spared.append).pruned for each in parts]
+    assert 2 == len([seconds for seconds in spared if seconds > 0])
+    make_jobs(service, archive_limit=25)
+    queue.refresh()
+    assert [5, 0] == [parts[0].prune(spare=spared.append).pruned for _ in range(2)]
+    assert 25 == queue.stats().archived
+    assert 30 == sum(parts[1].prune().pruned for _ in range(3))
+    assert 0 == other.stats().archived
 
 
 @pytest.mark.default_on("sqlite", "postgresql")

@@ -202,7 +202,7 @@ def _prune(old: OldQueue, *, ttl: int | None, keep: int | None) -> Act:
     def prune(connection: Connection) -> None:
         up_to = acts.last_to_prune(connection, sql, "done", ttl=ttl, keep=keep)
         assert up_to is not None
-        assert acts.prune_archive(connection, sql, "done", up_to, 10)
+        assert acts.prune_archive(connection, sql, "done", (0, up_to), 10)[0]
 
     return lambda: old.run(prune)
 
