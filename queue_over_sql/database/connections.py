@@ -215,8 +215,7 @@ class Connections:
         if self._dialect is None:
             with self._lock:
                 if self._dialect is None:
-                    with self.forks.using(), self._connect() as connection:
-                        self._dialect = self._choose(connection)
+                    self._dialect = self._choose()
         return self._dialect
 
     @functools.cached_property
@@ -224,10 +223,11 @@ class Connections:
         """The background jobs of this engine, one run per interval of the reaper."""
         return self.dialect.maintenance(self.run, self.where)
 
-    def _choose(self, connection: Connection) -> QueueDialect:
+    def _choose(self) -> QueueDialect:
         try:
-            dialect = dialect_of(connection)
-            dialect.notice_pooler(connection)
+            with self.forks.using(), self._connect() as connection:
+                dialect = dialect_of(connection)
+                dialect.notice_pooler(connection)
         except DBAPIError as error:
             raise self._unavailable(error) from error
         return dialect
@@ -369,8 +369,9 @@ class Connections:
             self.forks.using(),
             self._guard,
             self.watchdog.waiting(),
-            self._connect() as connection,
+            # Around the connection, whose return to the pool may fail, too.
             self.translated(),
+            self._connect() as connection,
         ):
             self._set_options(connection)
             yield connection
@@ -629,7 +630,7 @@ class Connections:
         session.close()
 
     def _ask(self) -> None:
-        with self._connect() as connection, self.translated():
+        with self.translated(), self._connect() as connection:
             connection.exec_driver_sql("SELECT 1").close()
 
     def _connect(self) -> Connection:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -191,6 +192,8 @@ def _descriptor(driver: Any) -> int:
 
 # Drivers whose errors are caused only by their own, Python's and the system's exceptions.
 _DRIVERS: Final = frozenset({"psycopg", "pymysql", "sqlite3"})
+# asyncio's end of file is neither a builtin nor an OSError, and RSA is not Python's.
+_OF_DRIVERS: Final = sys.stdlib_module_names | {"cryptography", "sqlalchemy"}
 
 
 def interruption_behind(error: DBAPIError) -> BaseException | None:
@@ -205,7 +208,7 @@ def interruption_behind(error: DBAPIError) -> BaseException | None:
     found: BaseException | None = error.orig
     while found is not None:
         module = type(found).__module__.partition(".")[0]
-        known = module in {driver, "sqlalchemy", "builtins"} or isinstance(found, OSError)
+        known = module == driver or module in _OF_DRIVERS or isinstance(found, OSError)
         if not known or not isinstance(found, Exception):
             return found
         found = found.__context__

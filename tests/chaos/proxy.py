@@ -1,25 +1,33 @@
-"""A TCP proxy for a database that can stop answering: it accepts all bytes and forwards none."""
+"""A TCP proxy for a database: it can fall silent, cut connections, and lead to another server."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
+from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Proxy:
-    """Passes bytes between clients and the server of a URL; nobody is ever disconnected by it.
+    """Passes bytes between clients and the server of a URL; it disconnects only who is told below.
 
     Attributes:
         url: leads to the same database through the proxy.
+        answered: how many bytes of the server were passed on since the last ``cut_after``.
     """
 
     def __init__(self, url: str) -> None:
         """Listen on a free port of this machine."""
         target = make_url(url)
         self._target = str(target.host), int(target.port or 0)
+        self._most = math.inf
+        self.answered = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         port = self._listening.getsockname()[1]
         through = target.set(host="127.0.0.1", port=port)
@@ -28,6 +36,23 @@ class Proxy:
         self._links: list[_Link] = []
         self._silent = False
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, url: str) -> None:
+        """Connect those who come from now on with another server; the others keep theirs."""
+        target = make_url(url)
+        with self._lock:
+            self._target = str(target.host), int(target.port or 0)
+
+    def cut_after(self, answered: float) -> None:
+        """Disconnect everybody when so many more bytes of the server were passed on."""
+        with self._lock:
+            self._most, self.answered = answered, 0
+
+    def lose_clients(self) -> None:
+        """Disconnect the clients; the server does not notice, and goes on with what they asked."""
+        with self._lock:
+            for link in self._links:
+                link.lose_client()
 
     def fall_silent(self) -> None:
         """Swallow what is sent from now on; new connections are accepted, and hear nothing."""
@@ -68,21 +93,46 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(self._target)
                 with self._lock:
-                    self._links.append(_Link(client, server, silent=self._silent))
+                    target = self._target
+                server = socket.create_connection(target)
+                with self._lock:
+                    link = _Link(client, server, self._pass_on, silent=self._silent)
+                    self._links.append(link)
+
+    def _pass_on(self, answer: bytes) -> bytes:
+        with self._lock:
+            left = max(0, self._most - self.answered)
+            passed = answer if left >= len(answer) else answer[: int(left)]
+            self.answered += len(passed)
+        return passed
 
 
 class _Link:
     """One connection through the proxy."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, *, silent: bool) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        pass_on: Callable[[bytes], bytes],
+        *,
+        silent: bool,
+    ) -> None:
         self.silent = silent
+        self._pass_on = pass_on
+        self._lost = False
         self.swallowed = 0
         self._ends = client, server
         for source, sink in ((client, server), (server, client)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def lose_client(self) -> None:
+        """Disconnect the client's end only."""
+        self._lost = True
+        with contextlib.suppress(OSError):
+            self._ends[0].shutdown(socket.SHUT_RDWR)
 
     def end_at_server(self) -> None:
         """Disconnect the server's end."""
@@ -101,7 +151,11 @@ class _Link:
             while data := source.recv(65_536):
                 if self.silent:
                     self.swallowed += len(data)
-                else:
-                    sink.sendall(data)
-            if not self.silent:
+                    continue
+                passed = self._pass_on(data) if source is self._ends[1] else data
+                sink.sendall(passed)
+                if len(passed) < len(data):
+                    source.shutdown(socket.SHUT_RDWR)
+                    break
+            if not (self.silent or self._lost):
                 sink.shutdown(socket.SHUT_WR)

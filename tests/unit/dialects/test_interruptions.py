@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import struct
 
 import pymysql
 from sqlalchemy.exc import DBAPIError
@@ -33,5 +35,8 @@ def test_the_callers_exception_is_found() -> None:
 
 
 def test_failures_of_the_driver_are_its_own() -> None:
-    for inside in (socket.gaierror(), ConnectionResetError(), ValueError(), TimeoutError()):
+    for inside in (
+        *(socket.gaierror(), ConnectionResetError(), ValueError(), TimeoutError()),
+        *(asyncio.IncompleteReadError(b"", 4), struct.error()),
+    ):
         assert interruption_behind(failure(inside)) is None
