@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql import ConsumerTaken, Queue, QueueError, QueueService, UnsupportedByEngine
+from queue_over_sql import ConsumerTaken, QueueError, QueueService, UnsupportedByEngine
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.durable.queries import Query
 from tests.sql_api.conftest import MakeClient
@@ -139,13 +139,15 @@ def test_a_queue_that_was_dropped_is_unknown(
 
 
 def test_queues_of_replies_are_not_served(
-    make_service: MakeService, queue: Queue, make_client: MakeClient
+    make_service: MakeService, make_client: MakeClient
 ) -> None:
     """Who may execute the routines cannot read or take an answer that somebody waits for."""
     service, client = make_service(), make_client()
+    # On a busy machine heartbeats come late, and an installation takes a while.
+    queue = make_service(consumer_timeout=3600).create_queue("jobs", lease=3600)
     with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(queue.request, "how much?", timeout=60)
-        [request] = queue.consume(wait=30)
+        asked = threads.submit(queue.request, "how much?", timeout=600)
+        [request] = queue.consume(wait=600)
         service.sql_api.install()
         inbox = str(request.reply_to)
         for act in (client.get, lambda name: client.put("1", queue=name)):

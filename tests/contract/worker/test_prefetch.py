@@ -117,30 +117,40 @@ def test_others_get_what_waits_behind_a_stuck_handler(
     assert sorted(second) == [(number, 1) for number in range(301, 1000)]
 
 
-def test_a_last_attempt_is_never_claimed_ahead(make_service: MakeService) -> None:
+def test_a_last_attempt_is_never_claimed_ahead(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kill would count it for what no handler has begun; what is given back is not counted."""
-    service = make_service()
+    # On a busy machine no handler is quick by the usual measure, and heartbeats come late.
+    monkeypatch.setattr("queue_over_sql.worker.supply._AHEAD_SECONDS", 1.0)
+    monkeypatch.setattr("queue_over_sql.worker.supply.HORIZON_SECONDS", 60.0)
+    service = make_service(consumer_timeout=3600)
     queue = service.create_queue("once", max_attempts=2, retry=FixedDelay(0))
-    queue.publish_many(list(range(300)))
-    queue.publish_many(Publication(number, max_attempts=1) for number in range(300, 330))
+    queue.publish_many(list(range(100)))
+    queue.publish_many(Publication(number, max_attempts=1) for number in range(100, 120))
     outside = make_service().queue("once")
     worker = service.worker(concurrency=1, poll_interval=POLL)
     seen: list[tuple[int, int, int]] = []
+    most = 0
 
     @worker.handle("once")
     def work(message: Message) -> None:
+        nonlocal most
+        claimed = outside.stats().claimed
         last = message.attempt == message.max_attempts
-        seen.append((message.payload, message.attempt, outside.stats().claimed if last else 0))
+        most = most if last else max(most, claimed)
+        seen.append((message.payload, message.attempt, claimed))
         if message.payload == 7 and message.attempt == 1:
             raise ValueError
 
     with running(worker):
-        wait_until(lambda: counts(queue) == (0, 0, 0))
-    assert {number for number, _, _ in seen} == set(range(330))
+        wait_until(lambda: counts(queue) == (0, 0, 0), timeout=300)
+    assert {number for number, _, _ in seen} == set(range(120))
     assert [attempt for number, attempt, _ in seen if number == 7] == [1, 2]
-    last = [claimed for number, _, claimed in seen if number >= 300]
+    assert most > 2
+    last = [claimed for number, _, claimed in seen if number >= 100]
     # Beside the first of them, others may be finished and not acked yet.
-    assert last[1:] == [1] * 29
+    assert last[1:] == [1] * 19
 
 
 @pytest.mark.default_on("sqlite", "mariadb")

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, func, make_url, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
 from queue_over_sql.dialects.engines import dialect_of
 from queue_over_sql.dialects.mysql import dialect as mysql
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.migrations import upgrade
 from queue_over_sql.store.tables import settled
 
 if TYPE_CHECKING:
@@ -98,24 +97,20 @@ def test_creators_of_other_databases_are_not_waited_for(
 
 
 def test_a_creator_that_never_ends_is_an_error(
-    make_service: MakeService,
-    reader: Connection,
-    sql: Engine,
-    monkeypatch: pytest.MonkeyPatch,
+    service: QueueService, sql: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waited in vain does not go on as if it had the lock, and can try again."""
-    monkeypatch.setattr(mysql, "_CREATION_SECONDS", 1)
-    late = make_service()
-    with ThreadPoolExecutor(1) as pool:
-        stuck = pool.submit(make_service().create_queue, "mails")
-        wait_until(sql, "metadata lock")
-        monkeypatch.setattr(upgrade, "_PATIENCE", 1)
-        # Whether it waits for the lock or for a table depends on how far the other has come.
-        with pytest.raises(DatabaseUnavailable, match=str(sql.url.database)):
-            late.create_queue("orders")
-        reader.rollback()
-        assert "mails" == stuck.result(60).name
-    assert "orders" == late.create_queue("orders").name
+    service.create_queue("mails")
+    name = mysql._creation_lock_name(sql.url.database)
+    with sql.connect() as creator, monkeypatch.context() as hurried:
+        assert creator.scalar(select(func.get_lock(name, 0))) == 1
+        # Nobody but this service is in a hurry, since nobody else waits.
+        hurried.setattr(mysql, "_CREATION_SECONDS", 1)
+        with pytest.raises(DatabaseUnavailable, match=name):
+            service.create_queue("orders")
+        assert ["mails"] == [queue.name for queue in service.queues()]
+        assert creator.scalar(select(func.release_lock(name))) == 1
+    assert "orders" == service.create_queue("orders").name
 
 
 def test_the_name_of_the_lock_fits() -> None:

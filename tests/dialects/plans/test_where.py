@@ -18,7 +18,7 @@ from queue_over_sql import Publication
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
-    from queue_over_sql.testing.plugin import TestDatabase
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 COMPANIES, DOUBLINGS = 100, 10
 COMPANY = 7
@@ -103,12 +103,16 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(database: TestDatabase, service: QueueService, request: pytest.FixtureRequest) -> Crowd:
+def crowd(
+    database: TestDatabase, make_service: MakeService, request: pytest.FixtureRequest
+) -> Crowd:
     """The queue, with claims behind it and claims held, of the company and of others.
 
     Its parameter names the columns of the user's index, if not those that serve best.
     """
     columns: list[Column[Any]] = [Column("company_id", Integer)]
+    # The claims must outlast the test, however busy the machine is.
+    service = make_service(consumer_timeout=3600)
     queue = service.create_queue("jobs", lease=3600, columns=columns)
     queue.publish_many(Publication(n, columns={"company_id": n}) for n in range(COMPANIES))
     found = Crowd(database.engine, service, queue)
