@@ -342,6 +342,8 @@ class Settlements:
             self.guard(messages)
             if connection is not None:
                 settled = context.run_on(connection, act.do, atomic=act.atomic)
+                if outcome in _ENDINGS and context.tables.ends_in_place:
+                    settled |= self._deleted_on(connection, messages, settled)
             else:
                 try:
                     settled = context.run(act.do, atomic=act.atomic, repeat=False)
@@ -394,6 +396,25 @@ class Settlements:
                 observer.settled(name, became, of)
                 if became in _DEAD:
                     observer.dead_lettered(name, of, reason)
+
+    def _deleted_on(
+        self, connection: CallersConnection, messages: Sequence[Message], settled: set[int]
+    ) -> set[int]:
+        """Messages of an adopted table whose rows the caller's transaction has deleted.
+
+        All others still see these rows with their claim, and cannot change them any more. A row
+        that was deleted under another claim, or by another transaction, does not look so.
+        """
+        missing = [message for message in messages if message.id not in settled]
+        if not missing:
+            return set()
+        context, ids = self._context, [message.id for message in missing]
+        gone = context.run_on(connection, lambda c: store.deleted(c, context.sql, ids))
+        if not gone or not context.connections.has_others:
+            return set()
+        of_gone = self.grouped([message for message in missing if message.id in gone])
+        look = store.each(of_gone, partial(store.stamped, sql=context.sql), atomic=False)
+        return context.run(look.do)
 
     def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
         """Missing messages that only the first try, whose answer was lost, can have ended.

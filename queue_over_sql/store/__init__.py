@@ -63,6 +63,7 @@ from queue_over_sql.store.selection import remove_messages as remove_messages
 from queue_over_sql.store.selection import requeue as requeue
 from queue_over_sql.store.settle import Aside as Aside
 from queue_over_sql.store.settle import archive_messages as archive_messages
+from queue_over_sql.store.settle import deleted as deleted
 from queue_over_sql.store.settle import each as each
 from queue_over_sql.store.settle import extend as extend
 from queue_over_sql.store.settle import finish as finish
@@ -74,5 +75,6 @@ from queue_over_sql.store.settle import remove as remove
 from queue_over_sql.store.settle import restore as restore
 from queue_over_sql.store.settle import retry as retry
 from queue_over_sql.store.settle import set_aside as set_aside
+from queue_over_sql.store.settle import stamped as stamped
 from queue_over_sql.store.settle import still_there as still_there
 from queue_over_sql.store.settle import updates_at_once as updates_at_once

@@ -163,6 +163,18 @@ def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int])
     return {row[0] for row in rows_by_ids(connection, sql, settle.still_there, ids)}
 
 
+def deleted(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> list[int]:
+    """Which of the messages have no row, as this transaction sees it."""
+    there = {row[0] for row in rows_by_ids(connection, sql, settle.existing, ids)}
+    return [row_id for row_id in ids if row_id not in there]
+
+
+def stamped(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Which of the messages the claim still holds, without a lock."""
+    stamp = settlement.fence_values()
+    return {row[0] for row in rows_by_ids(connection, sql, settle.stamped, settlement.ids, stamp)}
+
+
 def keep_traceback(connection: Connection, live: Table, settlement: Settlement, text: str) -> None:
     """Store the traceback of a failure in messages that the claim still holds."""
     claim = settlement.claim

@@ -45,6 +45,16 @@ def still_there(tables: QueueTables, size: int) -> Select[Any]:
     return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())
 
 
+def existing(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids are rows at all."""
+    return select(tables.live.c.id).where(among_ids(tables.live, size))
+
+
+def stamped(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids the claim still holds, without a lock."""
+    return select(tables.live.c.id).where(fence(tables, size))
+
+
 def remove(tables: QueueTables, size: int) -> ClauseElement:
     """End messages under the fence."""
     if tables.end_returning:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from queue_over_sql import AdoptedQueue, ClaimLost, FixedDelay, NoRetry
@@ -271,6 +271,52 @@ def test_a_transactional_worker_updates_the_row(make_service: MakeService, engin
         unpaid = session.scalars(select(Invoice.number).where(Invoice.paid.is_(False))).all()
     assert [3] == list(unpaid)
     assert {1: "SUCCESS", 2: "SUCCESS", 3: "ERROR", 4: "SUCCESS"} == statuses(engine, queue)
+
+
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_handler_may_delete_its_row(
+    make_service: MakeService, engine: Engine, together: int
+) -> None:
+    """The deletion finishes the message, and commits; nothing is delivered twice."""
+    create_invoices(engine, 4)
+    service = make_service()
+    queue = service.adopt_queue("billing", Invoice, retry=NoRetry())
+    queue.enqueue()
+    worker = service.worker(concurrency=1, poll_interval=(0.005, 0.05))
+    seen: list[int] = []
+
+    @worker.handle("billing", transactional=True, commit_every=together)
+    def bill(message: Message, connection: Connection) -> None:
+        seen.append(message.id)
+        if message.id != 3:
+            connection.execute(delete(Invoice).where(Invoice.number == message.id))
+
+    with running(worker):
+        wait_until(lambda: statuses(engine, queue) == {3: "SUCCESS"})
+    assert [1, 2, 3, 4] == seen
+
+
+def test_who_lost_its_claim_cannot_delete_the_row(
+    billing: AdoptedQueue, make_service: MakeService, engine: Engine
+) -> None:
+    """Its transaction rolls back; and what another transaction deleted is lost, too."""
+    lost, gone = billing.consume(2)
+    with engine.begin() as connection:
+        columns = billing.table.c
+        expired = {"lease_expires_at": 1, "claimed_at": 0}
+        connection.execute(update(billing.table).where(columns.id == 1).values(**expired))
+        connection.execute(delete(Invoice).where(Invoice.number == 2))
+    make_service().reap()
+    (held,) = make_service().queue("billing").consume()
+    assert (1, 2) == (held.id, held.attempt)
+    for message in (lost, gone):
+        with engine.connect() as connection:
+            connection.execute(delete(Invoice).where(Invoice.number == message.id))
+            with pytest.raises(ClaimLost) as refused:
+                message.ack(connection=connection)
+        assert [message] == refused.value.messages
+    held.ack()
 
 
 @pytest.mark.engines("sqlite")
