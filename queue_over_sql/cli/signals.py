@@ -54,6 +54,7 @@ _POLL_SECONDS = 0.05
 # How long a process that must stop at once may continue: enough for a healthy database.
 _AT_ONCE_SECONDS = 0.7
 _TWICE = 2
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Flag:
@@ -117,13 +118,31 @@ def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
         del number, frame
         stop.ask()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in _ENDING}
     try:
         with _ending_at_once(stop) if at_once else nullcontext():
             yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def blocked_signals() -> Iterator[None]:
+    """Start processes in the block with SIGINT and SIGTERM pending until `unblock_signals`.
+
+    In an interpreter that starts, a signal ends in a crash or in an exception anywhere.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock_signals() -> None:
+    """Receive the signals that this process was started without."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 class Terminated(KeyboardInterrupt):
@@ -174,7 +193,7 @@ def _end_at_once(stop: Stop, signals: socket.socket, left: threading.Event) -> N
         numbers = signals.recv(100)
         if not numbers:
             return
-        asked += sum(number in {signal.SIGINT, signal.SIGTERM} for number in numbers)
+        asked += sum(number in _ENDING for number in numbers)
     deadline = time.monotonic() + _AT_ONCE_SECONDS
     while time.monotonic() < deadline:
         if left.wait(_POLL_SECONDS):

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,13 @@ from queue_over_sql.cli.options import (
     number,
 )
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
-from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
+from queue_over_sql.cli.signals import (
+    ExitCode,
+    Stop,
+    blocked_signals,
+    stop_on_signals,
+    unblock_signals,
+)
 from queue_over_sql.cli.values import import_object
 from queue_over_sql.durations import duration_text
 from queue_over_sql.errors import visible
@@ -69,8 +76,15 @@ _LOOK_SECONDS = 0.1
 _STEADY_SECONDS = 30.0
 # Wrong usage, or no such queue: another process would end in the same way.
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
-# None: it is running. The last one: it was told to stop before it could drain.
-_IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
+# None: it is running. The others after OK: a signal to all processes came before or after its work.
+_IN_ORDER = (
+    None,
+    ExitCode.OK,
+    ExitCode.TERMINATED,
+    ExitCode.INTERRUPTED,
+    -signal.SIGTERM,
+    -signal.SIGINT,
+)
 _HOW = {
     1: "All processes of the worker finish their current messages.",
     2: "All processes of the worker stop immediately.",
@@ -164,6 +178,8 @@ def worker(
 
     if reload and until_empty:
         raise typer.BadParameter("use either --reload or --until-empty, not both")
+    if supervised:
+        unblock_signals()
     several = processes > 1 or reload
     start_logging(log_level, log_format, show_process=several or supervised)
     if session.connection.url is not None:
@@ -439,7 +455,8 @@ class _WorkerProcess:
         self._backoff = Backoff(FIRST_RESTART, LAST_RESTART)
         self._running: subprocess.Popen[bytes] | None = None
         self._pipe: socket.socket | None = None
-        self._has_answered = False
+        self._has_answered = self._was_asked = False
+        self._unsaid = b""
         self._began = 0.0
         self._start_at: float | None = None
         self._starts = 0
@@ -453,6 +470,7 @@ class _WorkerProcess:
 
     def look(self, *, restart: bool) -> int | None:
         """Start a replacement if it died; returns the exit code if it has just ended."""
+        self._say(b"")
         if not restart:
             self._start_at = None
         if self._start_at is not None and time.monotonic() >= self._start_at:
@@ -489,11 +507,16 @@ class _WorkerProcess:
 
     def ask(self) -> None:
         """Request a health report, and forget the last one."""
-        if self._pipe is not None:
+        if self._pipe is None:
+            return
+        with contextlib.suppress(OSError):
+            while self._pipe.recv(65_536):
+                self._was_asked = False
+        if not self._was_asked:
+            # Only then, so that the requests to a process that does not read do not pile up.
+            self._was_asked = True
             with contextlib.suppress(OSError):
-                while self._pipe.recv(65_536):
-                    pass
-        self._say(_ASK)
+                self._pipe.send(_ASK)
 
     def answer(self, ends_at: float) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The reasons why it is not live, and why it is not ready; empty if it is."""
@@ -512,7 +535,7 @@ class _WorkerProcess:
                 return {}, {name: "it starts"}
             silent = {name: f"it does not answer within {_ANSWER_SECONDS:g} s"}
             return silent, silent
-        self._has_answered = True
+        self._has_answered, self._was_asked = True, False
         live, ready = json.loads(said.splitlines()[-1])
         return {f"{name}: {k}": v for k, v in live.items()}, {
             f"{name}: {k}": v for k, v in ready.items()
@@ -525,10 +548,11 @@ class _WorkerProcess:
         self._running = self._pipe = None
 
     def _say(self, words: bytes) -> None:
-        if self._pipe is not None:
-            # The next look notices a process that has just died.
+        self._unsaid += words
+        if self._pipe is not None and self._unsaid:
+            # The next look tries again if the socket is full, and notices a process that has died.
             with contextlib.suppress(OSError):
-                self._pipe.send(words)
+                self._unsaid = self._unsaid[self._pipe.send(self._unsaid) :]
 
     def _start(self) -> None:
         self._start_at, self._began = None, time.monotonic()
@@ -536,10 +560,14 @@ class _WorkerProcess:
         self._pipe, theirs = socket.socketpair()
         # Its other end keeps waiting for requests.
         self._pipe.setblocking(False)  # noqa: FBT003 - its only form
-        self._has_answered = False
+        self._has_answered = self._was_asked = False
+        self._unsaid = b""
         try:
             # In its own process group, so that Ctrl-C only reaches the supervisor.
-            self._running = subprocess.Popen(self._command, stdin=theirs.fileno(), process_group=0)
+            with blocked_signals():
+                self._running = subprocess.Popen(
+                    self._command, stdin=theirs.fileno(), process_group=0
+                )
         except OSError as error:
             self.let_go()
             self._start_later(f"No process could be started: {error}")

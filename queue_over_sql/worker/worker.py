@@ -81,6 +81,7 @@ class Worker:
         self._each = ack == "each"
         self._bounds = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
+        self._signalled = False
         runtime = self._runtime = parts.connections.runtime
         self.middleware = check_middleware(middleware, asynchronous=runtime is not THREADS)
         """The middleware of the handlers, the outermost first."""
@@ -256,6 +257,7 @@ class Worker:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
             raise ValueError(msg)
         self._threads.until_empty = check_flag("until_empty", until_empty)
+        self._signalled = False
         with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
             self._begin()
             if not self._draining.is_set():
@@ -365,7 +367,9 @@ class Worker:
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
-        if self._draining.is_set():
+        # Whatever else makes it drain: a second signal is the second of those that were sent.
+        again, self._signalled = self._signalled, True
+        if again:
             _log.warning("%s again: the worker stops at once.", name)
             stop_at_once(self)
             return

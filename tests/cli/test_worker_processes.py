@@ -7,14 +7,14 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from queue_over_sql.cli.workers import _Supervised
+from queue_over_sql.cli.workers import _Supervised, _WorkerProcess
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.cli.command_line import run, started, succeed
+from tests.cli.command_line import ROOT, run, started, succeed
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
@@ -40,6 +40,12 @@ def handle(message):
 def starts(log: Path) -> list[int]:
     """The processes that the supervisor started, oldest first."""
     return [int(number) for number in re.findall(r"Process (\d+) starts", log.read_text())]
+
+
+def said_by(number: int, log: Path, words: str) -> bool:
+    """Whether a process has said that it drains, in a line that contains these words."""
+    lines = [line for line in log.read_text().splitlines() if f" {number} " in line]
+    return any(words in line and "finishes its current messages" in line for line in lines)
 
 
 def handled(folder: Path) -> dict[int, list[int]]:
@@ -138,20 +144,80 @@ def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: 
 @pytest.mark.chaos
 @pytest.mark.engines("sqlite")
 def test_a_signal_to_all_processes_drains_them(sqlite_url: str, tmp_path: Path) -> None:
-    """As systemd sends it: what the supervisor says besides does not count as a second one."""
+    """As systemd sends it: with what the supervisor says it is one request, whichever is first."""
     with two_at_work(sqlite_url, tmp_path) as (process, log):
-        for number in (*starts(log), process.pid):
-            os.kill(number, signal.SIGTERM)
-        eventually(
-            lambda: log.read_text().count("finishes its current messages") == 2, "both drain"
-        )
+        first, last = starts(log)
+        os.kill(first, signal.SIGTERM)
+        eventually(lambda: said_by(first, log, "SIGTERM"), "the first process drains")
+        process.send_signal(signal.SIGTERM)
+        for number in (first, last):
+            eventually(lambda: said_by(number, log, "This process"), "it is told to drain")  # noqa: B023 - runs at once
+        os.kill(last, signal.SIGTERM)
+        eventually(lambda: said_by(last, log, "SIGTERM"), "the signal arrives")
         (tmp_path / "go").touch()
         assert 0 == process.wait(30), log.read_text()
     said = log.read_text()
-    assert ("", []) == (
+    assert ("", 0, 2) == (
         run("peek", "jobs", url=sqlite_url).out,
-        [words for words in ("process stops immediately", "stopping immediately") if words in said],
-    )
+        sum(words in said for words in ("immediately", "again: the worker", "died")),
+        sum(len(calls) for calls in handled(tmp_path).values()),
+    ), said
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("sqlite")
+def test_a_signal_to_all_processes_during_their_start_is_no_failure(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """They die of it, or leave their start; nothing was in work, so the command ends in order."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        log = tmp_path / f"{number.name}.log"
+        command = ("worker", "my_jobs", "--processes", "2")
+        with started(*command, url=sqlite_url, log=log, cwd=tmp_path, group=True) as process:
+            eventually(lambda: len(starts(log)) == 2, "both processes start")  # noqa: B023 - runs at once
+            process.send_signal(number)
+            for each in starts(log):
+                os.kill(each, number)
+            assert 0 == process.wait(30), log.read_text()
+        assert " died" not in log.read_text()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_process_that_does_not_listen_is_told_to_stop_later(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is full, because it did not read; what it was told is not lost."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    monkeypatch.setenv("QUEUE_OVER_SQL_URL", sqlite_url)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    process = _WorkerProcess(["worker", "my_jobs"])
+    running, pipe = process._running, process._pipe
+    assert running is not None
+    assert pipe is not None
+    try:
+        os.kill(running.pid, signal.SIGSTOP)
+        for _ in range(10_000):
+            process.ask()
+        with suppress(BlockingIOError):
+            while True:
+                pipe.send(b"?")
+        process.tell(1)
+        os.kill(running.pid, signal.SIGCONT)
+        codes: list[int | None] = []
+
+        def is_over() -> bool:
+            codes.append(process.look(restart=False))
+            return process.is_over
+
+        eventually(is_over, "the process drains")
+        assert 0 == codes[-1]
+    finally:
+        running.kill()
+        process.let_go()
 
 
 @pytest.mark.engines("sqlite")
