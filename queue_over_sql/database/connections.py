@@ -184,6 +184,8 @@ class Connections:
         self._dialects: dict[RawDriver, Dialect] = {}
         self._pid = os.getpid()
         self._breaks = 0
+        # Why nothing works any more, once a file was removed or replaced.
+        self._misplaced: str | None = None
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
         # Connections that a handler has now, and how it tried to end their transactions.
@@ -221,7 +223,11 @@ class Connections:
     @functools.cached_property
     def maintenance(self) -> Sequence[Callable[[], None]]:
         """The background jobs of this engine, one run per interval of the reaper."""
-        return self.dialect.maintenance(self.run, self.where)
+        jobs = list(self.dialect.maintenance(self.run, self.where))
+        if self.dialect.has_files and not self._opened.shared:
+            # An act that must be durable also finds out whether its files are in place.
+            jobs.insert(0, lambda: self.run(lambda _: None, durable=True))
+        return jobs
 
     def _choose(self) -> QueueDialect:
         try:
@@ -324,10 +330,13 @@ class Connections:
                     yield connection
             finally:
                 self._write_lock.release(connection)
-            if kept is None:
-                connection.close()
-            else:
-                kept.leave(connection)
+            try:
+                self._check_files(connection)
+            finally:
+                if kept is None:
+                    connection.close()
+                else:
+                    kept.leave(connection)
 
     def keeping(self) -> KeptConnection | None:
         """A keeper of one caller's connection between transactions; the caller must close it.
@@ -543,6 +552,8 @@ class Connections:
                 else:
                     result = self._in_time(session.connection, limit, act)
                 session.used_at = time.monotonic()
+                if durable:
+                    self._check_files(session.connection)
             except QueueError:
                 raise
             except DBAPIError as error:
@@ -567,8 +578,10 @@ class Connections:
 
     def _in_transaction(self, session: Session, act: Callable[[Connection], T]) -> T:
         dialect, connection = self.dialect, session.connection
+        # What has not begun is not rolled back: SQLite would refuse that, and a refused rollback
+        # costs the connection.
+        dialect.begin(connection)
         try:
-            dialect.begin(connection)
             self._begun.add(connection)
             result = act(connection)
             dialect.commit(connection)
@@ -600,9 +613,22 @@ class Connections:
         self._pid = os.getpid()
 
     def _check_open(self) -> None:
+        if self._misplaced is not None:
+            raise DatabaseUnavailable(self._misplaced)
         left_to = self._left_to
         if self._closed or (left_to is not None and left_to != self.runtime.me()):
             raise ServiceClosed
+
+    def _check_files(self, connection: Connection) -> None:
+        file = self.dialect.misplaced_file(connection)
+        if file is not None:
+            self._misplaced = (
+                f"The file {file} was removed or replaced while this process had it open, so what "
+                "this process published last may be lost. Stop all programs that use the "
+                "database, check the file, and start them again. While they run, nothing else may "
+                "move, delete or replace the file, or open it with another SQLite library."
+            )
+            raise DatabaseUnavailable(self._misplaced)
 
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()

@@ -204,6 +204,8 @@ class QueueDialect(SqlDialect):
     """An idle claim should read before it writes, because writing takes the only write lock."""
     separate_durable_sessions = False
     """Publishing needs a connection with a stricter durability than claiming."""
+    has_files = False
+    """This process itself reads and writes the files of the database, so it can lose them."""
     routines: str | None = None
     """The server's word for stored routines in the SQL API; None: it has no SQL API."""
     replaces_routines = False
@@ -394,6 +396,10 @@ class QueueDialect(SqlDialect):
 
         A table that the same transaction drops needs no such wait.
         """
+
+    def misplaced_file(self, connection: Connection) -> str | None:
+        """A file that was removed or replaced since this connection opened it."""
+        return None
 
     def maintenance(
         self, run: Callable[[Callable[[Connection], Any]], Any], where: str

@@ -37,7 +37,7 @@ from queue_over_sql.dialects.at_once import AtOnceDialect
 from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
 from queue_over_sql.dialects.requests import NewRows, Where
-from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
+from queue_over_sql.dialects.sqlite.hooks import FILES, LOG_BYTES, FileId, file_id
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.statements import claim, publish
 from queue_over_sql.dialects.statements.parameters import number
@@ -88,6 +88,7 @@ class SQLiteDialect(AtOnceDialect):
         "example when the program starts"
     )
     separate_durable_sessions = True
+    has_files = True
     rows_at_once = 100_000
     # The first version with RETURNING.
     oldest_version: ClassVar = (3, 35)
@@ -150,6 +151,11 @@ class SQLiteDialect(AtOnceDialect):
     def begin(self, connection: Connection) -> None:
         """Take the write lock at once, because a lock taken after a read may fail for good."""
         run_text(connection, "BEGIN IMMEDIATE")
+
+    def misplaced_file(self, connection: Connection) -> str | None:
+        """The database or its log, by their inodes; it takes a few microseconds."""
+        known: Mapping[str, FileId | None] = connection.info.get(FILES, {})
+        return next((file for file, found in known.items() if file_id(file) != found), None)
 
     def maintenance(self, run: Run, where: str) -> Sequence[Callable[[], None]]:
         return [WriteAheadLog(self, run, where).bound]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -24,6 +25,20 @@ LOG_BYTES: Final = 16 * 2**20
 """The largest size of the write-ahead log when nobody reads it; SQLite aims at 4 MiB."""
 
 
+FILES: Final = "queue_over_sql_files"
+"""Where a connection's information has the files that it opened."""
+FileId = tuple[int, int]
+
+
+def file_id(file: str) -> FileId | None:
+    """Device and inode of a file; None if there is none."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - a path object takes as long again
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SQLiteHooks:
     """Sets up each connection, and begins transactions with the write lock.
 
@@ -40,15 +55,19 @@ class SQLiteHooks:
         event.listen(engine, "begin", self.begin_immediate)
         event.listen(engine, "handle_error", self.let_go)
 
-    def configure(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    def configure(self, connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         """Use autocommit by default, and WAL, so that readers and the writer run together."""
         try:
             connection.isolation_level = None
-            refuse_inherited(_file_of(connection))
+            file = _file_of(connection)
+            refuse_inherited(file)
             change = "PRAGMA journal_mode=WAL"
             self._patiently(lambda: _execute(connection, change), _PATIENCE_AT_FIRST)
             # Shrink the log when it restarts, after a long reader made it grow.
             _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
+            # From now on nobody may remove the log, which the change to WAL has opened.
+            files = [file, f"{file}-wal"] if file else []
+            entry.info[FILES] = {each: found for each in files if (found := file_id(each))}
         except BaseException:
             connection.close()
             raise
