@@ -208,11 +208,16 @@ class Supply:
             # Leave a share of the ready messages to the other threads.
             share = len(self._ready) // self._threads.concurrency
             size = max(1, min(self.handler.commit_every, share))
-        taken = [message for message, _ in _drained(self._ready, size)]
-        if taken:
-            self._calls[id(taken)] = taken
-            if self._seen is None and not self._stirred and self._is_low():
-                self.stir()
+        taken: list[Message] = []
+        if not self._ready:
+            return taken
+        # First, or between the two lists the worker would look as if it had nothing in hand.
+        self._calls[id(taken)] = taken
+        taken += [message for message, _ in _drained(self._ready, size)]
+        if not taken:
+            del self._calls[id(taken)]
+        elif self._seen is None and not self._stirred and self._is_low():
+            self.stir()
         return taken
 
     def ended(

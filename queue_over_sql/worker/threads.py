@@ -153,11 +153,11 @@ class HandlerThreads:
             settle()
             self._note_ended_call()
 
-        supply.abandon(taken)
         self.called_at.pop(id(taken), None)
         with self._filled:
             self._settling = [each for each in self._settling if each.is_alive()]
             self._settling.append(start("queue-over-sql-timed-out", settle_and_note))
+            supply.abandon(taken)
             if place.back is taken:
                 return
             left = 1 + sum(each.left for each in self._places)
@@ -216,8 +216,9 @@ class HandlerThreads:
             _log.exception("Queue %s: the worker continues after an error.", supply.handler.queue)
         finally:
             self.called_at.pop(id(taken), None)
-            supply.ended(taken, finished, run.unbegun if run is not None else ())
+            # Before the supply forgets the call, so that it looks once more for what came of it.
             self._note_ended_call()
+            supply.ended(taken, finished, run.unbegun if run is not None else ())
         if self._each and finished:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_over_sql import FixedDelay
+from queue_over_sql.worker import supply
 from tests.contract.queue_state import counts, payloads
 from tests.contract.worker.running_worker import HandlerFailed, running
 
@@ -84,3 +86,55 @@ def test_it_may_run_again_and_ends_at_once_where_there_is_nothing(
     with running(worker, until_empty=True):
         pass
     assert "not begun" not in seen
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("holds up a thread at a certain place")
+def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody ends it between ready and called, nor between called and counted as ended."""
+    service = make_service()
+    queue = service.create_queue("jobs", retry=FixedDelay(0), max_attempts=3)
+    worker = service.worker(concurrency=2, poll_interval=(0.001, 0.001))
+    seen: list[int] = []
+    consume, drained, ended = queue.consume, supply._drained, supply.Supply.ended
+    poll = threading.Condition()
+
+    def counted(count: int, **options: Any) -> list[Message]:
+        found = consume(count, **options)
+        with poll:
+            poll.notify_all()
+        return found
+
+    def held_up() -> None:
+        """Until the supply has looked twice more, or the worker drains."""
+        with poll:
+            for _ in range(2):
+                if not worker._draining.is_set():
+                    poll.wait(0.5)
+
+    def slowly(items: Any, most: float = math.inf, **options: Any) -> Any:
+        taken = drained(items, most, **options)
+        if taken and threading.current_thread().name.startswith("queue-over-sql-worker"):
+            held_up()
+        return taken
+
+    def ended_slowly(*args: Any) -> None:
+        ended(*args)
+        held_up()
+
+    monkeypatch.setattr(queue, "consume", counted)
+    monkeypatch.setattr(supply, "_drained", slowly)
+    monkeypatch.setattr(supply.Supply, "ended", ended_slowly)
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.attempt)
+        if message.attempt < 3:
+            raise HandlerFailed
+
+    queue.publish("x")
+    worker.run(until_empty=True)
+    assert [1, 2, 3] == seen
+    assert 0 == queue.stats().live
