@@ -13,11 +13,9 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from apscheduler.executors.debug import DebugExecutor
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from queue_over_sql.database.runtime import EXECUTOR, SCHEDULER_OPTIONS, Runtime
+from queue_over_sql.database.runtime import Runtime
 from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.dialects.driver_calls import pause_on_loop
 from queue_over_sql.errors import ServiceClosed
@@ -397,9 +395,6 @@ class EventLoop(Runtime):
             for number in taken:
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])
-
-    def scheduler(self) -> Any:
-        return AsyncIOScheduler(executors={EXECUTOR: DebugExecutor()}, **SCHEDULER_OPTIONS)
 
     def at_exit(self, function: Callable[[], object]) -> None:
         """Call a function when ``asyncio.run()`` closes generators, as its last step."""

@@ -10,22 +10,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
-EXECUTOR: Final = "queue_over_sql"
-"""The name of the executor of our jobs, by which APScheduler also names its logger."""
-# It would log two lines for each run of a job, which come each second.
-_scheduler_log = logging.getLogger(f"apscheduler.executors.{EXECUTOR}")
-_scheduler_log.setLevel(logging.WARNING)
-SCHEDULER_OPTIONS: Final[Mapping[str, Any]] = {
-    "logger": _scheduler_log,
-    "timezone": "UTC",
-    "job_defaults": {"coalesce": True, "misfire_grace_time": None},
-}
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -91,7 +81,8 @@ class LoopProgress:
 
     def end(self) -> None:
         """Note that the loop has ended, so that health checks do not expect it."""
-        self.thread, self.due_at = None, math.inf
+        # In this order, or it would look late without a thread.
+        self.due_at, self.thread = math.inf, None
 
 
 class Runtime:
@@ -178,16 +169,6 @@ class Runtime:
         """What can interrupt the caller from elsewhere; None if that is not possible."""
         return None
 
-    def scheduler(self) -> Any:
-        """An APScheduler scheduler, not started yet; it runs jobs when they are due."""
-        # Loaded here, because a service that only publishes has no jobs.
-        from apscheduler.executors.debug import DebugExecutor  # noqa: PLC0415
-        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
-
-        return BackgroundScheduler(
-            daemon=True, executors={EXECUTOR: DebugExecutor()}, **SCHEDULER_OPTIONS
-        )
-
     def at_exit(self, function: Callable[[], object]) -> None:
         """Call a function at exit, in case the service was not stopped."""
         atexit.register(function)
@@ -215,33 +196,35 @@ THREADS = Runtime()
 class Background:
     """The background jobs of one service; none of them delays the callers or another job.
 
-    APScheduler says when a job is due. Each job runs in its own thread or task, on one connection,
-    so that a long pass of the reaper does not delay a heartbeat.
+    Each job waits and runs in its own thread or task, on one connection, so that a long pass of the
+    reaper does not delay a heartbeat.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._scheduler: Any = None
         self._jobs: dict[str, _Job] = {}
 
     def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
-        """Run a job at an interval from now on; a running job of this name is kept."""
+        """Run a job at an interval from now on; a running job of this name is kept.
+
+        Raises:
+            RuntimeError: no thread can be started now. Call again; until then health checks miss
+                the job.
+        """
         with self._lock:
-            # A forked child has none of its parent's threads.
-            if self._scheduler is None or self._pid != os.getpid():
+            if self._pid != os.getpid():
+                # A forked child has none of its parent's threads.
                 self._pid, self._jobs = os.getpid(), {}
-                self._scheduler = self._runtime.scheduler()
-                self._scheduler.start()
-            if name not in self._jobs:
+            present = self._jobs.get(name)
+            if present is None or not present.is_running():
                 new = self._jobs[name] = _Job(self._runtime.condition(), name, job, seconds)
-                self._runtime.start(f"queue-over-sql-{name}", new.run, job=True)
-                self._scheduler.add_job(new.fire, _each(seconds), executor=EXECUTOR)
+                new.start(self._runtime)
 
     @property
     def loops(self) -> list[LoopProgress]:
-        """The progress of the jobs that run in this process."""
+        """The progress of the jobs that should run in this process."""
         return (
             [job.progress for job in list(self._jobs.values())] if self._pid == os.getpid() else []
         )
@@ -249,19 +232,10 @@ class Background:
     def stop(self) -> None:
         """Start no more jobs; running ones end by themselves."""
         with self._lock:
-            if self._scheduler is not None and self._pid == os.getpid():
-                self._scheduler.shutdown(wait=False)
+            if self._pid == os.getpid():
                 for job in self._jobs.values():
                     job.end()
-            self._scheduler, self._jobs = None, {}
-
-
-def _each(seconds: float) -> Any:
-    # Not by its name: APScheduler reads the names of triggers from files when it is imported, and
-    # a signal's exception at that moment leaves it without any.
-    from apscheduler.triggers.interval import IntervalTrigger  # noqa: PLC0415 - as the scheduler
-
-    return IntervalTrigger(seconds=seconds, timezone=SCHEDULER_OPTIONS["timezone"])
+            self._jobs = {}
 
 
 class _Job:
@@ -273,33 +247,54 @@ class _Job:
         self._name = name
         self._job = job
         self._seconds = seconds
-        self._due = self._ended = False
+        self._due_at = self.progress.due_at = time.monotonic() + seconds
+        self._ended = False
+        self._running: Running | None = None
 
-    def fire(self) -> None:
-        with self._changed:
-            self._due = True
-            self._changed.notify_all()
+    def start(self, runtime: Runtime) -> None:
+        try:
+            self._running = runtime.start(f"queue-over-sql-{self._name}", self._run, job=True)
+        except RuntimeError as error:
+            msg = (
+                f"The {self._name} cannot start, because this process cannot start another thread: "
+                f"{error}. Raise the limit of threads of this process or container, or use fewer "
+                "threads, and try again."
+            )
+            raise RuntimeError(msg) from error
+
+    def is_running(self) -> bool:
+        return self._running is not None and self._running.is_alive()
 
     def end(self) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         self.progress.begin()
         while self._comes_due():
             try:
                 self._job()
             except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
                 _log.exception("The %s continues after an unexpected error.", self._name)
-            # Runs that came due meanwhile are skipped.
-            self._due = False
+            self._put_off()
         self.progress.end()
 
     def _comes_due(self) -> bool:
-        self.progress.due_at = time.monotonic() + self._seconds
+        self.progress.due_at = self._due_at
         with self._changed:
-            while not (self._due or self._ended):
-                self._changed.wait()
+            # One bounded wait, without a look at the clock after it: libraries for tests stop and
+            # move even this clock.
+            if not self._ended:
+                left = self._due_at - time.monotonic()
+                self._changed.wait(min(self._seconds, max(0.0, left)))
         self.progress.due_at = time.monotonic()
         return not self._ended
+
+    def _put_off(self) -> None:
+        late = time.monotonic() - self._due_at
+        if late >= 0:
+            # Runs that came due meanwhile are skipped.
+            self._due_at += (late // self._seconds + 1) * self._seconds
+        else:
+            self._due_at = time.monotonic() + self._seconds

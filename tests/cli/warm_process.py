@@ -145,7 +145,7 @@ def _take(files: Sequence[int]) -> None:
 
 def _import() -> None:
     """Import what commands import when they run, too."""
-    drivers = ("apscheduler.schedulers.background", "psycopg", "pymysql")
+    drivers = ("apscheduler.triggers.cron", "psycopg", "pymysql")
     for name in (*drivers, "queue_over_sql.service", "queue_over_sql.worker.worker", "rich.table"):
         importlib.import_module(name)
     typer.main.get_command(build_app()).make_context("queue-over-sql", ["list"])

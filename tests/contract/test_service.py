@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql import Observer, QueueService, ReaperReport, ServiceClosed
+from queue_over_sql import QueueService, ServiceClosed
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices, lose_columns
 from tests.contract.queue_state import live_rows, payloads
 from tests.refusals import refused
@@ -154,23 +152,3 @@ def test_a_given_engine_is_used_and_left_alone(database: TestDatabase, engine: E
         service.stop()
     assert engine.pool is pool
     assert live_rows(engine, queue) == []
-
-
-@pytest.mark.engines("sqlite")
-def test_the_scheduler_adds_nothing_to_the_log(
-    make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of an application that shows INFO; it would add two lines for each run of a job."""
-    passes = threading.Semaphore(0)
-
-    class Passes(Observer):
-        def reaped(self, report: ReaperReport, seconds: float) -> None:
-            del report, seconds
-            passes.release()
-
-    caplog.set_level(logging.INFO)
-    service = make_service(observer=Passes(), reaper_interval=0.05)
-    service.start()
-    assert all(passes.acquire(timeout=30) for _ in range(3))
-    service.stop()
-    assert [] == [record for record in caplog.records if "apscheduler" in record.name]
