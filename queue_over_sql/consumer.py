@@ -45,6 +45,8 @@ class Identity:
         self.consumer_id = str(uuid.uuid4())
         self.deadline = deadline
         self.pid = os.getpid()
+        # Whether its heartbeat was started.
+        self.kept = False
         self._round = 0
         self._lock = threading.Lock()
 
@@ -96,7 +98,7 @@ class Consumer:
     def identity(self) -> Identity:
         """The identity to claim with. It registers if there is none or the former one expired."""
         identity = self._identity
-        if identity is not None and identity.alive:
+        if identity is not None and identity.kept and identity.alive:
             return identity
         with self._lock:
             if self._closed:
@@ -111,6 +113,7 @@ class Consumer:
                     self.may_register = False
                     raise
         self._on_register()
+        identity.kept = True
         return identity
 
     def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -158,7 +159,8 @@ class QueueService:
         self._topics: dict[str, Topic] = {}
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
         self._lock = runtime.lock()
-        self._started = False
+        # The process that started it: a fork has none of the threads.
+        self._started_in: int | None = None
         # For stop(): the queues that were released, and whether the log lists the others.
         self._released: list[str] = []
         self._told_what_is_left = False
@@ -219,10 +221,11 @@ class QueueService:
                 them.
             DatabaseUnavailable: the database cannot be reached.
             ServiceClosed: the service was stopped.
+            RuntimeError: the system refuses a thread for heartbeat or reaper; call it again.
         """
         self._parts.check_open()
         with self._lock:
-            if self._started:
+            if self.started:
                 return
             self._upgrader.start(self._parts.system())
             try:
@@ -233,12 +236,12 @@ class QueueService:
                 if self._parts.connections.background:
                     seconds = self._settings.reaper_seconds
                     self._background.every(seconds, "reaper", self._reaper.run_if_due)
-            self._started = True
+            self._started_in = os.getpid()
 
     @property
     def started(self) -> bool:
-        """Whether ``start()`` was called."""
-        return self._started
+        """Whether ``start()`` was called in this process; False in a child after a fork."""
+        return self._started_in == os.getpid()
 
     def stop(self, timeout: Duration = 10.0) -> None:
         """Release the messages that this consumer holds, and disconnect.
@@ -697,7 +700,7 @@ class QueueService:
             self._background.every(seconds, "heartbeat", self._parts.consumer.heartbeat)
 
     def _start_for_worker(self) -> None:
-        if not self._started:
+        if not self.started:
             # The service outlives the worker's run, and must stop at exit even without stop().
             self._parts.connections.runtime.at_exit(self.stop)
             self.start()

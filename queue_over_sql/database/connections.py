@@ -570,7 +570,7 @@ class Connections:
         finally:
             watchdog.waits.discard(wait)
             self.forks.leave(wait)
-        watchdog.answers += 1
+        watchdog.answered()
         return result
 
     def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:

@@ -166,7 +166,7 @@ class WakeUps:
         with self._lock:
             if self._running is None or self._pid != os.getpid():
                 # A fork shares the sockets of the parent's watch, which must not be interrupted.
-                self._pid, self._watch = os.getpid(), None
+                self._pid, self._watch, self._running = os.getpid(), None, None
                 start = self._connections.runtime.start
                 self._running = start("queue-over-sql-wake-ups", self._run)
 

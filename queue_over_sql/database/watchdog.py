@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
+from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.dialects.driver_calls import sever, watch_network
 from queue_over_sql.errors import QueueError
 
@@ -69,12 +71,16 @@ class Watchdog:
         waits: one object for each caller that waits for an answer now.
         answers: how many there were, approximately, because it is counted without a lock.
         gave_up: whether the time of the present ``within`` is over, so that nothing is retried.
+        missing: whether it should watch, but no thread could be started.
+        progress: of its looks, for health checks.
     """
 
     def __init__(self, runtime: Runtime, seconds: float, ask: Callable[[], object]) -> None:
         self.waits: set[object] = set()
         self.answers = 0
         self.gave_up = False
+        self.missing = False
+        self.progress = LoopProgress("watchdog")
         self._runtime = runtime
         self._ask = ask
         self._seconds = max(seconds, _LEAST_SECONDS)
@@ -196,14 +202,56 @@ class Watchdog:
                 self._pid = os.getpid()
                 self._opened = weakref.WeakSet()
                 self._ended = self._runtime.event()
-                step = self._seconds / (2 * _LOOKS + 1)
-                arguments = weakref.ref(self), self._ended, step
-                self._runtime.start("queue-over-sql-watchdog", _watch, *arguments)
+                self.progress, self.missing = LoopProgress("watchdog"), True
             self._opened.add(entry)
+        if self.missing:
+            self.begin()
+
+    def answered(self) -> None:
+        """Note an answer, and start to watch if no thread was free before."""
+        self.answers += 1
+        if self.missing:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start to watch, if it is missing; without a free thread a later call tries again."""
+        with self._lock:
+            if not self.missing:
+                return
+            late = self.progress.due_at < math.inf
+            step = self._seconds / (2 * _LOOKS + 1)
+            arguments = weakref.ref(self), self._ended, step, self.progress
+            try:
+                self._runtime.start("queue-over-sql-watchdog", _watch, *arguments)
+            except RuntimeError as error:
+                if not late:
+                    self.progress.due_at = time.monotonic()
+                    _log.warning(
+                        "The watchdog cannot start, so waits for a silent database have no limit "
+                        "until a thread is free: %s",
+                        error,
+                    )
+                return
+            self.missing = False
 
 
-def _watch(watchdog: weakref.ref[Watchdog], ended: Event, step: float) -> None:
-    while not ended.wait(step):
+def _watch(
+    watchdog: weakref.ref[Watchdog], ended: Event, step: float, progress: LoopProgress
+) -> None:
+    progress.begin()
+    try:
+        _look_regularly(watchdog, ended, step, progress)
+    finally:
+        progress.end()
+
+
+def _look_regularly(
+    watchdog: weakref.ref[Watchdog], ended: Event, step: float, progress: LoopProgress
+) -> None:
+    while True:
+        progress.due_at = time.monotonic() + step
+        if ended.wait(step):
+            return
         found = watchdog()
         if found is None:
             return

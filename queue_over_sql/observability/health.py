@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import sys
 import threading
 import time
@@ -167,6 +168,10 @@ class Health:
         if self._parts.closed:
             return
         yield from self._parts.background.loops
+        watchdog = self._parts.connections.watchdog.progress
+        # Some engines need none.
+        if watchdog.due_at < math.inf:
+            yield watchdog
         if self._threads is not None and self._renewal is not None:
             yield self._renewal
             yield from (supply.progress for supply in self._threads.supplies)
@@ -177,6 +182,8 @@ class Health:
         # A loop that ended normally has reported this before.
         if thread is not None and not thread.is_alive() and loop.thread is thread:
             return self._tell(loop, f"the {loop.name} has stopped unexpectedly")
+        if thread is None and late >= self._patience:
+            return self._tell(loop, f"the {loop.name} could not be started")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
             if frame is None or _asks_database(frame):

@@ -124,9 +124,10 @@ class Calls:
         if call.due_at == math.inf:
             return
         with self._changed:
-            self._calls[id(call)] = call
+            # First of all, because it fails if no thread is free.
             if self._running is None:
                 self._running = self._runtime.start("queue-over-sql-limits", self._loop)
+            self._calls[id(call)] = call
             if call.due_at < self._wakes_at:
                 self._changed.notify_all()
 

@@ -104,9 +104,10 @@ class LeaseKeeper:
             return
         holding.interval = interval
         with self._changed:
-            holding.due_at = min(due_at, holding.due_at)
+            # First of all, because it fails if no thread is free.
             if self._running is None:
                 self._running = self._runtime.start("queue-over-sql-leases", self._loop)
+            holding.due_at = min(due_at, holding.due_at)
             if due_at < self._wakes_at:
                 self._changed.notify_all()
 

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.chaos
 def test_parent_and_child_are_two_consumers(database: TestDatabase) -> None:
     """No shared identity, no shared connection, no claim of the parent in the child's hands.
 
+    The child has no threads of the service, which is why it is not started there.
+
     H2 is left out: a JVM does not survive a fork, which its driver says (test_h2_driver_process).
     """
     _run("forker", database.url)

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 
-from queue_over_sql import ClaimLost, Message, Queue, QueueService
+from queue_over_sql import ClaimLost, Message, Observer, Queue, QueueService
+from queue_over_sql.observer import ReaperReport
 
 MESSAGES = 30
 
 
+class Passes(Observer):
+    """Notes a pass of the reaper."""
+
+    def __init__(self) -> None:
+        self.come = threading.Event()
+
+    def reaped(self, report: ReaperReport, seconds: float) -> None:
+        """Note it."""
+        del report, seconds
+        self.come.set()
+
+
 def main(url: str) -> int:
     """Fork; the child acks six messages, the parent two and what it held; 0 if all was right."""
-    with QueueService(url) as service:
+    passes = Passes()
+    with QueueService(url, observer=passes) as service:
         queue = service.create_queue("jobs")
         queue.publish_many(range(MESSAGES))
         held = queue.consume(3)
         child = os.fork()
         if child == 0:
-            os._exit(_child(service, queue, held))
+            os._exit(_child(service, queue, held, passes))
         for _ in range(10):
             queue.publish("more")
         status = os.waitpid(child, 0)[1]
@@ -30,9 +45,15 @@ def main(url: str) -> int:
     return 0 if (status, left.ready, left.claimed) == (0, expected, 0) else 1
 
 
-def _child(service: QueueService, queue: Queue, held: list[Message]) -> int:
+def _child(service: QueueService, queue: Queue, held: list[Message], passes: Passes) -> int:
     parent_id = service.consumer_id
     try:
+        passes.come = threading.Event()
+        if service.started:
+            return 4
+        service.start()
+        if not (service.started and passes.come.wait(30)):
+            return 5
         for _ in range(3):
             queue.ack(queue.consume(2))
         if service.consumer_id == parent_id:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from sqlalchemy import make_url
 
 from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
 from queue_over_sql.observability import Check, Health, check_queues
+from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.worker.worker import vital_parts
 from tests.contract.observability.test_doctor import run
@@ -77,6 +80,57 @@ def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) ->
         report = health.ready()
         assert (True, False, ["worker"]) == (health.live().ok, report.ok, list(report.checks))
         go.set()
+
+
+@contextlib.contextmanager
+def no_thread_for(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the system refuse a thread of this name."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"queue-over-sql-{name}":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("name", ["heartbeat", "reaper"])
+def test_background_work_that_could_not_start_starts_later(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The caller gets the reason and may try again; until then the process is not live."""
+    service = make_service()
+    queue, health = service.create_queue("jobs"), Health(service, turn_timeout=0.001)
+    patient = Health(service)
+    verb = service.start if name == "reaper" else queue.consume
+    with no_thread_for(name, monkeypatch):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=f"The {name} cannot start"):
+                verb()
+        said = f"the {name} could not be started"
+        # Its first run is due now.
+        parts_of(service).background.loops[-1].due_at = 0.0
+        wait_until(lambda: health.live().checks.get(name) == said)
+    verb()
+    assert WELL == patient.live().checks[name]
+
+
+@pytest.mark.engines("postgresql")
+def test_a_watchdog_that_could_not_start_starts_later(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers work without it, health says that it is missing, and each act tries again."""
+    service = make_service()
+    health = Health(service, turn_timeout=0.001)
+    with no_thread_for("watchdog", monkeypatch):
+        service.create_queue("jobs").publish(1)
+        wait_until(lambda: "could not" in health.live().checks.get("watchdog", ""))
+    assert service.queue("jobs").stats().ready
+    assert WELL == Health(service).live().checks["watchdog"]
 
 
 @pytest.mark.engines("sqlite")
