@@ -24,6 +24,7 @@ from typing_extensions import TypeVar
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
+from queue_over_sql.payloads.codec import printable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -384,7 +385,9 @@ class Message(Generic[Payload_co]):
     @property
     def last_error(self) -> str | None:
         """The reason of its last failure."""
-        return self._row.last_error
+        stored = self._row.last_error
+        # Another client may have stored bytes.
+        return printable(stored) if isinstance(stored, str) else stored
 
     @property
     def published_at(self) -> datetime:

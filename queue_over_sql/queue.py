@@ -121,7 +121,8 @@ class QueueCore:
             now = store.server_now(target, self.context.sql) if self.context.kinds else 0
             decode = partial(self.decoder.taken, now=now)
             done = self.decoder.done
-            return self.claimer.take(target, count, decode=decode, done=done, where=wanted)
+            with self.context.dialect.reading_all(target):
+                return self.claimer.take(target, count, decode=decode, done=done, where=wanted)
 
         began, observer = time.monotonic(), self.context.observer
         messages = self.context.run_on(connection, act, atomic=True)

@@ -354,6 +354,14 @@ class QueueDialect(SqlDialect):
         """Undo what ``prepare_session`` set and others must not find."""
 
     @contextlib.contextmanager
+    def reading_all(self, connection: Connection) -> Iterator[None]:
+        """Read rows on a caller's connection even if Python cannot hold one of their values.
+
+        Sessions read so from ``prepare_session`` on.
+        """
+        yield
+
+    @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
         """Let the engine read whole tables during the block."""
         yield

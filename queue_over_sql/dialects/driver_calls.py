@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect
@@ -38,25 +38,33 @@ def driver_connection(connection: Connection) -> Any:
     return connection.dialect.get_driver_connection(raw)
 
 
-# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type of times.
-_TIMES: Final = (1082, 1083, 1114, 1184, 1186, 1266)
+# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type whose values
+# Python cannot always hold: times, such as infinity, and JSON, such as a number of 5,000 digits.
+_PLAIN: Final = (1082, 1083, 1114, 1184, 1186, 1266, 114, 3802)
+# Arrays, ranges, arrays of ranges, and multiranges of these.
+_NESTED: Final = (
+    *(1182, 1183, 1115, 1185, 1187, 1270, 199, 3807),
+    *(3908, 3910, 3912, 3909, 3911, 3913, 4533, 4534, 4535, 6152, 6153, 6155),
+)
 
 
-def read_all_times(raw: Any) -> None:
-    """Let a psycopg connection read times that Python cannot hold, such as infinity.
+def read_all_values(raw: Any) -> None:
+    """Let a psycopg connection read values that Python cannot hold.
 
     Each becomes an ``Unreadable``. The driver would raise an error instead and lose the whole
     result.
     """
-    for oid in _TIMES:
-        raw.adapters.register_loader(oid, _lenient(raw.adapters.get_loader(oid, 0)))
+    for oids, lenient in ((_PLAIN, _lenient), (_NESTED, _lenient_about_parts)):
+        for oid in oids:
+            if (loader := raw.adapters.get_loader(oid, 0)) is not None:
+                raw.adapters.register_loader(oid, lenient(loader))
 
 
-def read_times_as_usual(raw: Any) -> None:
-    """Undo ``read_all_times``."""
-    for oid in _TIMES:
-        loader = raw.adapters.get_loader(oid, 0)
-        raw.adapters.register_loader(oid, getattr(loader, "usual", loader))
+def read_values_as_usual(raw: Any) -> None:
+    """Undo ``read_all_values``."""
+    for oid in (*_PLAIN, *_NESTED):
+        if (loader := raw.adapters.get_loader(oid, 0)) is not None:
+            raw.adapters.register_loader(oid, getattr(loader, "usual", loader))
 
 
 @functools.cache
@@ -73,10 +81,43 @@ def _lenient(loader: Any) -> Any:
         def load(self, data: Any) -> Any:
             try:
                 return self._load(data)
-            except (DataError, ValueError, OverflowError) as error:
+            except (DataError, ValueError, ArithmeticError, RecursionError) as error:
                 return Unreadable(error)
 
     return Lenient
+
+
+@functools.cache
+def _lenient_about_parts(loader: Any) -> Any:
+    lenient: Any = _lenient(loader)
+
+    class LenientAboutParts(lenient):  # type: ignore[misc]
+        def load(self, data: Any) -> Any:
+            whole = super().load(data)
+            return next(_unreadable_in(whole), whole)
+
+    return LenientAboutParts
+
+
+def _unreadable_in(value: Any) -> Iterator[Unreadable]:
+    if isinstance(value, Unreadable):
+        yield value
+    elif hasattr(value, "lower_inc"):
+        yield from _unreadable_in((value.lower, value.upper))
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        for part in value:
+            yield from _unreadable_in(part)
+
+
+def read_any_text(stored: bytes) -> str:
+    """Read a text of SQLite that need not be UTF-8; each other byte becomes a lone surrogate.
+
+    The driver would raise an error instead and lose the whole result.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored.decode(errors="surrogateescape")
 
 
 @contextlib.contextmanager

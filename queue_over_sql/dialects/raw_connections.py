@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import URL, Connection, Dialect, Engine, StaticPool
 from sqlalchemy.exc import PendingRollbackError, ResourceClosedError
 
+from queue_over_sql.dialects.driver_calls import read_any_text
+
 _IN_TRANSACTION: Final = 1
 """The flag for an open transaction in the server status of MySQL's protocol."""
 
@@ -154,11 +156,10 @@ def _commits(raw: RawConnection) -> bool:
 def _texts_as_str(raw: RawConnection) -> Iterator[None]:
     # Only SQLite sets this for the whole connection.
     given = raw.given
-    before = getattr(given, "text_factory", str) if raw.driver.family == "sqlite" else str
-    if before is str:
+    if raw.driver.family != "sqlite" or not hasattr(given, "text_factory"):
         yield
         return
-    given.text_factory = str
+    before, given.text_factory = given.text_factory, read_any_text
     try:
         yield
     finally:

@@ -227,12 +227,27 @@ def _wrong_type(payload_type: str, payload: object) -> PayloadInvalid:
 def printable(text: str | None) -> str | None:
     """Make a text storable on every engine, such as the reason of a failure.
 
-    NUL characters and lone surrogates are escaped, so that no error message can prevent a message
-    from being settled.
+    NUL characters, lone surrogates, and bytes that were read with "surrogateescape", are escaped,
+    so that no error message can prevent a message from being settled.
     """
     if text is None:
         return None
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    try:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:
+        shown = text.encode(errors="backslashreplace").decode()
+    return shown.replace("\0", "\\x00")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which bytes that are no UTF-8 were read as."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def json_or_text(text: str) -> Any:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import UNFIT_SINCE, Message, Unreadable
+from queue_over_sql.message import UNFIT_SINCE, Message, MessageRow, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.store import Aside, Disposition, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.message import Settler
     from queue_over_sql.queues.context import QueueContext
 
 
@@ -173,7 +173,7 @@ def decoded_rows(
     """
     settings, tables = context.known_settings, context.tables
     plain = context.kinds is None and tables.has_payloads and not tables.own_columns
-    if plain and settings.payload == "json":
+    if plain and settings.payload == "json" and all(map(_has_plain_words, rows)):
         read, name, most = payloads.READ_JSON, context.name, settings.max_attempts
         with contextlib.suppress(*payloads.NOT_QUICK):
             return [
@@ -207,8 +207,7 @@ def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) ->
             read.
     """
     settings, own = context.known_settings, None
-    if row.columns:
-        _check_readable(row.columns)
+    _check_readable(row)
     if context.tables.has_payloads:
         payload = _read_payload(settings.payload, row.payload)
     else:
@@ -225,34 +224,59 @@ def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) ->
 
 
 def undecoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
-    """Turn a row that cannot be decoded into a message with the stored payload.
+    r"""Turn a row that cannot be decoded into a message with the stored payload.
 
-    Column values that cannot be read become None.
+    Values that cannot be read become None; bytes that are no UTF-8 are written as ``\xff``.
     """
-    columns = {
-        name: None if isinstance(value, Unreadable) else value
-        for name, value in row.columns.items()
-    }
+    columns = {name: _presentable(value) for name, value in row.columns.items()}
+    shown = MessageRow._make(map(_presentable, row))._replace(columns=columns)
     return Message(
-        row._replace(columns=columns),
+        shown,
         queue=context.name,
         settler=settler,
-        payload=row.payload,
+        payload=shown.payload,
         headers={},
         queue_max_attempts=context.known_settings.max_attempts,
     )
 
 
-def _check_readable(columns: Mapping[str, Any]) -> None:
-    for name, value in columns.items():
+class _UnreadableColumn(ValueError):
+    pass
+
+
+_WORDS: Final = ("message_key", "kind", "payload", "headers")
+
+
+def _has_plain_words(row: MessageRow) -> bool:
+    return _is_plain(row.message_key) and _is_plain(row.kind)
+
+
+def _is_plain(word: Any) -> bool:
+    return word is None or (isinstance(word, str) and payloads.is_unicode(word))
+
+
+def _check_readable(row: MessageRow) -> None:
+    named = [(name, getattr(row, name)) for name in _WORDS]
+    for name, value in [*named, *row.columns.items()] if row.columns else named:
         if isinstance(value, Unreadable):
             msg = f"its column {name!r} cannot be read: {value.error!r}"
-            raise ValueError(msg) from value.error  # noqa: TRY004 - as for any other content
+            raise _UnreadableColumn(msg) from value.error
+        if isinstance(value, str) and not payloads.is_unicode(value):
+            msg = f"its column {name!r} is not valid UTF-8"
+            raise _UnreadableColumn(msg)
+
+
+def _presentable(value: Any) -> Any:
+    if isinstance(value, Unreadable):
+        return None
+    return payloads.printable(value) if isinstance(value, str) else value
 
 
 def undecodable(error: Exception) -> str:
     """The error text for a message whose payload this queue cannot read."""
     if isinstance(error, UnfitPayload):
         return str(error)
+    if isinstance(error, _UnreadableColumn):
+        return f"the message cannot be read: {error}"
     kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"
     return f"the payload is not {kind}: {error}"

@@ -18,7 +18,7 @@ from queue_over_sql.durations import (
 )
 from queue_over_sql.errors import ClaimLost, QueueNotFound
 from queue_over_sql.message import REQUEUED_FROM, Message, Outcome, Status
-from queue_over_sql.payloads.codec import check_text
+from queue_over_sql.payloads.codec import check_text, printable
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.schema.conditions import (
     check_condition,
@@ -525,8 +525,7 @@ def read_traceback(context: QueueContext, message_id: int) -> str | None:
             wanted = select(table.c.last_traceback).where(table.c.id == message_id)
             found = context.run(lambda c: c.execute(wanted).first())  # noqa: B023 - runs at once
             if found is not None:
-                text: str | None = found[0]
-                return text
+                return printable(found[0])
     return None
 
 

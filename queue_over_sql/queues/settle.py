@@ -114,12 +114,12 @@ class Settlements:
 
         Never raises, because the nack matters more.
         """
-        live = self._context.tables.live
-        if text is None or "last_traceback" not in live.c:
+        tables = self._context.tables
+        if text is None or "last_traceback" not in tables.live.c:
             return
         for group in self.grouped(messages):
             try:
-                self._context.run(lambda c: store.keep_traceback(c, live, group, text))  # noqa: B023 - runs at once
+                self._context.run(lambda c: store.keep_traceback(c, tables, group, text))  # noqa: B023 - runs at once
             except QueueError as error:
                 _log.debug("A traceback could not be stored: %s", error)
 

@@ -85,6 +85,10 @@ class SqlDialect:
         """The column type of a payload type."""
         return LargeBinary() if payload == "bytes" else Text()
 
+    def reason_type(self) -> TypeEngine[Any]:
+        """The type of a failure's text as a parameter: it escapes what the database cannot hold."""
+        return String()
+
     def json_check(self, column: str) -> str | None:
         """A check constraint that keeps other clients from storing invalid JSON."""
         del column

@@ -17,6 +17,7 @@ from queue_over_sql.dialects.statements.parameters import (
     words,
 )
 from queue_over_sql.durations import stored_number
+from queue_over_sql.payloads.codec import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -136,7 +137,8 @@ def remember_locked(
 
 def _keyed(messages: Sequence[tuple[int, str | None]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The messages that have keys, as bind parameters with the size of their bucket."""
-    keyed = [(message_id, key) for message_id, key in messages if key is not None]
+    # A key that is no UTF-8, which no publisher can repeat, cannot be sent to the database.
+    keyed = [(id_, key) for id_, key in messages if key is not None and is_unicode(key)]
     for batch in batches(keyed):
         size, ids = bucket_of(len(batch)), [message_id for message_id, _ in batch]
         yield size, key_values([key for _, key in batch], size) | id_values(ids)

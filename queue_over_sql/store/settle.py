@@ -9,7 +9,7 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import update
+from sqlalchemy import bindparam, update
 
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
@@ -19,10 +19,11 @@ from queue_over_sql.store.keys import remember_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import Settlement
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def each(
@@ -175,9 +176,11 @@ def stamped(connection: Connection, sql: StatementCache, settlement: Settlement)
     return {row[0] for row in rows_by_ids(connection, sql, settle.stamped, settlement.ids, stamp)}
 
 
-def keep_traceback(connection: Connection, live: Table, settlement: Settlement, text: str) -> None:
+def keep_traceback(
+    connection: Connection, tables: QueueTables, settlement: Settlement, text: str
+) -> None:
     """Store the traceback of a failure in messages that the claim still holds."""
-    claim = settlement.claim
+    claim, live = settlement.claim, tables.live
     connection.execute(
         update(live)
         .where(
@@ -185,7 +188,7 @@ def keep_traceback(connection: Connection, live: Table, settlement: Settlement, 
             live.c.consumer_id == claim.consumer_id,
             live.c.consumer_round == claim.consumer_round,
         )
-        .values(last_traceback=text)
+        .values(last_traceback=bindparam(None, text, type_=tables.dialect.reason_type()))
     )
 
 

@@ -29,12 +29,12 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.driver_calls import pause
+from queue_over_sql.dialects.driver_calls import driver_connection, pause
 from queue_over_sql.dialects.requests import ClaimRequest, read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
-from queue_over_sql.message import MessageRow
+from queue_over_sql.message import MessageRow, Unreadable
 from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 from queue_over_sql.schema.dialect import microseconds
 from queue_over_sql.schema.queue_tables import QueueTables
@@ -202,6 +202,22 @@ class H2Dialect(QueueDialect):
         super().refine(connection)
         version = connection.dialect.server_version_info or self.oldest_version
         self.skip_locked = version >= _SKIP_LOCKED_SINCE
+
+    def prepare_session(self, connection: Connection, *, durable: bool) -> None:
+        """Let values that Python cannot hold stand as ``Unreadable``, so that they lose no row."""
+        driver_connection(connection).stand_in = Unreadable
+
+    def restore_session(self, connection: Connection) -> None:
+        driver_connection(connection).stand_in = None
+
+    @contextlib.contextmanager
+    def reading_all(self, connection: Connection) -> Iterator[None]:
+        given = driver_connection(connection)
+        before, given.stand_in = given.stand_in, Unreadable
+        try:
+            yield
+        finally:
+            given.stand_in = before
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
         """Twice the length, because a character may count as two."""

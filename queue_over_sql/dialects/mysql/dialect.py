@@ -136,7 +136,7 @@ class MySQLDialect(QueueDialect):
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
         """LONGTEXT and LONGBLOB, because the JSON type would reorder keys."""
-        return LONGBLOB() if payload == "bytes" else LONGTEXT()
+        return LONGBLOB() if payload == "bytes" else LONGTEXT(charset="utf8mb4")
 
     def json_check(self, column: str) -> str | None:
         """Keep other clients from storing invalid JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from sqlalchemy import (
     JSON,
     ColumnElement,
     Connection,
+    Dialect,
     Float,
     Insert,
     Integer,
     Numeric,
     Select,
+    String,
     Table,
     Text,
     TypeDecorator,
@@ -43,8 +46,8 @@ from queue_over_sql.dialects.base import ErrorKind, Notifications, sqlstate_of
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import (
     driver_connection,
-    read_all_times,
-    read_times_as_usual,
+    read_all_values,
+    read_values_as_usual,
 )
 from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
@@ -85,6 +88,32 @@ _FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]
 _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
 _FLOAT8, _NUMERIC = 701, 1700
+
+
+# SQL_ASCII keeps the bytes that it gets.
+_UNICODE: Final = ("UTF8", "SQL_ASCII")
+
+
+class InEncoding(TypeDecorator[str]):
+    """A text whose characters that an encoding of the server lacks are escaped."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self.encoding = encoding
+        try:
+            # Python's names are the server's, but for those of Windows and KOI8.
+            name = encoding.replace("WIN", "cp").replace("KOI8", "KOI8-")
+            self._codec = codecs.lookup(name).name
+        except LookupError:
+            self._codec = "ascii"
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode(self._codec, "backslashreplace").decode(self._codec)
 
 
 class ArchivedAtOnce(RoundsAtOnce):
@@ -143,6 +172,7 @@ class PostgreSQLDialect(AtOnceDialect):
 
     def __init__(self) -> None:
         self.pooler = Pooler()
+        self._encoding = "UTF8"
 
     @functools.cached_property
     def columns(self) -> RowColumns:
@@ -174,6 +204,13 @@ class PostgreSQLDialect(AtOnceDialect):
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         return copy_rows(connection, sql, rows)
+
+    def refine(self, connection: Connection) -> None:
+        super().refine(connection)
+        self._encoding = str(connection.exec_driver_sql("SHOW server_encoding").scalar_one())
+
+    def reason_type(self) -> TypeEngine[Any]:
+        return super().reason_type() if self._encoding in _UNICODE else InEncoding(self._encoding)
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
         """``json``, because ``jsonb`` halved the publish rate and reorders keys."""
@@ -240,14 +277,25 @@ class PostgreSQLDialect(AtOnceDialect):
         if self._plans_by_index(connection):
             run_text(connection, _BY_INDEX)
         if connection.dialect.driver == "psycopg":
-            read_all_times(driver_connection(connection))
+            read_all_values(driver_connection(connection))
 
     def restore_session(self, connection: Connection) -> None:
-        """Restore the planning and the reading of times for other users."""
+        """Restore the planning and the reading of values for other users."""
         if connection.dialect.driver == "psycopg":
-            read_times_as_usual(driver_connection(connection))
+            read_values_as_usual(driver_connection(connection))
         if self._plans_by_index(connection):
             run_text(connection, _AS_USUAL)
+
+    @contextlib.contextmanager
+    def reading_all(self, connection: Connection) -> Iterator[None]:
+        if connection.dialect.driver != "psycopg" or direct_calls(connection) is not None:
+            yield
+            return
+        read_all_values(driver_connection(connection))
+        try:
+            yield
+        finally:
+            read_values_as_usual(driver_connection(connection))
 
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:

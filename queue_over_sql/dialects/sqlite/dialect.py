@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -36,6 +37,7 @@ from queue_over_sql.backoff import RateLimit
 from queue_over_sql.dialects.at_once import AtOnceDialect
 from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
+from queue_over_sql.dialects.driver_calls import driver_connection, read_any_text
 from queue_over_sql.dialects.requests import NewRows, Where
 from queue_over_sql.dialects.sqlite.hooks import FILES, LOG_BYTES, FileId, file_id
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
@@ -147,6 +149,20 @@ class SQLiteDialect(AtOnceDialect):
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; losing a claim or ack only causes a redelivery."""
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        driver_connection(connection).text_factory = read_any_text
+
+    def restore_session(self, connection: Connection) -> None:
+        """Let others have the driver's error for a text that is not UTF-8."""
+        driver_connection(connection).text_factory = str
+
+    @contextlib.contextmanager
+    def reading_all(self, connection: Connection) -> Iterator[None]:
+        given = driver_connection(connection)
+        before, given.text_factory = given.text_factory, read_any_text
+        try:
+            yield
+        finally:
+            given.text_factory = before
 
     def begin(self, connection: Connection) -> None:
         """Take the write lock at once, because a lock taken after a read may fail for good."""

@@ -26,6 +26,7 @@ from queue_over_sql.dialects.statements.parameters import (
     among_ids,
     fence,
     number,
+    reason,
     words,
 )
 from queue_over_sql.schema.existing import NOT_ATTEMPTED
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-def ending_reason(earlier: ColumnElement[Any]) -> ColumnElement[Any]:
+def ending_reason(tables: QueueTables, earlier: ColumnElement[Any]) -> ColumnElement[Any]:
     """Why a dead letter failed; for a done message, why an earlier attempt failed."""
-    return case((words("p_outcome", 20) == literal("done"), earlier), else_=words("p_error"))
+    return case((words("p_outcome", 20) == literal("done"), earlier), else_=reason(tables))
 
 
 def archived_names(tables: QueueTables) -> list[str]:
@@ -51,7 +52,7 @@ def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElem
     """The values of a row in the archive."""
     now = tables.dialect.now()
     changed = {
-        "last_error": ending_reason(source.c.last_error),
+        "last_error": ending_reason(tables, source.c.last_error),
         "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
     }
     names = [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns]
@@ -140,7 +141,7 @@ def finished(tables: QueueTables) -> dict[str, Any]:
         "available_at": None,
         "finished_at": now,
         "last_attempt_at": now,
-        "last_error": ending_reason(tables.live.c.last_error),
+        "last_error": ending_reason(tables, tables.live.c.last_error),
     }
 
 

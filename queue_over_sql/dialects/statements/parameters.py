@@ -51,6 +51,11 @@ def words(name: str, length: int | None = None) -> ColumnElement[Any]:
     return bindparam(name, None, type_=String(length))
 
 
+def reason(tables: QueueTables) -> ColumnElement[Any]:
+    """The parameter ``p_error``: the text of a failure."""
+    return bindparam("p_error", None, type_=tables.dialect.reason_type())
+
+
 def bucket_of(count: int) -> int:
     """The number of ids to compile for: the next power of two."""
     return 1 << (count - 1).bit_length()

@@ -23,10 +23,10 @@ from queue_over_sql.dialects.statements.parameters import (
     fence,
     id_parameters,
     number,
+    reason,
     stamped_by,
     uncounted,
     update_by_id,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def retry(tables: QueueTables, size: int) -> ClauseElement:
 
 
 def _failed(tables: QueueTables) -> dict[str, Any]:
-    last = {"last_attempt_at": tables.dialect.now(), "last_error": words("p_error")}
+    last = {"last_attempt_at": tables.dialect.now(), "last_error": reason(tables)}
     return CLAIM_CLEARED | dict(tables.after_failure()) | last
 
 
@@ -113,7 +113,7 @@ def _aside(tables: QueueTables) -> dict[str, Any]:
     return {
         "available_at": now + number("p_delay"),
         "last_attempt_at": now,
-        "last_error": words("p_error"),
+        "last_error": reason(tables),
         "headers": bindparam("p_headers", None, type_=tables.live.c.headers.type),
     }
 

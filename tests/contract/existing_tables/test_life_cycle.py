@@ -428,3 +428,20 @@ def test_a_snoozed_row_is_due_later(billing: AdoptedQueue, engine: Engine) -> No
         state(engine, billing, 1)["last_error"],
     )
     assert [2, 3, 4, 5, 6] == ids(billing.consume(6))
+
+
+@pytest.mark.engines("mysql", "mariadb")
+@pytest.mark.threads("the server decides")
+def test_a_reason_in_a_table_of_another_charset_is_kept(
+    service: QueueService, engine: Engine
+) -> None:
+    """The columns of the queue hold every text, also where those of the table are latin1."""
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE old (id INT AUTO_INCREMENT PRIMARY KEY) CHARACTER SET latin1")
+        )
+    queue = service.adopt_queue("old", "old", max_attempts=1)
+    queue.publish({})
+    queue.consume()[0].nack("żółw 😀")
+    [dead] = queue.archive.messages().list()
+    assert "żółw 😀" == dead.last_error

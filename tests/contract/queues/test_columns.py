@@ -6,7 +6,7 @@ import enum
 import json
 import math
 import uuid
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import CompileError
 from sqlalchemy.types import NullType
 
@@ -478,37 +479,99 @@ def test_a_value_that_cannot_be_read_stops_only_its_own_message(
     assert "'hue' cannot be read" in str(dead.last_error)
 
 
-@pytest.mark.engines("postgresql")
-def test_a_time_that_python_has_not_stops_only_its_own_message(
+# By engine: own columns, and what another client writes into the rows, one change a row.
+BEYOND_PYTHON: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "postgresql": (
+        {"due": DateTime(timezone=True), "day": Date(), "hour": Time(), "doc": JSON()}
+        | {"days": postgresql.ARRAY(Date()), "span": postgresql.TSTZRANGE()},
+        [
+            "due = 'infinity'",
+            "day = '4713-01-01 BC'",
+            "day = '99999-01-01'",
+            "hour = '24:00'",
+            "days = '{2026-01-02, infinity}'",
+            "span = '[2026-01-02, infinity]'",
+            f"doc = '{{\"n\": {'1' * 5_000}}}'",
+        ],
+    ),
+    "h2": (
+        {"due": DateTime(timezone=True), "since": Date()},
+        [
+            "since = DATE '99999-01-01'",
+            "due = TIMESTAMP WITH TIME ZONE '99999-01-01 00:00:00+00'",
+            r"message_key = STRINGDECODE('\uD800')",
+        ],
+    ),
+    "sqlite": (
+        {"tag": String(20), "due": DateTime()},
+        [f"{name} = CAST(X'7bff7d' AS TEXT)" for name in ("tag", "due")]
+        + [f"{name} = CAST(X'7bff7d' AS TEXT)" for name in ("payload", "headers")]
+        + [f"{name} = CAST(X'7bff7d' AS TEXT)" for name in ("kind", "message_key")],
+    ),
+}
+
+
+@pytest.mark.driver_decides
+@pytest.mark.engines(*BEYOND_PYTHON)
+def test_a_value_that_python_has_not_stops_only_its_own_message(
     service: QueueService, engine: Engine
 ) -> None:
-    """PostgreSQL writes "until further notice" as infinity, which the driver refuses to read."""
-    columns: list[Column[Any]] = [
-        Column("due", DateTime(timezone=True)),
-        Column("day", Date()),
-        Column("hour", Time()),
-    ]
-    queue = service.create_queue("times", columns=columns, max_attempts=1)
-    due = datetime(2026, 1, 2, tzinfo=UTC)
-    queue.publish_many([Publication(number, columns={"due": due}) for number in range(5)])
-    with engine.begin() as connection:
-        for number, change in (
-            (2, "due = 'infinity'"),
-            (3, "day = '4713-01-01 BC'"),
-            (4, "hour = '24:00'"),
-        ):
-            connection.execute(text(f"UPDATE queue_times SET {change} WHERE id = {number}"))
-    assert 5 == len(queue.messages().list())
-    first, last = queue.consume(5)
-    assert (0, due, 4, due) == (
-        first.payload,
-        first.columns["due"],
-        last.payload,
-        last.columns["due"],
+    """Another client wrote it, and its driver refuses to read it: as a column or in one."""
+    columns, changes = BEYOND_PYTHON[engine.dialect.name]
+    queue = service.create_queue(
+        "odd", columns=[Column(name, kind) for name, kind in columns.items()], max_attempts=1
     )
+    keyed = [Publication(n, key=f"k{n}", kind="k", headers={"n": n}) for n in range(2)]
+    bad = [Publication(n, key=f"bad{n}", kind="k", headers={"n": n}) for n, _ in enumerate(changes)]
+
+    def publish() -> None:
+        queue.publish_many([keyed[0], *bad, keyed[1]])
+        first = min(message.id for message in queue.messages().list())
+        with engine.begin() as connection:
+            if engine.dialect.name == "sqlite":
+                # As whoever writes the file by other means than SQLite's own.
+                connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+            for row, change in enumerate(changes, first + 1):
+                connection.execute(text(f"UPDATE queue_odd SET {change} WHERE id = {row}"))
+
+    publish()
+    listed = queue.messages().list()
+    assert len(changes) + 2 == len(listed)
+    assert "bad0" == listed[1].key
+    assert [0, 1] == payloads(queue.consume(len(changes) + 2))
     dead = queue.archive.messages().list()
-    assert ["1", "2", "3"] == sorted(message.payload for message in dead)
-    assert all("cannot be read" in str(message.last_error) for message in dead)
+    assert [listed[row].id for row in range(1, len(changes) + 1)] == [each.id for each in dead]
+    assert all("its column" in str(message.last_error) for message in dead)
+    assert len(changes) == queue.stats().failed
+    queue.purge(claimed=True)
+    queue.archive.messages().remove()
+    publish()
+    with engine.begin() as caller:
+        assert [0, 1] == payloads(queue.take(len(changes) + 2, connection=caller))
+    assert len(changes) == queue.stats().failed
+
+
+@pytest.mark.engines("postgresql")
+def test_a_time_that_python_has_not_is_not_requeued(service: QueueService, engine: Engine) -> None:
+    """It would only fail again; the error names the column."""
+    queue = service.create_queue("times", columns=[Column("due", DateTime())], max_attempts=1)
+    queue.publish(1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_times SET due = 'infinity'"))
+    assert [] == queue.consume()
     with pytest.raises(PayloadInvalid, match="'due' cannot be read"):
         queue.archive.messages().requeue()
-    assert 3 == queue.stats().failed
+    assert 1 == queue.stats().failed
+
+
+@pytest.mark.engines("sqlite")
+def test_an_earlier_error_that_is_not_utf_8_is_delivered(
+    service: QueueService, engine: Engine
+) -> None:
+    """It is written with escapes; only bytes of the content make a message unreadable."""
+    queue = service.create_queue("odd")
+    queue.publish(1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_odd SET last_error = CAST(X'7bff7d' AS TEXT)"))
+    [message] = queue.consume()
+    assert "{\\xff}" == message.last_error

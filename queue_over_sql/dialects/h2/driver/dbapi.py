@@ -8,7 +8,7 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jaydebeapi
@@ -27,7 +27,7 @@ from jaydebeapi import (
 from jpype import JException, JVMNotRunning
 
 from queue_over_sql.dialects.h2.driver import jvm
-from queue_over_sql.dialects.h2.driver.conversion import Layout, bind
+from queue_over_sql.dialects.h2.driver.conversion import Layout, Reader, bind
 from queue_over_sql.dialects.h2.driver.errors import (
     ADMIN_RIGHTS_REQUIRED,
     DISCONNECT_CODES,
@@ -37,6 +37,8 @@ from queue_over_sql.dialects.h2.driver.errors import (
 from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 
 _MOST_LAYOUTS = 256
+# What reading a value raises that Python cannot hold.
+_UNREADABLE = (ValueError, ArithmeticError)
 # A bare star stands for columns that may change while the text does not.
 _FIXED_COLUMNS = re.compile(r"\s*SELECT\b(?:[^*]|\(\s*\*\s*\))*", re.IGNORECASE)
 
@@ -189,6 +191,8 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         self.statements = Statements(self.jconn)
         # By SQL text, so that not every execution must read names and types.
         self.layouts: dict[str, Layout] = {}
+        self.stand_in: Callable[[Exception], Any] | None = None
+        """Makes what stands in a row for a value that Python cannot hold; None: raise DataError."""
 
     def _open_in_turn(self, url: str, user: str, password: str) -> None:
         """Open it; wait while another process alters a table, or opens or closes a shared file.
@@ -430,10 +434,23 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
             while len(rows) != limit and result.next():
                 if not self._types_known:
                     layout = self._check_types(layout, result)
-                rows.append(tuple([read(result, column) for read, column in layout.readers]))
-        except (ValueError, ArithmeticError) as error:
+                try:
+                    row = tuple([read(result, column) for read, column in layout.readers])
+                except _UNREADABLE:
+                    row = tuple([self._read(*reader, result) for reader in layout.readers])
+                rows.append(row)
+        except _UNREADABLE as error:
             raise DataError(f"H2 returned a value that Python cannot represent: {error}") from error
         return rows
+
+    def _read(self, read: Reader, column: int, result: Any) -> Any:
+        stand_in = None if self._connection is None else self._connection.stand_in
+        if stand_in is None:
+            return read(result, column)
+        try:
+            return read(result, column)
+        except _UNREADABLE as error:
+            return stand_in(error)
 
     @java_call
     def _release(self) -> None:
