@@ -29,7 +29,7 @@ from queue_over_sql.schema.conditions import (
 )
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_id, check_whole
-from queue_over_sql.store import Chosen, EditResult, registry
+from queue_over_sql.store import Chosen, EditResult, Page, registry
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -76,8 +76,7 @@ class Selection:
         if where is not None:
             check_condition(where)
             conditions.append(rebased(where, self._table))
-        if status is not None:
-            conditions.append(self._status(status))
+        named = None if status is None else self._status(status)
         if not tables.has_payloads:
             self._refuse(key=key, kind=kind, payload=payload)
         if (key := check_text("key", key, KEY_LENGTH)) is not None:
@@ -86,7 +85,7 @@ class Selection:
             conditions.append(self._table.c.kind == kind)
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
-        self._chosen = Chosen(self._archived, conditions)
+        self._chosen = Chosen(self._archived, conditions, named)
 
     def list(
         self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
@@ -102,21 +101,15 @@ class Selection:
         limit = check_whole("limit", limit)
         if after is not None:
             after = check_id("after", after)
-        sql, chosen = self._context.sql, self._chosen
-        rows = self._context.run(
-            lambda connection: store.list_messages(
-                connection, sql, chosen, limit, after, newest_first=newest_first
-            )
-        )
+        sql, chosen, page = self._context.sql, self._chosen, Page(limit, after, newest_first)
+        rows = self._context.run(lambda c: store.list_messages(c, sql, chosen, page))
         return [self._listed(row) for row in rows]
 
     def _page_on(
         self, connection: CallersConnection | None, limit: int, after: int | None
     ) -> Sequence[Message]:
-        sql, chosen = self._context.sql, self._chosen
-        rows = self._context.look(
-            lambda c: store.list_messages(c, sql, chosen, limit, after), connection
-        )
+        sql, chosen, page = self._context.sql, self._chosen, Page(limit, after)
+        rows = self._context.look(lambda c: store.list_messages(c, sql, chosen, page), connection)
         return [self._listed(row) for row in rows]
 
     def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
@@ -124,7 +117,7 @@ class Selection:
         sql, after = self._context.sql, None
         while True:
             rows = self._context.run(
-                lambda c: store.list_messages(c, sql, self._chosen, limit, after)  # noqa: B023 - runs at once
+                lambda c: store.list_messages(c, sql, self._chosen, Page(limit, after))  # noqa: B023 - runs at once
             )
             if rows:
                 yield [self._plain(row) for row in rows]
@@ -174,12 +167,12 @@ class Selection:
         last = context.run(lambda c: store.last_id(c, context.sql, self._chosen))
         rest = self._chosen
         while last is not None:
-            high = context.run(lambda c: store.id_after(c, context.sql, rest, BATCH - 1))  # noqa: B023 - runs at once
-            if high is None or high >= last:
+            ids = context.run(lambda c: store.list_ids(c, context.sql, rest, Page(BATCH)))  # noqa: B023 - runs at once
+            if len(ids) < BATCH or ids[-1] >= last:
                 yield rest.also(column <= last)
                 return
-            yield rest.also(column <= high)
-            rest = self._chosen.also(column > high)
+            yield rest.also(column <= ids[-1])
+            rest = self._chosen.also(column > ids[-1])
 
     def _run(
         self,
@@ -394,10 +387,9 @@ def rows_of(
 ) -> Sequence[Any]:
     """The given columns of messages, with their labels, by id; payloads are not read."""
     sql, chosen = selection._context.sql, selection._chosen  # noqa: SLF001 - its own module
+    page = Page(limit, after, newest_first)
     return selection._context.run(  # noqa: SLF001
-        lambda connection: store.list_columns(
-            connection, sql, chosen, columns, limit=limit, after=after, newest_first=newest_first
-        )
+        lambda connection: store.list_columns(connection, sql, chosen, page, columns)
     )
 
 

@@ -49,13 +49,14 @@ from queue_over_sql.store.recovery import expired_leases as expired_leases
 from queue_over_sql.store.recovery import orphaned_claims as orphaned_claims
 from queue_over_sql.store.selection import Chosen as Chosen
 from queue_over_sql.store.selection import EditResult as EditResult
+from queue_over_sql.store.selection import Page as Page
 from queue_over_sql.store.selection import count_messages as count_messages
 from queue_over_sql.store.selection import edit_messages as edit_messages
 from queue_over_sql.store.selection import extent_of as extent_of
 from queue_over_sql.store.selection import has_status as has_status
-from queue_over_sql.store.selection import id_after as id_after
 from queue_over_sql.store.selection import last_id as last_id
 from queue_over_sql.store.selection import list_columns as list_columns
+from queue_over_sql.store.selection import list_ids as list_ids
 from queue_over_sql.store.selection import list_messages as list_messages
 from queue_over_sql.store.selection import move_to_front as move_to_front
 from queue_over_sql.store.selection import probe_ids as probe_ids

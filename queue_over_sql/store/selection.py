@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import Select, and_, case, func, select, update
+from sqlalchemy import Integer, Select, and_, case, func, literal_column, select, update
 
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
@@ -17,7 +18,7 @@ from queue_over_sql.dialects.requests import (
 )
 from queue_over_sql.dialects.statements import archive
 from queue_over_sql.dialects.statements.archive import begin_anew
-from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.dialects.statements.parameters import batches, number
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.message import (
     PREVIOUS_ERROR,
@@ -32,7 +33,7 @@ from queue_over_sql.store.admin import server_now
 from queue_over_sql.store.publish import NewMessage, publish_many
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -74,18 +75,56 @@ def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """A choice of messages: those in the queue or its archive that match all conditions."""
+    """A choice of messages: those in the queue or its archive that match all conditions.
+
+    ``status`` is the condition for a status or an outcome. It is apart, because lists must not let
+    an index on the status decide their order.
+    """
 
     archived: bool
     conditions: Sequence[ColumnElement[bool]]
+    status: ColumnElement[bool] | None = None
+
+    @property
+    def wanted(self) -> list[ColumnElement[bool]]:
+        """All conditions on messages."""
+        return [*self.conditions, *([] if self.status is None else [self.status])]
 
     def among(self, tables: QueueTables) -> list[ColumnElement[bool]]:
         """All conditions on the rows of the table."""
-        return [*extent_of(tables, self.archived), *self.conditions]
+        return [*extent_of(tables, self.archived), *self.wanted]
+
+    def along_key(self, tables: QueueTables) -> list[ColumnElement[bool]]:
+        """As ``among``, but so that no index on the status serves them, only the primary key."""
+        status = extent_of(tables, self.archived) + self.wanted[len(self.conditions) :]
+        if not status:
+            return list(self.conditions)
+        # Planners expect most rows to differ from a value, so they stop where the page is full.
+        yes, no = literal_column("1", Integer()), literal_column("0", Integer())
+        return [*self.conditions, case((and_(*status), yes), else_=no) != no]
 
     def also(self, condition: ColumnElement[bool]) -> Chosen:
         """The choice with one more condition."""
-        return Chosen(self.archived, [*self.conditions, condition])
+        return dataclasses.replace(self, conditions=[*self.conditions, condition])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a choice is listed: so many by id, after the id ``after``."""
+
+    limit: int
+    after: int | None = None
+    newest_first: bool = False
+
+    def beyond(self, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """The condition for what comes after ``after``."""
+        if self.after is None:
+            return []
+        return [key < self.after if self.newest_first else key > self.after]
+
+    def of(self, found: Select[Any], key: ColumnElement[Any]) -> Select[Any]:
+        """The first ``limit`` of the rows, in the order of the page."""
+        return found.order_by(key.desc() if self.newest_first else key).limit(self.limit)
 
 
 class EditResult(int):
@@ -105,24 +144,17 @@ class EditResult(int):
 
 
 def list_messages(
-    connection: Connection,
-    sql: StatementCache,
-    chosen: Chosen,
-    limit: int,
-    after: int | None,
-    *,
-    newest_first: bool = False,
+    connection: Connection, sql: StatementCache, chosen: Chosen, page: Page
 ) -> list[MessageRow]:
-    """Read one page of messages along the primary key, starting after the id ``after``."""
+    """Read one page of messages along the primary key."""
     tables: QueueTables = sql.subject
     table = place_of(tables, chosen.archived)
     columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
-    page = CompiledStatement(
-        _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first),
-        connection.dialect,
-    )
-    with sql.subject.dialect.scanning(connection):
-        rows: Sequence[Any] = page.run(connection).all()
+
+    def run(statement: Select[Any]) -> Sequence[Any]:
+        return CompiledStatement(statement, connection.dialect).run(connection).all()
+
+    rows = _rows(connection, sql, chosen, page, columns=columns, run=run)
     if chosen.archived:
         return read_archive_rows(connection, sql, rows)
     return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
@@ -132,31 +164,70 @@ def list_columns(
     connection: Connection,
     sql: StatementCache,
     chosen: Chosen,
+    page: Page,
     columns: Sequence[ColumnElement[Any]],
-    *,
-    limit: int,
-    after: int | None,
-    newest_first: bool,
 ) -> Sequence[Any]:
     """Read some columns of one page of messages."""
-    page = _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first)
-    with sql.subject.dialect.scanning(connection):
-        return connection.execute(page).all()
+
+    def run(statement: Select[Any]) -> Sequence[Any]:
+        return connection.execute(statement).all()
+
+    return _rows(connection, sql, chosen, page, columns=columns, run=run)
 
 
-def _page(
+# So many ids are looked through first. Where they do not fill the page, so many messages are few
+# enough to be found in any order and sorted by their ids.
+_WINDOW: Final = 2_000
+_FEW: Final = 10_000
+_LARGEST: Final = 2**63 - 1
+
+
+def _rows(
+    connection: Connection,
     sql: StatementCache,
     chosen: Chosen,
-    columns: Sequence[ColumnElement[Any]],
+    page: Page,
     *,
-    limit: int,
-    after: int | None,
-    newest_first: bool,
-) -> Select[Any]:
-    key = place_of(sql.subject, chosen.archived).c.id
-    beyond = [] if after is None else [key < after if newest_first else key > after]
-    found = select(*columns).where(*chosen.among(sql.subject), *beyond)
-    return found.order_by(key.desc() if newest_first else key).limit(limit)
+    columns: Sequence[ColumnElement[Any]],
+    run: Callable[[Select[Any]], Sequence[Any]],
+) -> Sequence[Any]:
+    """One page, without relying on the planner's statistics.
+
+    A planner that expects few messages of a status reads all of them and sorts. So the status is
+    looked for along the primary key, in a window of it. Only if it is rare there, the planner finds
+    all such messages.
+    """
+    tables: QueueTables = sql.subject
+    key = place_of(tables, chosen.archived).c.id
+    along_key = chosen.along_key(tables)
+    by_key = page.of(select(*columns).where(*along_key, *page.beyond(key)), key)
+    if len(along_key) == len(chosen.conditions):
+        # No status: an index of the user may serve the conditions.
+        free = sql.subject.dialect.scanning(connection)
+        with free if chosen.conditions else contextlib.nullcontext():
+            return run(by_key)
+    edge = func.max(key) if page.newest_first else func.min(key)
+    start = run(select(edge).where(*page.beyond(key)))[0][0]
+    if start is None:
+        return []
+    window = max(_WINDOW, 4 * page.limit)
+    if page.newest_first:
+        near = key > max(start - window, -_LARGEST)
+    else:
+        near = key <= min(start + window, _LARGEST)
+    rows = run(by_key.where(near))
+    if len(rows) >= page.limit:
+        return rows
+    there = select(key).where(*chosen.among(tables), *page.beyond(key)).limit(_FEW + 1)
+    with sql.subject.dialect.scanning(connection):
+        ids = sorted((row[0] for row in run(there)), reverse=page.newest_first)
+    if len(ids) > _FEW:
+        return run(by_key)
+    rows = []
+    for batch in batches(ids[: page.limit]):
+        wanted = select(*columns).where(key.in_(batch), *chosen.among(tables))
+        rows += run(page.of(wanted, key))
+    return rows
 
 
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
@@ -206,24 +277,20 @@ def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen)
     statement = tables.removal(archived=chosen.archived)
     if not chosen.archived:
         statement = statement.where(tables.live.c.consumer_id.is_(None))
-    removed = connection.execute(statement.where(*chosen.conditions)).rowcount
+    removed = connection.execute(statement.where(*chosen.wanted)).rowcount
     return EditResult(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
+
+
+def list_ids(connection: Connection, sql: StatementCache, chosen: Chosen, page: Page) -> list[int]:
+    """The ids of one page of messages."""
+    key = place_of(sql.subject, chosen.archived).c.id
+    return [int(row[0]) for row in list_columns(connection, sql, chosen, page, [key])]
 
 
 def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
     """The id of the newest message; None if there is none."""
-    table = place_of(sql.subject, chosen.archived)
-    statement = select(func.max(table.c.id)).where(*chosen.among(sql.subject))
-    found = connection.execute(statement).scalar()
-    return None if found is None else int(found)
-
-
-def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: int) -> int | None:
-    """The id of the message after ``skip`` others; None if there are no more."""
-    key = place_of(sql.subject, chosen.archived).c.id
-    wanted = select(key).where(*chosen.among(sql.subject)).order_by(key)
-    found = connection.execute(wanted.offset(skip).limit(1)).scalar()
-    return None if found is None else int(found)
+    newest = list_ids(connection, sql, chosen, Page(1, newest_first=True))
+    return newest[0] if newest else None
 
 
 def probe_ids(
@@ -260,8 +327,11 @@ def requeue(
     tables: QueueTables = sql.subject
     engine_of(tables).lock_for_writing(connection, sql)
     key = tables.archive.c.id
-    wanted = select(*archive_columns(tables)).where(key <= up_to, *chosen.among(tables))
-    batch = wanted.order_by(key).limit(limit).with_for_update()
+    ids = list_ids(connection, sql, chosen.also(key <= up_to), Page(limit))
+    if not ids:
+        return 0
+    wanted = select(*archive_columns(tables)).where(key.in_(ids), *chosen.among(tables))
+    batch = wanted.order_by(key).with_for_update()
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(connection, sql, found)
     if tables.ends_in_place:
@@ -327,6 +397,6 @@ def _headers_with(headers: str | None, error: str | None, id_: int | None = None
 
 def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
     live = tables.live
-    held = (live.c.consumer_id.is_not(None), *chosen.conditions)
+    held = (live.c.consumer_id.is_not(None), *chosen.wanted)
     counted = select(func.count()).select_from(live).where(*held)
     return int(connection.execute(counted).scalar_one())
