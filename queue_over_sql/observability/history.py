@@ -43,6 +43,8 @@ One more bucket has all larger values.
 """
 
 _MINUTE: Final = 60
+# How often the row of the present minute is written again.
+_WRITE_SECONDS: Final = 5.0
 _MICROSECONDS: Final = 60_000_000
 # How many rows are kept in memory while the database is unavailable.
 _MOST_ROWS: Final = 5_000
@@ -91,6 +93,24 @@ class Minute:
             mine[:] = [a + b for a, b in zip(mine, theirs, strict=True)]
 
 
+@dataclasses.dataclass
+class _Row:
+    """A minute of this process, and its row: a minute occurs twice if the clock is set back."""
+
+    minute: Minute
+    process: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    # Its number by the database's clock, once it was written.
+    number: int | None = None
+    changed: bool = True
+
+    def copy(self) -> _Row:
+        """As it is now; others go on to count."""
+        minute = dataclasses.replace(
+            self.minute, waited=list(self.minute.waited), handled=list(self.minute.handled)
+        )
+        return dataclasses.replace(self, minute=minute)
+
+
 def quantile(histogram: Sequence[int], share: float) -> float | None:
     """Estimate a quantile in seconds; None if there are no values.
 
@@ -112,8 +132,8 @@ class History(Observer):
 
     Give it to ``QueueService(observer=…)``.
 
-    It writes a row after the end of each minute, and when the service stops. A process that is
-    killed loses the current minute.
+    It writes the counts every five seconds, and when the service stops; a process that is killed
+    loses what came after that. A login that may only insert rows writes a minute when it is over.
 
     Args:
         keep: how long to keep rows.
@@ -127,7 +147,8 @@ class History(Observer):
         self._keep = to_timedelta(keep, "keep")
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._open: dict[tuple[str, int], Minute] = {}
+        self._open: dict[tuple[str, int], _Row] = {}
+        self._rewrites = True
         self._parts: ServiceParts | None = None
         self._changed: Condition | None = None
         self._running = self._closing = False
@@ -204,19 +225,20 @@ class History(Observer):
         found = self._open.get((queue, number))
         if found is None:
             begins_at = datetime.fromtimestamp(number * _MINUTE, UTC)
-            found = self._open[queue, number] = Minute(queue, begins_at)
+            found = self._open[queue, number] = _Row(Minute(queue, begins_at))
             if not self._running and self._parts is not None:
                 runtime = self._parts.connections.runtime
                 runtime.start("queue-over-sql-history", self._run, job=True)
                 self._running = True
-        return found
+        found.changed = True
+        return found.minute
 
     def _run(self) -> None:
         changed = self._changed
         while changed is not None and not self._closing:
             with changed:
                 if not self._closing:
-                    changed.wait(_MINUTE - time.time() % _MINUTE + 0.5)
+                    changed.wait(_WRITE_SECONDS)
             if not self._closing:
                 try:
                     self._flush(time.time() // _MINUTE)
@@ -224,52 +246,81 @@ class History(Observer):
                     _log.exception("The history continues after an unexpected error.")
 
     def _flush(self, before: float) -> None:
+        """Write what was counted since, and finish the minutes before one."""
         with self._mine():
-            ended = {key: minute for key, minute in self._open.items() if key[1] < before}
-            for key in ended:
+            rows = {
+                key: row
+                for key, row in self._open.items()
+                if row.changed and (self._rewrites or key[1] < before)
+            }
+            for row in rows.values():
+                row.changed = False
+            copies = [row.copy() for row in rows.values()]
+            for key in [key for key in self._open if key[1] < before]:
                 del self._open[key]
         parts = self._parts
-        if parts is None or not ended:
+        if parts is None or not rows:
             return
         try:
-            self._write(parts, list(ended.values()))
+            self._write(parts, copies)
             self._outage.ended()
         except (DatabaseUnavailable, ServiceClosed) as error:
             self._outage.began(error)
-            self._keep_for_later(ended)
+            self._keep_for_later(rows)
+        except NotPermitted as error:
+            if not self._rewrites:
+                _log.warning("The history may not be written, and is lost: %s", error)
+                return
+            self._rewrites = False
+            self._keep_for_later(rows)
+            self._flush(before)
         except QueueError as error:
             _log.warning(
-                "The history of %d minutes could not be written and is lost: %s", len(ended), error
+                "The history of %d minutes could not be written and is lost: %s", len(rows), error
             )
+        finally:
+            for row, copy in zip(rows.values(), copies, strict=True):
+                row.number = copy.number
 
-    def _keep_for_later(self, ended: dict[tuple[str, int], Minute]) -> None:
+    def _keep_for_later(self, rows: dict[tuple[str, int], _Row]) -> None:
         with self._mine():
-            self._open = {**ended, **self._open}
+            for row in rows.values():
+                row.changed = True
+            self._open = {**rows, **self._open}
             for key in list(self._open)[: max(0, len(self._open) - _MOST_ROWS)]:
                 del self._open[key]
 
-    def _write(self, parts: ServiceParts, minutes: Sequence[Minute]) -> None:
+    def _write(self, parts: ServiceParts, rows: Sequence[_Row]) -> None:
         table, prefix = parts.system().history, parts.settings.table_prefix
-        # A new one each time, because a minute may occur twice if the clock is set back.
-        process = uuid.uuid4().hex
 
         def act(connection: Connection) -> None:
             now = parts.connections.dialect.read_clock(connection)
             # Minutes are by the database's clock.
             ahead = round((now - time.time_ns() // 1000) / _MICROSECONDS)
-            rows = [
+            for row in rows:
+                if row.number is None:
+                    row.number = int(row.minute.begins_at.timestamp()) // _MINUTE + ahead
+            if self._rewrites:
+                # Also what a first try has written whose answer was lost.
+                ours = (
+                    table.c.table_prefix == prefix,
+                    table.c.minute.in_(sorted({row.number or 0 for row in rows})),
+                    table.c.process.in_([row.process for row in rows]),
+                )
+                connection.execute(delete(table).where(*ours))
+            values = [
                 {
                     "table_prefix": prefix,
-                    "queue": minute.queue,
-                    "minute": int(minute.begins_at.timestamp()) // _MINUTE + ahead,
-                    "process": process,
-                    **{name: getattr(minute, name) for name in HISTORY_COUNTS},
-                    "waited": json.dumps(minute.waited),
-                    "handled": json.dumps(minute.handled),
+                    "queue": row.minute.queue,
+                    "minute": row.number,
+                    "process": row.process,
+                    **{name: getattr(row.minute, name) for name in HISTORY_COUNTS},
+                    "waited": json.dumps(row.minute.waited),
+                    "handled": json.dumps(row.minute.handled),
                 }
-                for minute in minutes
+                for row in rows
             ]
-            connection.execute(insert(table), rows)
+            connection.execute(insert(table), values)
 
         def prune(connection: Connection) -> None:
             now = parts.connections.dialect.read_clock(connection)

@@ -11,11 +11,13 @@ import pytest
 from sqlalchemy import select, update
 
 from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql.observability import history
 from queue_over_sql.observability.history import BOUNDS, History, quantile, read_history
 from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import parts_of
 from tests.cli.command_line import run, succeed
 from tests.observability.test_prometheus import use
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from queue_over_sql.observability.history import Minute
@@ -58,20 +60,36 @@ def test_what_happened_is_written_by_queue_and_minute(make_service: MakeService)
     assert [] == read_history(reader, 3600, "others")
 
 
-@pytest.mark.engines("sqlite")
-def test_a_minute_is_written_after_its_end(make_service: MakeService) -> None:
-    """While the service runs, and once: a later minute has a row of its own."""
-    observer = History()
-    service = make_service(observer=observer)
+def test_the_present_minute_is_written_again_and_again(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process loses seconds, not a minute; the minute keeps its one row."""
+    monkeypatch.setattr(history, "_WRITE_SECONDS", 0.05)
+    service, reader = make_service(observer=History()), make_service()
     queue = service.create_queue("jobs")
-    queue.publish("x")
-    observer._flush(float("inf"))
-    assert 1 == total(read_history(service, 3600)).published
-    queue.publish("y")
-    observer._flush(0)
-    assert 1 == total(read_history(service, 3600)).published
+    for number in range(1, 4):
+        queue.publish("x")
+        wait_until(
+            lambda: number == sum(m.published for m in read_history(reader, 3600))  # noqa: B023
+        )
+    table = parts_of(reader).system().history
+    rows = parts_of(reader).connections.run(lambda c: c.execute(select(table.c.minute)).all())
+    assert len({row.minute for row in rows}) == len(rows)
     service.stop()
-    assert 2 == total(read_history(make_service(), 3600)).published
+    assert 3 == total(read_history(reader, 3600)).published
+
+
+@pytest.mark.engines("sqlite")
+def test_later_counts_of_a_finished_minute_have_a_row_of_their_own(
+    make_service: MakeService,
+) -> None:
+    """As where the clock was set back."""
+    service = make_service(observer=(observer := History()))
+    queue = service.create_queue("jobs")
+    for _ in range(2):
+        queue.publish("x")
+        observer._flush(float("inf"))
+    assert 2 == total(read_history(service, 3600)).published
 
 
 @pytest.mark.engines("sqlite")
