@@ -35,6 +35,7 @@ from queue_over_sql.database.sessions import (
     Sessions,
     SharedSession,
     committing,
+    give_back,
 )
 from queue_over_sql.database.watchdog import Watchdog
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
@@ -49,6 +50,7 @@ from queue_over_sql.dialects.engines import (
     unfit_way,
 )
 from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
+from queue_over_sql.dialects.session_changes import SessionChanges, changed_until
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -73,6 +75,11 @@ T = TypeVar("T")
 
 # How long a stop waits for acts of other threads, so that it can release what they claimed.
 _DRAIN_SECONDS = 5.0
+_MOVED = (
+    "connection= is not in the queue's database or schema any more: a statement such as USE, SET "
+    "SCHEMA or SET search_path moved its session, or the queue's table was dropped. Move it back "
+    "before you use the queue, or name the other tables in full instead."
+)
 # How long conflicts between transactions are retried before they become an error.
 _RETRY_SECONDS = 30.0
 # A deadlock has ended the caller's transaction, and only the caller can repeat all of it.
@@ -82,6 +89,8 @@ _CALLERS_BROKE = (
     "Your transaction is lost: repeat it. If the server closes connections that wait in your pool, "
     "as at its restart, create your engine with pool_pre_ping=True."
 )
+# Of how many queues it is remembered which table of which database they are.
+_MOST_ANSWERED = 1000
 # How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
 
@@ -111,8 +120,8 @@ def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
         return False
 
 
-def _answer(connection: Connection, question: str) -> Any:
-    return connection.exec_driver_sql(question).scalar_one()
+def _answers(connection: Connection, question: str) -> Sequence[Any]:
+    return connection.exec_driver_sql(question).one()
 
 
 def _named(caller: Connection) -> str:
@@ -122,7 +131,7 @@ def _named(caller: Connection) -> str:
         # Only a help: whatever stands in its way is not what went wrong.
         with contextlib.suppress(QueueError, SQLAlchemyError):
             query = dialect_of(caller).name_query
-            url = url if query is None else url.set(database=_answer(caller, query))
+            url = url if query is None else url.set(database=_answers(caller, query)[0])
     return shown_url(url)
 
 
@@ -181,6 +190,8 @@ class Connections:
         self._left_to: Hashable | None = None
         # Known pools, and callers' connections that have no pool.
         self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Which database this service is in, by the question.
+        self._answered: dict[str, Any] = {}
         self._dialects: dict[RawDriver, Dialect] = {}
         self._pid = os.getpid()
         self._breaks = 0
@@ -334,7 +345,7 @@ class Connections:
                 self._check_files(connection)
             finally:
                 if kept is None:
-                    connection.close()
+                    give_back(connection)
                 else:
                     kept.leave(connection)
 
@@ -437,30 +448,47 @@ class Connections:
                 raise self._wrong(_foreign(raw)) from error
         return lent(raw, dialect)
 
-    def check_same_database(self, caller: Connection, table: Table) -> None:
-        """Refuse a caller's connection to another database, before anything is done on it.
+    @contextlib.contextmanager
+    def visiting(self, caller: Connection, table: Table) -> Iterator[None]:
+        """Use a caller's connection, or refuse it before anything is done on it.
 
-        Each pool is checked once: both sides are asked which database they are in.
+        Each pool is checked once: both sides are asked which database they are in. Where a session
+        can move to another database or schema, each use is checked.
 
         Raises:
             WrongDatabase: it is connected to another database.
             UnsupportedByEngine: it prepares statements, and its pooler cannot keep any.
+            ValueError: its session would store values changed.
         """
         # Engines with other options share the pool.
         pool = caller.engine.pool
-        known = pool.given if isinstance(pool, LentPool) else pool
-        if pool is self.engine.pool or _is_in(known, self._same_database):
-            return
-        with self.translated():
-            if type(dialect_of(caller)) is type(self.dialect):
-                self.dialect.check_pooled(caller)
-                question = self.dialect.database_identity(table)
-                if question is None or self._answers_alike(caller, question):
-                    # Connections of sqlite3 cannot be remembered, but asking them needs no network.
-                    with contextlib.suppress(TypeError):
-                        self._same_database.add(known)
-                    return
-        raise self._wrong(_named(caller))
+        settings: Sequence[Any] | None = None
+        if pool is not self.engine.pool or changed_until(caller) is not None:
+            known = pool.given if isinstance(pool, LentPool) else pool
+            if self.dialect.moves(table) or not _is_in(known, self._same_database):
+                with self.translated():
+                    settings = self._settings_in_same_database(caller, table, known)
+        with self.dialect.respecting(caller, settings):
+            yield
+
+    def _settings_in_same_database(
+        self, caller: Connection, table: Table, known: Any
+    ) -> Sequence[Any]:
+        is_known = caller.engine.pool is self.engine.pool or _is_in(known, self._same_database)
+        if not is_known:
+            if type(dialect_of(caller)) is not type(self.dialect):
+                raise self._wrong(_named(caller))
+            self.dialect.check_pooled(caller)
+        question = self.dialect.database_identity(table)
+        settings: Sequence[Any] = ()
+        if question is not None:
+            theirs, *settings = _answers(caller, question)
+            if not self._is_here(theirs, question):
+                raise WrongDatabase(_MOVED) if is_known else self._wrong(_named(caller))
+        # Connections of sqlite3 cannot be remembered, but asking them needs no network.
+        with contextlib.suppress(TypeError):
+            self._same_database.add(known)
+        return settings
 
     def hasten(self, caller: Connection) -> None:
         """Send our statements on a caller's connection of this engine directly to the driver."""
@@ -475,10 +503,16 @@ class Connections:
             "connection=."
         )
 
-    def _answers_alike(self, caller: Connection, question: str) -> bool:
-        theirs = _answer(caller, question)
+    def _is_here(self, theirs: Any, question: str) -> bool:
         # An in-memory database has no name, and belongs to one connection.
-        return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
+        if not theirs:
+            return False
+        if theirs != self._answered.get(question):
+            if len(self._answered) >= _MOST_ANSWERED:
+                self._answered.clear()
+            # Ours may have changed: the server was started again, or the table created again.
+            self._answered[question] = self.run(lambda ours: _answers(ours, question)[0])
+        return bool(theirs == self._answered[question])
 
     @contextlib.contextmanager
     def translated(self, *, callers: bool = False) -> Iterator[None]:
@@ -679,6 +713,10 @@ class Connections:
         connection = self._connect()
         event.listen(connection, "commit", self._refuse_commit)
         event.listen(connection, "rollback", self._note_rollback)
+        # The only connection of a database cannot be closed.
+        if not (self._opened.shared or self._opened.borrowed):
+            changes = SessionChanges(scoped=self.dialect.scopes_settings)
+            event.listen(connection, "before_cursor_execute", changes, retval=True)
         return connection
 
     def _refuse_commit(self, connection: Connection) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.compiled import go_direct
+from queue_over_sql.dialects.session_changes import release_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,8 @@ class KeptConnection:
     """Keeps a connection for the next transaction of the same user, if that is safe.
 
     It is not safe after a failed transaction or a long pause, or if the connection is old. Nor is
-    it if the user set options on the connection, or if the service's other connections broke
-    meanwhile. Listeners of the user may also want to see each checkout.
+    it if the user set options on the connection or changed its session, or if the service's other
+    connections broke meanwhile. Listeners of the user may also want to see each checkout.
     """
 
     def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:
@@ -59,11 +60,13 @@ class KeptConnection:
 
     def leave(self, connection: Connection) -> None:
         """Keep it for the next transaction, or give it back to the pool."""
-        as_it_was = not connection.closed and connection.get_execution_options() == self._options
+        release_changed(connection)
+        as_it_was = not (connection.closed or connection.invalidated)
+        as_it_was = as_it_was and connection.get_execution_options() == self._options
         if as_it_was and not self._is_followed(connection.engine):
             self._kept, self._left_at = connection, time.monotonic()
         else:
-            connection.close()
+            give_back(connection)
 
     def _is_followed(self, engine: Engine) -> bool:
         # Whether listeners other than ours want to see each checkout or checkin.
@@ -104,10 +107,19 @@ def committing(connection: Connection) -> Iterator[Connection]:
         raise
 
 
+def give_back(connection: Connection) -> None:
+    """Give a connection back to the pool; close it first if its session is not as it was."""
+    release_changed(connection)
+    connection.close()
+
+
 def _close(connection: Connection) -> None:
     # A broken connection may refuse even the rollback.
     with contextlib.suppress(SQLAlchemyError):
-        connection.close()
+        try:
+            release_changed(connection)
+        finally:
+            connection.close()
 
 
 _log = logging.getLogger(__name__)

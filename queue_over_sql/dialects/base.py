@@ -165,6 +165,8 @@ class QueueDialect(SqlDialect):
     """A failed statement aborts the transaction, so one that may fail needs a savepoint."""
     undoes_failed_insert = True
     """A multi-row INSERT that fails leaves none of its rows."""
+    scopes_settings = False
+    """SET LOCAL and SET TRANSACTION end with the transaction."""
     ddl_commits = True
     """DDL commits, so a killed process may leave tables without a record."""
     index_if_not_exists = True
@@ -339,11 +341,31 @@ class QueueDialect(SqlDialect):
         return [f"ALTER TABLE {table} DROP COLUMN {name}" for name in names]
 
     def database_identity(self, table: Table) -> str | None:
-        """SQL that identifies a database; None if nothing does.
+        """SQL that identifies a database in its first column; None if nothing does.
 
-        If a session can choose its schema, it includes the identity of ``table``.
+        If a session can choose its schema, it includes the identity of ``table``. Further columns
+        are the settings of the session for ``respecting``.
         """
         return None
+
+    def moves(self, table: Table) -> bool:
+        """Whether a session can come to take another table for this one, as by ``USE``."""
+        return False
+
+    @contextlib.contextmanager
+    def respecting(
+        self, connection: Connection, settings: Sequence[Any] | None = None
+    ) -> Iterator[None]:
+        """Run our statements in a session whose settings are not ours.
+
+        Args:
+            connection: a caller's, or a handler's.
+            settings: what ``database_identity`` read; None: those with which we opened it.
+
+        Raises:
+            ValueError: values would be stored changed.
+        """
+        yield
 
     # -- connections
 

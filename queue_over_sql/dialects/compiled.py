@@ -17,6 +17,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.driver_calls import translated
+from queue_over_sql.dialects.session_changes import SessionChanges
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
@@ -288,7 +289,9 @@ class CompiledStatement:
 # listeners to this one connection.
 def _has_begun(connection: Connection, raw: Any) -> bool:
     listeners: Any = connection.dispatch
-    if listeners.before_cursor_execute or listeners.after_cursor_execute:
+    if listeners.after_cursor_execute or any(
+        type(each) is not SessionChanges for each in listeners.before_cursor_execute
+    ):
         return False
     if connection.closed or connection.invalidated:
         return False

@@ -65,6 +65,11 @@ _CONNECT_SECONDS: Final = 10
 _PYMYSQL: Mapping[str, Any] = dict.fromkeys(
     ("connect_timeout", "read_timeout", "write_timeout"), _CONNECT_SECONDS
 )
+# READ COMMITTED avoids gap locks between claims, handlers and publishers.
+_OWN_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "mysql": {"isolation_level": "READ COMMITTED"},
+    "mariadb": {"isolation_level": "READ COMMITTED"},
+}
 _PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
     "postgresql+psycopg": {"connect_timeout": _CONNECT_SECONDS, **KEEPALIVES},
     "mysql+pymysql": _PYMYSQL,
@@ -144,7 +149,7 @@ class EngineForm:
         given = {key: value for key, value in arguments.items() if key not in url.query}
         taken_off = [f"_{name}" for name in ("read_timeout", "write_timeout") if name in given]
         given |= _prepare_threshold(url)
-        engine = self.create(url, connect_args=given, poolclass=self.pool, **_POOL)
+        engine = self._create_own(url, connect_args=given)
         if taken_off:
 
             def connected(connection: Any, entry: object) -> None:
@@ -174,7 +179,17 @@ class EngineForm:
                 raise RuntimeError
             return connection
 
-        return OpenedEngine(self.create(url, creator=creator, poolclass=self.pool, **_POOL))
+        return OpenedEngine(self._create_own(url, creator=creator))
+
+    def _create_own(self, url: URL, **options: Any) -> Engine:
+        backend = url.get_backend_name()
+        own = _OWN_OPTIONS.get(backend, {})
+        engine = self.create(url, poolclass=self.pool, **_POOL, **own, **options)
+        if backend in {"mysql", "mariadb"}:
+            from queue_over_sql.dialects.mysql import hooks  # noqa: PLC0415 - only for MySQL
+
+            hooks.listen(engine)
+        return engine
 
     def _create(self, url: URL, **options: Any) -> Engine:
         _refuse_async(url, is_async=url.get_dialect().is_async)

@@ -226,9 +226,9 @@ def callers(
         ):
             if atomic:
                 _check_transactional(target)
-            connections.check_same_database(target, table)
-            connections.hasten(target)
-            yield target
+            with connections.visiting(target, table):
+                connections.hasten(target)
+                yield target
     except NoSuchTableError:
         raise
     except PendingRollbackError as error:

@@ -271,7 +271,13 @@ class H2Dialect(QueueDialect):
 
     def database_identity(self, table: Table) -> str | None:
         """The file; an in-memory database has a name that is unique in its process."""
-        return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
+        # With a schema, tables are named in full, whatever the session's own is.
+        where = "" if table.schema else " || ' ' || CURRENT_SCHEMA"
+        return f"SELECT COALESCE(DATABASE_PATH(), DATABASE()){where}"
+
+    def moves(self, table: Table) -> bool:
+        """By ``SET SCHEMA``."""
+        return table.schema is None
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """Only floats have NaN and infinities."""

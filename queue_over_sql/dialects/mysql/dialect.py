@@ -36,6 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, Rounds
 from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.errors import DatabaseUnavailable
@@ -181,12 +182,52 @@ class MySQLDialect(QueueDialect):
     def database_identity(self, table: Table) -> str | None:
         """The database of one server, identified by host, port and data directory."""
         # With a schema, tables are named in full, whatever the session's default is.
-        where = "''" if table.schema else "DATABASE()"
-        return f"SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, {where})"
+        where = "''" if table.schema else "COALESCE(DATABASE(), '')"
+        return f"SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, {where}), {SETTINGS}"
+
+    def moves(self, table: Table) -> bool:
+        """After ``USE``, and other settings count for each use, too."""
+        return True
+
+    @contextlib.contextmanager
+    def respecting(
+        self, connection: Connection, settings: Sequence[Any] | None = None
+    ) -> Iterator[None]:
+        """Be strict during the block, or texts are cut and numbers changed without an error.
+
+        Raises:
+            ValueError: the connection cannot send every character.
+        """
+        opened = connection.info.get(OPENED_WITH) if settings is None else settings
+        if opened is not None and opened[0] != EVERY_CHARACTER:
+            msg = (
+                "connection= cannot send and receive every character, and would store others as "
+                f"'?': its character sets are {opened[0]}. Open it with charset=utf8mb4."
+            )
+            raise ValueError(msg)
+        before = _settings_to_change(opened)
+        if before is None:
+            yield
+            return
+        _change_settings(connection, _strict(before[0]), 0)
+        try:
+            yield
+        finally:
+            # A lost connection has no settings to restore.
+            with contextlib.suppress(SQLAlchemyError):
+                _change_settings(connection, *before)
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
-        """READ COMMITTED avoids gap locks between claims and publishers."""
-        connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        """Be strict, and delete without a key in the condition."""
+        before = _settings_to_change(connection.info.get(OPENED_WITH))
+        if before is not None:
+            _change_settings(connection, _strict(before[0]), 0)
+
+    def restore_session(self, connection: Connection) -> None:
+        """A handler's transaction has the settings of the server or the engine."""
+        before = _settings_to_change(connection.info.get(OPENED_WITH))
+        if before is not None:
+            _change_settings(connection, *before)
 
     def begin(self, connection: Connection) -> None:
         run_text(connection, "START TRANSACTION")
@@ -289,6 +330,24 @@ class MySQLDialect(QueueDialect):
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer, because a table scan would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"
+
+
+def _settings_to_change(settings: Sequence[Any] | None) -> tuple[str, int] | None:
+    """The mode and the caution of a session; None if our statements can run with them."""
+    if settings is None:
+        return None
+    _, mode, cautious = settings
+    is_strict = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"} & set(mode.split(","))
+    return None if is_strict and not cautious else (mode, int(cautious))
+
+
+def _strict(mode: str) -> str:
+    return f"{mode},STRICT_TRANS_TABLES" if mode else "STRICT_TRANS_TABLES"
+
+
+def _change_settings(connection: Connection, mode: str, cautious: int) -> None:
+    change = f"SET SESSION sql_mode = '{mode}', SESSION sql_safe_updates = {cautious}"
+    connection.exec_driver_sql(change).close()
 
 
 def _creation_lock_name(database: str | None) -> str:

@@ -134,6 +134,7 @@ class PostgreSQLDialect(AtOnceDialect):
     checkup_class = "PostgreSQLCheckup"
     rounds_class = ArchivedAtOnce
     skip_locked = True
+    scopes_settings = True
     name_query = "SELECT current_database()"
     checks_json = True
     nul_in_text = False
@@ -265,6 +266,10 @@ class PostgreSQLDialect(AtOnceDialect):
             "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
             f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
         )
+
+    def moves(self, table: Table) -> bool:
+        """By its ``search_path``."""
+        return table.schema is None
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """Allow only plans along an index, because the server keeps prepared plans.

@@ -219,6 +219,52 @@ def test_a_connection_that_reaches_the_other_database_later(
     assert [0, 1, 2] == payloads(consume_exactly(queue, 3))
 
 
+MOVES = {
+    "mysql": ("CREATE DATABASE IF NOT EXISTS {}", "USE {}", "DROP DATABASE {}"),
+    "mariadb": ("CREATE DATABASE IF NOT EXISTS {}", "USE {}", "DROP DATABASE {}"),
+    "postgresql": ("CREATE SCHEMA {}", "SET search_path TO {}", "DROP SCHEMA {} CASCADE"),
+    "h2": ("CREATE SCHEMA {}", "SET SCHEMA {}", "DROP SCHEMA {} CASCADE"),
+}
+
+
+@pytest.fixture
+def moving(engine_name: str, engine: Engine) -> Iterator[tuple[str, str, str]]:
+    """Another schema of the server, and the statements that move a session there and back."""
+    create, move, drop = MOVES[engine_name]
+    there = f"moved_{uuid.uuid4().hex[:12]}"
+    if engine_name == "h2":
+        there = there.upper()
+    home = {"postgresql": "public", "h2": "PUBLIC"}.get(engine_name, engine.url.database)
+    with engine.begin() as connection:
+        connection.execute(text(create.format(there)))
+    yield there, move.format(there), move.format(home)
+    with engine.begin() as connection:
+        connection.execute(text(drop.format(there)))
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_session_that_moves_is_refused_until_it_is_back(
+    scene: Scene, engine: Engine, database: TestDatabase, moving: tuple[str, str, str]
+) -> None:
+    """By ``USE`` or a like statement; the queue of the same name there is not touched."""
+    there, move, back = moving
+    twin = QueueService(database.url, schema=there)
+    other = twin.create_queue("jobs", priorities=2)
+    with engine.connect() as caller:
+        scene.queue.publish("before", connection=caller)
+        caller.execute(text(move))
+        for verb in VERBS.values():
+            with pytest.raises(WrongDatabase, match="moved"):
+                verb(scene.queue, scene.message, caller)
+        caller.execute(text(back))
+        scene.queue.publish("after", connection=caller)
+        caller.commit()
+    assert 0 == other.messages().count()
+    assert 6 == scene.queue.messages().count()
+    twin.stop()
+    scene.message.ack()
+
+
 # ---------------------------------------------------------------- what must not be refused
 
 
@@ -265,8 +311,8 @@ def test_an_engine_of_ones_own_is_accepted(
 
 SESSIONS: dict[str, dict[str, Any]] = {
     "postgresql": {"options": "-c TimeZone=Asia/Tokyo -c DateStyle=German"},
-    "mariadb": {"init_command": "SET time_zone = '+09:00'", "charset": "latin1"},
-    "mysql": {"init_command": "SET time_zone = '+09:00'", "charset": "latin1"},
+    "mariadb": {"init_command": "SET time_zone = '+09:00'", "read_timeout": 60},
+    "mysql": {"init_command": "SET time_zone = '+09:00'", "read_timeout": 60},
     "sqlite": {"isolation_level": "IMMEDIATE"},
     "h2": {},
 }
@@ -275,7 +321,7 @@ SESSIONS: dict[str, dict[str, Any]] = {
 def test_a_session_with_settings_of_its_own_is_accepted(
     queue: Queue, effects_engine: Engine, database: TestDatabase
 ) -> None:
-    """Time zone, formats, encoding and isolation of the caller's do not make another database."""
+    """Time zone, formats and isolation of the caller's do not make another database."""
     with made_engine(database.url, connect_args=SESSIONS[database.engine]) as own:
         serializable = own.execution_options(isolation_level="SERIALIZABLE")
         for number, caller in enumerate((own, serializable)):

@@ -103,6 +103,70 @@ def test_what_a_handler_sets_on_its_connection_ends_with_its_message(
     assert 4 + 2 == len(seen)
 
 
+SESSION_CHANGES = {
+    "sqlite": ["PRAGMA query_only = 1", "ATTACH ':memory:' AS other"],
+    "postgresql": [
+        "SET search_path TO pg_catalog",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SELECT set_config('search_path', 'pg_catalog', false)",
+    ],
+    "mysql": ["USE mysql", "SET SESSION TRANSACTION READ ONLY", "SET SESSION sql_mode = ''"],
+    "mariadb": ["USE mysql", "SET SESSION TRANSACTION READ ONLY", "SET SESSION sql_mode = ''"],
+    "h2": ["SET SCHEMA INFORMATION_SCHEMA"],
+}
+
+
+def test_what_a_handler_does_to_its_session_ends_with_its_message(
+    make_service: MakeService, outside: Queue, effects_engine: Engine, engine_name: str
+) -> None:
+    """``USE``, ``SET`` or ``PRAGMA``: later messages, leases and claims are as without it."""
+    changes = SESSION_CHANGES[engine_name]
+    worker = make_service().worker(concurrency=1, prefetch=10)
+    others: list[object] = []
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        if message.payload % 2:
+            add_effect(connection, message.payload)
+            others.append(message.attempt)
+            if engine_name in {"mysql", "mariadb"}:
+                others.append("STRICT" in str(connection.scalar(text("SELECT @@sql_mode"))))
+        elif message.attempt == 1:
+            connection.exec_driver_sql(changes[message.payload // 2])
+
+    outside.publish_many(list(range(2 * len(changes))))
+    with running(worker):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert {1} == set(others)
+    assert effect_count(effects_engine) == len(changes)
+
+
+def test_a_handler_keeps_the_connection_for_plain_statements(
+    make_service: MakeService, outside: Queue, effects_engine: Engine, engine_name: str
+) -> None:
+    """Reads, writes and savepoints do not cost a new connection for each message."""
+    scoped = {
+        "postgresql": ["SET LOCAL work_mem = '4MB'", "SELECT set_config('a.b', 'c', true)"],
+    }.get(engine_name, [])
+    worker = make_service().worker(concurrency=1, prefetch=10)
+    seen: set[Any] = set()
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        seen.add(connection.connection.dbapi_connection)
+        with connection.begin_nested():
+            add_effect(connection, message.payload)
+        connection.exec_driver_sql("/* tagged */ SELECT 1 -- x").close()
+        for statement in scoped:
+            connection.exec_driver_sql(statement).close()
+
+    outside.publish_many(list(range(10)))
+    with running(worker):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert effect_count(effects_engine) == 10
+    assert 1 == len(seen)
+
+
 @pytest.mark.engines("sqlite")
 @pytest.mark.parametrize("name", ["checkout", "engine_connect"])
 def test_listeners_to_new_uses_hear_of_each_message(

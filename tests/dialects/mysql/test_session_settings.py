@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import (
+    Column,
+    LargeBinary,
+    Text,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 
-from queue_over_sql import DuplicateKey, Publication, QueueService
+from queue_over_sql import DuplicateKey, PayloadInvalid, Publication, QueueService
 from queue_over_sql.service import parts_of
+from tests.contract.queue_state import add_effect, counts, effect_count, effects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
-    from queue_over_sql import Queue
+    from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.engines("mysql", "mariadb")
@@ -41,6 +50,15 @@ def settings(database: TestDatabase) -> Iterator[Settings]:
     found = Settings(database)
     yield found
     found.engine.dispose()
+
+
+@pytest.fixture
+def effects_engine(settings: Settings) -> Engine:
+    """The user's engine, with a table for effects."""
+    effects.create(settings.engine)
+    # The settings are for connections that are opened from now on.
+    settings.engine.dispose()
+    return settings.engine
 
 
 @pytest.fixture
@@ -91,3 +109,116 @@ def test_a_refused_batch_takes_back_its_own(stepping: Queue, settings: Settings)
             stepping.publish_many([*batch, Publication("x", key="k")], connection=caller)
     left = [message.payload for message in stepping.messages().list()]
     assert ["earlier", "taken", "theirs", "theirs"] == sorted(left)
+
+
+SENT = "😀 é"
+
+
+@pytest.mark.parametrize("charset", ["utf8", "latin1"])
+def test_our_connections_send_every_character(database: TestDatabase, charset: str) -> None:
+    """Whatever charset the URL or the user's engine asks for."""
+    url = make_url(database.url).update_query_dict({"charset": charset})
+    theirs = create_engine(url)
+    for given in (url, theirs):
+        service = QueueService(given)
+        queue = service.create_queue("jobs")
+        queue.publish({"text": SENT}, key=SENT, headers={"h": SENT})
+        (message,) = queue.consume()
+        assert ({"text": SENT}, SENT, {"h": SENT}) == (
+            message.payload,
+            message.key,
+            message.headers,
+        )
+        message.ack()
+        service.stop()
+    theirs.dispose()
+
+
+def test_a_callers_connection_that_cannot_is_refused(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """Whether it was opened with another charset or was changed since; nothing is published."""
+    queue = service.create_queue("jobs")
+    url = make_url(database.url).update_query_dict({"charset": "latin1"})
+    opened, changed = create_engine(url), create_engine(database.url)
+    with opened.begin() as caller, pytest.raises(ValueError, match="utf8mb4"):
+        queue.publish(SENT, connection=caller)
+    with changed.begin() as caller:
+        queue.publish(SENT, connection=caller)
+        caller.execute(text("SET NAMES latin1"))
+        with pytest.raises(ValueError, match="utf8mb4"):
+            queue.publish(SENT, connection=caller)
+    assert [SENT] == [message.payload for message in queue.messages().list()]
+    opened.dispose()
+    changed.dispose()
+
+
+def test_nothing_is_cut_in_a_session_that_is_not_strict(
+    settings: Settings, effects_engine: Engine
+) -> None:
+    """By our sessions, a caller's and a handler's; their own statements stay as they were."""
+    settings.statements.append("SET SESSION sql_mode = ''")
+    service = QueueService(settings.engine)
+    columns: list[Column[Any]] = [Column("note", Text), Column("raw", LargeBinary(255))]
+    queue = service.create_queue("jobs", columns=columns, max_attempts=1)
+    long: list[dict[str, Any]] = [{"note": "x" * 70_000}, {"raw": b"x" * 300}]
+    for number, values in enumerate(long):
+        with pytest.raises(PayloadInvalid):
+            queue.publish(1, **values)
+        with settings.engine.begin() as caller:
+            with pytest.raises(PayloadInvalid):
+                queue.publish(2, connection=caller, **values)
+            assert "" == caller.scalar(text("SELECT @@SESSION.sql_mode"))
+            add_effect(caller, number)
+    worker = service.worker(concurrency=1)
+    queue.publish(3)
+    modes = []
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        modes.append(connection.scalar(text("SELECT @@SESSION.sql_mode")))
+        worker.stop()
+        queue.publish(message.payload, connection=connection, **long[0])
+
+    worker.run()
+    service.stop()
+    after = QueueService(settings.engine).queue("jobs")
+    assert [""] == modes
+    assert (0, 0, 1) == counts(after)
+    assert 2 == effect_count(effects_engine)
+
+
+def test_safe_updates_refuse_nothing_of_ours(settings: Settings) -> None:
+    """A login with ``sql_safe_updates`` may empty a queue, its archive and a selection."""
+    settings.statements.append("SET SESSION sql_safe_updates = 1")
+    service = QueueService(settings.engine)
+    queue = service.create_queue("jobs", archive="all")
+    queue.publish_many(range(4))
+    queue.ack(queue.consume(2))
+    assert 2 == queue.archive.messages().remove()
+    queue.consume()
+    assert 2 == queue.purge(claimed=True)
+    queue.publish_many(range(2))
+    with settings.engine.begin() as caller:
+        assert 2 == queue.messages().remove(connection=caller)
+        assert 1 == caller.scalar(text("SELECT @@SESSION.sql_safe_updates"))
+    service.stop()
+
+
+def test_handlers_transactions_lock_no_gaps(service: QueueService, engine_name: str) -> None:
+    """They run at READ COMMITTED, also on a connection that a session has given back."""
+    name = "tx_isolation" if engine_name == "mariadb" else "transaction_isolation"
+    queue = service.create_queue("jobs")
+    parts_of(service).connections.leave()
+    worker = service.worker(concurrency=1)
+    levels = []
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        levels.append(connection.scalar(text(f"SELECT @@SESSION.{name}")))
+        if message.payload == 2:
+            worker.stop()
+
+    queue.publish_many([1, 2])
+    worker.run()
+    assert ["READ-COMMITTED"] * 2 == levels
