@@ -22,7 +22,12 @@ from queue_over_sql.errors import (
     near_names,
     shown,
 )
-from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table
+from queue_over_sql.existing_tables.adopt import (
+    Adopter,
+    check_settings,
+    given_table,
+    unfinished,
+)
 from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
 from queue_over_sql.request_reply import store as replies
@@ -134,7 +139,9 @@ class Catalog:
                 self.forget(name)
         return {name: self._create(name, asked) for name, asked in queues.items()}
 
-    def adopt(self, name: str, table: Any, prefix: str, asked: QueueSettings) -> Queue:
+    def adopt(
+        self, name: str, table: Any, prefix: str, asked: QueueSettings, *, unlogged: bool
+    ) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = given_table(table)
         prefix = check_column_prefix(prefix)
@@ -144,7 +151,9 @@ class Catalog:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
         fresh = updated(EffectiveSettings(), asked)
-        self._adopter.adopt(name, given, prefix, fresh, system=self.system(), present=present)
+        self._adopter.adopt(
+            name, given, prefix, fresh, system=self.system(), present=present, unlogged=unlogged
+        )
         if not known:
             self.forget(name)
         record = self._record(name)
@@ -437,6 +446,8 @@ class Catalog:
         stored = StoredSettings.read(record.name, record.settings)
         settings = stored.effective(self._settings.retry_policies)
         if settings.adoption is not None:
+            if stored.unfinished:
+                raise QueueSchemaMismatch(unfinished(record.name, settings.adoption))
             return self._adopter.tables(record.name, settings.adoption, self.system()), settings
         types = {**stored.types, **self._declared.get(record.name, {})}
         table, schema = self._settings.table_prefix + record.name, self._settings.schema

@@ -391,6 +391,7 @@ class QueueService:
         table: Any,
         *,
         column_prefix: str = "",
+        unlogged: bool = False,
         lease: Duration | Unset = UNSET,
         max_attempts: int | Unset = UNSET,
         retry: RetryPolicy | Unset = UNSET,
@@ -407,6 +408,7 @@ class QueueService:
             table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used; or
                 the table's name, as ``table`` or ``schema.table``.
             column_prefix: prefix of the names of the added columns.
+            unlogged: accept an UNLOGGED table of PostgreSQL, which a crash of the server empties.
             lease: how long a consumer holds a message unless it extends the lease (300 s).
             max_attempts: deliveries before a message becomes a dead letter (5).
             retry: the retry policy (``ExponentialBackoff()``).
@@ -415,8 +417,10 @@ class QueueService:
         Raises:
             InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the table does not exist, has no such key or already has columns of
-                these names, or the queue exists with another table, or with this one, which has
-                rows but lost the columns; nothing was changed.
+                these names; or its storage engine has no transactions, or a crash empties it; or
+                the queue exists with another table, or with this one, which has rows but lost the
+                columns; nothing was changed.
+            DatabaseRefused: the database refuses the columns; nothing was changed.
             DatabaseUnavailable: call again to complete the adoption.
             TypeError, ValueError: an argument has an invalid value.
         """
@@ -424,7 +428,8 @@ class QueueService:
         asked = QueueSettings(
             lease=lease, max_attempts=max_attempts, retry=retry, priorities=priorities
         )
-        queue = self._parts.catalog.adopt(name, table, column_prefix, asked)
+        unlogged = check_flag("unlogged", unlogged)
+        queue = self._parts.catalog.adopt(name, table, column_prefix, asked, unlogged=unlogged)
         if not isinstance(queue, AdoptedQueue):
             raise QueueNotFound(name)
         return queue

@@ -353,6 +353,13 @@ def adopt(
             "has columns of these names.",
         ),
     ] = "",
+    unlogged: Annotated[
+        bool,
+        typer.Option(
+            "--unlogged",
+            help="Accept an UNLOGGED table of PostgreSQL, which a crash of the server empties.",
+        ),
+    ] = False,
     enqueue: Annotated[
         bool, typer.Option("--enqueue", help="Enqueue all rows that were never messages.")
     ] = False,
@@ -377,7 +384,9 @@ def adopt(
     policy = None if retry is None else parse_retry(retry)
     settings = _given(lease=lease, max_attempts=max_attempts, retry=policy, priorities=priorities)
     with session.connect(retry_policies=named_by_path(policy)) as service:
-        adopted = service.adopt_queue(queue, table, column_prefix=column_prefix, **settings)
+        adopted = service.adopt_queue(
+            queue, table, column_prefix=column_prefix, unlogged=unlogged, **settings
+        )
         enqueued, human = {}, f"Queue {adopted.name} uses the table {table}."
         if enqueue or where is not None:
             count = _enqueue(adopted, where, session.output)

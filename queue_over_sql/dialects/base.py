@@ -305,6 +305,14 @@ class QueueDialect(SqlDialect):
         found = inspect(connection).get_indexes(table.name, schema=table.schema)
         return {index["name"] for index in found}
 
+    def table_flaw(self, connection: Connection, table: Table) -> str | None:
+        """Why a user's table cannot hold messages safely, and what to do; None if it can."""
+        return None
+
+    def is_emptied_by_crash(self, connection: Connection, table: Table) -> bool:
+        """Whether a user's table is empty after a crash of the server."""
+        return False
+
     def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
         if version is not None and version < self.oldest_version:
             needed, found = (".".join(map(str, v)) for v in (self.oldest_version, version))

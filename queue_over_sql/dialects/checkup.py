@@ -185,6 +185,7 @@ class PostgreSQLCheckup(Checkup):
             "connections": self._connections,
             "transactions": self._transactions,
             "bloat": self._bloat,
+            "tables": self._unlogged,
             "indexes": self._indexes,
             "rights": self._rights,
         }
@@ -263,6 +264,15 @@ class PostgreSQLCheckup(Checkup):
             advice = f"End old transactions first; then run VACUUM {name}."
             yield Finding(Level.WARNING, "bloat", said, advice)
 
+    def _unlogged(self, ask: Asking) -> Iterator[Finding]:
+        for table in ask.tables:
+            name = ask.written(table)
+            query = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass(:name)"
+            if ask.value(query, name=name):
+                said = f"table {name} is UNLOGGED: a crash of the server empties it"
+                advice = f"Run ALTER TABLE {name} SET LOGGED."
+                yield Finding(Level.WARNING, "tables", said, advice)
+
     def _indexes(self, ask: Asking) -> Iterator[Finding]:
         found = ask.rows(
             "SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
@@ -337,6 +347,7 @@ class MySQLCheckup(Checkup):
             "connections": self._connections,
             "transactions": self._transactions,
             "bloat": self._bloat,
+            "tables": self._storage,
             "rights": self._rights,
         }
 
@@ -399,6 +410,19 @@ class MySQLCheckup(Checkup):
             "End the oldest transactions: claims become slow because they read these old versions."
         )
         yield Finding(Level.WARNING, "bloat", said, advice)
+
+    def _storage(self, ask: Asking) -> Iterator[Finding]:
+        for table in ask.tables:
+            query = (
+                "SELECT engine FROM information_schema.tables WHERE table_name = :name"
+                " AND table_schema = COALESCE(:schema, DATABASE())"
+            )
+            engine = ask.value(query, name=table.name, schema=table.schema)
+            if engine is not None and str(engine).upper() != "INNODB":
+                name = ask.written(table)
+                said = f"table {name} has the storage engine {engine}, so messages come twice"
+                advice = f"Stop its workers, and run ALTER TABLE {name} ENGINE=InnoDB."
+                yield Finding(Level.ERROR, "tables", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
         # Explaining a statement needs the same rights as the statement.

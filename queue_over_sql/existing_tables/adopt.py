@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Table, inspect
 
 from queue_over_sql.dialects.base import engine_of
-from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismatch
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.schema.existing import (
     added_names,
@@ -106,20 +106,25 @@ class Adopter:
         *,
         system: SystemTables,
         present: QueueRecord | None,
+        unlogged: bool,
     ) -> EffectiveSettings:
         """Write the record of a queue and add its columns, or complete an interrupted adoption.
 
-        ``present`` is the record as it was found. If nothing is missing, this only reads: DDL would
-        wait for every transaction that writes to the table, and keep all others from writing.
+        ``present`` is the record as it was found. ``unlogged`` accepts a table that a crash
+        empties. If nothing is missing, this only reads: DDL would wait for every transaction that
+        writes to the table, and keep all others from writing.
 
         Returns:
             The settings of a new queue; for an existing queue only ``adoption`` is valid.
 
         Raises:
             QueueSchemaMismatch: the table cannot be adopted, or not with this name.
+            DatabaseRefused: the database refuses the columns; then there is no record either.
         """
         dialect = self._connections.dialect
         found, records = self._look(given.name, given.schema, system)
+        if not unlogged:
+            self._connections.run(lambda c: _refuse_emptied(c, found, dialect))
         adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name)
         settings = dataclasses.replace(fresh, archive="all", adoption=adoption)
         definition = given.definition
@@ -133,10 +138,18 @@ class Adopter:
                 self._record(connection, tables, adoption, settings, definition)
                 self._add_columns(connection, tables)
 
-        if present is not None:
+        if present is not None and not _is_unfinished(present):
             _check_same(present, adoption)
         if present is None or _is_unfinished(present) or not self._connections.run(complete):
-            self._connections.run(act, atomic=True, creates=True)
+            try:
+                self._connections.run(act, atomic=True, creates=True)
+            except DatabaseRefused:
+                # Where DDL commits, the record is there, and maybe some of the columns.
+                with contextlib.suppress(QueueError):
+                    self._connections.run(
+                        lambda c: self._undo(c, name, system), atomic=True, creates=True
+                    )
+                raise
         if definition is not None:
             self._given[name] = definition
         return settings
@@ -156,7 +169,18 @@ class Adopter:
     ) -> tuple[Table, list[QueueRecord]]:
         dialect, run = self._connections.dialect, self._connections.run
         found = run(lambda c: existing_store.reflect(c, table, schema, dialect))
+        if flaw := run(lambda c: dialect.table_flaw(c, found)):
+            msg = f"The table {found.fullname!r} cannot be used as a queue: {flaw}."
+            raise QueueSchemaMismatch(msg)
         return found, run(lambda c: registry.queue_records(c, system, None))
+
+    def _undo(self, connection: Connection, name: str, system: SystemTables) -> None:
+        dialect = self._connections.dialect
+        with dialect.creating(connection, self._settings.schema):
+            record = registry.queue_record(connection, system, self._settings.table_prefix, name)
+            if record is not None and _is_unfinished(record):
+                adoption = StoredSettings.read(name, record.settings).adoption
+                self.drop(connection, name, adoption, system)
 
     def drop(
         self, connection: Connection, name: str, adoption: Adoption | None, system: SystemTables
@@ -201,6 +225,7 @@ class Adopter:
     ) -> None:
         """Write the record before any column, so that another process can complete the adoption."""
         system = tables.system
+        self._forget_unfinished(connection, tables, adoption)
         record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is None:
             names = _clashes(connection, adoption, definition, engine_of(tables))
@@ -224,6 +249,23 @@ class Adopter:
         if record is not None:
             _check_same(record, adoption)
 
+    def _forget_unfinished(
+        self, connection: Connection, tables: QueueTables, wanted: Adoption
+    ) -> None:
+        """Remove records of this name or this table whose adoption has changed nothing.
+
+        Nobody is at work on them, because this holds the creation lock.
+        """
+        system, prefix, dialect = tables.system, tables.prefix, engine_of(tables)
+        for record in registry.queue_records(connection, system, prefix):
+            with contextlib.suppress(QueueSchemaMismatch):
+                stored = StoredSettings.read(record.name, record.settings)
+                other, same = stored.adoption, record.name == tables.queue
+                if other is None or not stored.unfinished or same == (other == wanted):
+                    continue
+                if not existing_store.has_added_columns(connection, other, dialect):
+                    registry.remove_queue(connection, system, prefix, record.name)
+
     def _add_columns(self, connection: Connection, tables: QueueTables) -> None:
         system, prefix, name = tables.system, tables.prefix, tables.queue
         record = registry.queue_record(connection, system, prefix, name)
@@ -234,6 +276,25 @@ class Adopter:
         if record is not None and unfinished:
             text = StoredSettings.read(name, record.settings).finished()
             registry.change_queue(connection, system, prefix, name, settings=text)
+
+
+def unfinished(name: str, adoption: Adoption) -> str:
+    """The error for a queue whose adoption was interrupted."""
+    return (
+        f"Queue {name!r} is not ready: the adoption of the table {adoption.where!r} was "
+        "interrupted. Call adopt_queue (or: queue-over-sql adopt) again to complete it, or "
+        "drop_queue (queue-over-sql drop) to undo it."
+    )
+
+
+def _refuse_emptied(connection: Connection, found: Table, dialect: QueueDialect) -> None:
+    if dialect.is_emptied_by_crash(connection, found):
+        msg = (
+            f"The table {found.fullname!r} is UNLOGGED: a crash of the server empties it, and its "
+            f"messages are lost. Nothing was changed. Run ALTER TABLE {found.fullname} SET LOGGED, "
+            "or accept this with unlogged=True (queue-over-sql adopt --unlogged)."
+        )
+        raise QueueSchemaMismatch(msg)
 
 
 def _is_unfinished(record: QueueRecord) -> bool:

@@ -94,6 +94,15 @@ def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
     )
 
 
+def has_added_columns(connection: Connection, adoption: Adoption, dialect: QueueDialect) -> bool:
+    """Whether a table has any column of the names that an adoption adds; False without a table."""
+    try:
+        found = reflect(connection, adoption.table, adoption.schema, dialect)
+    except QueueSchemaMismatch:
+        return False
+    return bool(set(added_names(adoption.column_prefix).values()) & set(found.columns.keys()))
+
+
 def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bool:
     """Whether a table, which was found like this, has all columns and indexes of its queue."""
     live = tables.live

@@ -27,6 +27,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
 )
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
@@ -59,6 +60,12 @@ _KINDS = {
     **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
 }
+# The collation of the names does not tell upper from lower case.
+_STORAGE: Final = text(
+    "SELECT engine FROM information_schema.tables"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    " ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC"
+)
 # JSON_TYPE's names for numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
 # How long a creator of tables waits for another one's lock, and the lock's name.
@@ -216,6 +223,19 @@ class MySQLDialect(QueueDialect):
             # A lost connection has no settings to restore.
             with contextlib.suppress(SQLAlchemyError):
                 _change_settings(connection, *before)
+
+    def table_flaw(self, connection: Connection, table: Table) -> str | None:
+        """Only InnoDB locks rows, and rolls back."""
+        values = {"name": table.name, "schema": table.schema}
+        found = connection.execute(_STORAGE, values).scalars().all()
+        engine = found[0] if found else None
+        if engine is None or str(engine).upper() == "INNODB":
+            return None
+        name = connection.dialect.identifier_preparer.format_table(table)
+        return (
+            f"its storage engine {engine} has no transactions and no row locks, so messages would "
+            f"be delivered twice. Run: ALTER TABLE {name} ENGINE=InnoDB"
+        )
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """Be strict, and delete without a key in the condition."""

@@ -35,6 +35,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    text,
     true,
 )
 from sqlalchemy.dialects import postgresql
@@ -257,6 +258,26 @@ class PostgreSQLDialect(AtOnceDialect):
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so an index scan can use it; new in each statement."""
         return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
+
+    def table_flaw(self, connection: Connection, table: Table) -> str | None:
+        kind, _ = self._kept_as(connection, table)
+        if kind not in {"f", "t"}:
+            return None
+        what = "a temporary table" if kind == "t" else "a foreign table"
+        return f"{what} cannot be a queue. Use an ordinary table"
+
+    def is_emptied_by_crash(self, connection: Connection, table: Table) -> bool:
+        return self._kept_as(connection, table)[1]
+
+    @staticmethod
+    def _kept_as(connection: Connection, table: Table) -> tuple[str, bool]:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        query = (
+            "SELECT CASE relpersistence WHEN 't' THEN 't' ELSE relkind END, relpersistence = 'u'"
+            " FROM pg_class WHERE oid = to_regclass(:name)"
+        )
+        row = connection.execute(text(query), {"name": name}).one_or_none()
+        return ("", False) if row is None else (str(row[0]), bool(row[1]))
 
     def database_identity(self, table: Table) -> str | None:
         """The database, the server's start time in microseconds, and the table."""

@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from queue_over_sql import (
     AdoptedQueue,
+    DatabaseRefused,
     DatabaseUnavailable,
     FixedDelay,
     InvalidQueueName,
@@ -32,6 +33,7 @@ from queue_over_sql import (
     QueueNotFound,
     QueueSchemaMismatch,
 )
+from queue_over_sql.observability import diagnose
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from tests.contract.existing_tables.users_tables import (
     Invoice,
@@ -344,6 +346,116 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue.ack(queue.consume(2))
         assert (kept, 2) == (kept, queue.stats().done)
         queue.archive.messages().remove()
+
+
+MOST_COLUMNS = {
+    "sqlite": 1_990,
+    "postgresql": 1_590,
+    "mysql": 1_010,
+    "mariadb": 1_010,
+    "h2": 16_380,
+}
+
+
+def test_an_adoption_that_is_refused_leaves_nothing(
+    make_service: MakeService, engine: Engine, database: TestDatabase
+) -> None:
+    """Where DDL commits, too: no record, no column, and the name serves for another table."""
+    create_invoices(engine, 1)
+    count = MOST_COLUMNS[database.engine]
+    wide = ", ".join(f"c{n} SMALLINT" for n in range(count))
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {wide})"))
+    service = make_service()
+    with pytest.raises(DatabaseRefused):
+        service.adopt_queue("billing", "wide")
+    assert count + 1 == len(column_names(engine, "wide"))
+    with engine.connect() as connection:
+        assert [] == connection.execute(text("SELECT name FROM queue_over_sql_queues")).all()
+    assert 1 == service.adopt_queue("billing", Invoice).enqueue()
+
+
+@pytest.mark.default_on("sqlite", "mysql")
+def test_what_a_refused_adoption_left_before_is_no_queue(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Earlier releases left a record: no list breaks on it, and it is in nobody's way."""
+    create_invoices(engine, 1)
+    create(engine, Column("id", Integer, primary_key=True))
+    make_service().adopt_queue("ghost", Invoice)
+    lose_columns(engine)
+    with engine.begin() as connection:
+        stored = connection.scalar(text("SELECT settings FROM queue_over_sql_queues"))
+        begun = {"settings": json.dumps(json.loads(str(stored)) | {"adopting": True})}
+        connection.execute(text("UPDATE queue_over_sql_queues SET settings = :settings"), begun)
+    service = make_service()
+    assert [] == service.queues()
+    with pytest.raises(QueueSchemaMismatch, match=r"interrupted.*adopt_queue.*again.*drop_queue"):
+        service.queue("ghost")
+    service.reap()
+    # The same table under another name, and then the same name with another table.
+    assert 1 == service.adopt_queue("billing", Invoice).enqueue()
+    assert "ghost" == service.adopt_queue("ghost", "orders").name
+    assert ["billing", "ghost"] == [queue.name for queue in make_service().queues()]
+
+
+@pytest.mark.engines("mysql", "mariadb")
+@pytest.mark.threads("the doctor looks from outside, by a service of its own")
+def test_a_table_without_transactions_is_refused(
+    make_service: MakeService, engine: Engine, database: TestDatabase
+) -> None:
+    """At the adoption; after a later ALTER, when a service opens the queue; and by the doctor."""
+    create_invoices(engine, 1)
+    service = make_service()
+    for storage in ("MyISAM", "Aria") if database.engine == "mariadb" else ("MyISAM",):
+        alter(engine, f"ENGINE={storage}")
+        before = column_names(engine)
+        with pytest.raises(QueueSchemaMismatch, match=rf"{storage}.*ENGINE=InnoDB"):
+            service.adopt_queue("billing", Invoice)
+        assert before == column_names(engine)
+    assert [] == service.queues()
+    alter(engine, "ENGINE=InnoDB")
+    service.adopt_queue("billing", Invoice)
+    service.create_queue("jobs")
+    assert "invoices" not in " ".join(advice_of(make_service()))
+    alter(engine, "ENGINE=MyISAM")
+    alter(engine, "ENGINE=MyISAM", "queue_jobs")
+    late = make_service()
+    with pytest.raises(QueueSchemaMismatch, match=r"MyISAM.*ENGINE=InnoDB"):
+        late.queue("billing")
+    assert ["jobs"] == [queue.name for queue in late.queues()]
+    advice = " ".join(advice_of(late))
+    assert "ALTER TABLE invoices ENGINE=InnoDB" in advice
+    assert "ALTER TABLE queue_jobs ENGINE=InnoDB" in advice
+    assert late.drop_queue("billing")
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.threads("the doctor looks from outside, by a service of its own")
+def test_an_unlogged_table_needs_consent(make_service: MakeService, engine: Engine) -> None:
+    """A crash of the server empties it; a foreign or temporary table is none of ours at all."""
+    create_invoices(engine, 1)
+    alter(engine, "SET UNLOGGED")
+    service = make_service()
+    with pytest.raises(QueueSchemaMismatch, match=r"UNLOGGED.*SET LOGGED.*unlogged=True"):
+        service.adopt_queue("billing", Invoice)
+    assert [] == service.queues()
+    assert 1 == service.adopt_queue("billing", Invoice, unlogged=True).enqueue()
+    assert "billing" == make_service().queue("billing").name
+    assert "ALTER TABLE invoices SET LOGGED" in " ".join(advice_of(service))
+    alter(engine, "SET LOGGED")
+    assert "billing" == make_service().adopt_queue("billing", Invoice).name
+
+
+def alter(engine: Engine, how: str, table: str = "invoices") -> None:
+    """Change a table as its owner would."""
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {table} {how}"))
+
+
+def advice_of(service: QueueService) -> list[str]:
+    """What the doctor says and advises."""
+    return [f"{finding.text} {finding.advice}" for finding in diagnose(service)]
 
 
 def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
