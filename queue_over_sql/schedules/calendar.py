@@ -109,6 +109,27 @@ def parse_crontab(text: str) -> Crontab:
     return line
 
 
+def refuse_long_steps(text: str) -> None:
+    """Refuse a step that is longer than its range, such as ``*/90`` in the minutes.
+
+    ``parse_crontab`` accepts it, because a stored schedule may have it.
+
+    Raises:
+        ValueError: the expression has such a step.
+    """
+    fields = NICKNAMES.get(text.strip().lower(), text).split()
+    for field, parts in zip(_FIELDS, fields, strict=True):
+        for part in parts.split(","):
+            found = _part(field, part)
+            low, high = found.start, found.stop - 1
+            if found.step > max(1, high - low):
+                advice = (
+                    f"a step of {found.step} does not fit into {low} to {high}, so only {low} "
+                    f"would match. Write {low} or a shorter step, or use every= for an interval"
+                )
+                raise _unreadable(field, part, advice)
+
+
 def _numbers(field: _Field, text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):

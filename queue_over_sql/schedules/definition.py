@@ -22,6 +22,7 @@ from queue_over_sql.schedules.calendar import (
     Missed,
     Trigger,
     parse_crontab,
+    refuse_long_steps,
     wall_trigger,
     zone_name,
 )
@@ -227,6 +228,8 @@ def define(
     )
     check_choice("missed", missed, MISSED)
     _ = definition.trigger
+    if definition.cron is not None:
+        refuse_long_steps(definition.cron)
     given = {option: value for option, value in options.items() if value is not None}
     own = {option: given.pop(option) for option in list(given) if option not in _OF_PUBLICATION}
     publication = Publication(payload, columns=own, **given)

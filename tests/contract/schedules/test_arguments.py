@@ -49,6 +49,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no duration": ({"every": "soon"}, "every"),
     "no crontab": ({"cron": "nonsense"}, "cron"),
     "no text": ({"cron": 5}, "cron"),
+    "a long step": ({"cron": "*/90 * * * *"}, "every="),
     "unknown zone": ({"every": 1, "timezone": "Europe/Atlantis"}, "timezone"),
     "no zone": ({"every": 1, "timezone": 1}, "timezone"),
     "a folder of zones": ({"every": 1, "timezone": "Europe"}, "timezone"),

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_over_sql.durations import instant, instant_to_microseconds
-from queue_over_sql.schedules.calendar import NICKNAMES, parse_crontab, wall_trigger
+from queue_over_sql.schedules.calendar import (
+    NICKNAMES,
+    parse_crontab,
+    refuse_long_steps,
+    wall_trigger,
+)
 from tests.refusals import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,6 +101,24 @@ def test_what_is_no_crontab_line_is_refused() -> None:
     for line, said in WRONG.items():
         with refused(line, ValueError, match=said):
             parse_crontab(line)
+
+
+def test_a_new_line_has_no_step_longer_than_its_range() -> None:
+    """It would silently mean something else: each hour instead of every 90 minutes."""
+    for field, line in {
+        "minute": "*/60 * * * *",
+        "minute: a step of 90 does not fit into 0 to 59.*every=": "1,*/90 * * * *",
+        "hour": "0 */24 * * *",
+        "day of month": "0 0 */31 * *",
+        "month": "0 0 1 */12 *",
+        "day of week": "0 0 * * */7",
+        "minute: a step of 11": "0-10/11 * * * *",
+    }.items():
+        parse_crontab(line)
+        with refused(line, ValueError, match=field):
+            refuse_long_steps(line)
+    for line in ("*/59 */23 */30 */11 */6", "5-5/1 0-10/10 1-31/1 * *", "@hourly"):
+        refuse_long_steps(line)
 
 
 def test_a_day_that_never_comes_may_be_a_weekday() -> None:
