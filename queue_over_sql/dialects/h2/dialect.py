@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -89,6 +89,24 @@ _TOO_LONG = 22001
 _OTHERS = """
     SELECT (SELECT IS_ADMIN FROM INFORMATION_SCHEMA.USERS WHERE USER_NAME = CURRENT_USER),
            (SELECT COUNT(*) FROM INFORMATION_SCHEMA.SESSIONS WHERE SESSION_ID <> SESSION_ID())"""
+_SETTINGS = """
+    SELECT SETTING_NAME, SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS
+    WHERE SETTING_NAME IN ('MODE', 'DATABASE_TO_UPPER', 'DATABASE_TO_LOWER', 'IGNORECASE')"""
+# Settings with the values under which the tests run, in upper case.
+_NEEDED: Final = (
+    (
+        "MODE",
+        ("REGULAR", "LEGACY", "POSTGRESQL", "MYSQL", "MARIADB", "DB2", "HSQLDB"),
+        "its compatibility mode changes the meaning of statements and of empty texts",
+    ),
+    ("DATABASE_TO_LOWER", ("FALSE",), "it stores the names of tables in another case"),
+    ("DATABASE_TO_UPPER", ("TRUE",), "it stores the names of tables in another case"),
+    (
+        "IGNORECASE",
+        ("FALSE", "0"),
+        "the keys a and A would be one key, and a message would be lost",
+    ),
+)
 _MET_ANOTHER = (
     ErrorKind.DUPLICATE,
     ErrorKind.TRANSIENT,
@@ -200,6 +218,15 @@ class H2Dialect(QueueDialect):
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
+        found = {name: str(value) for name, value in connection.exec_driver_sql(_SETTINGS)}
+        for name, fits, why in _NEEDED:
+            if name in found and found[name].upper() not in fits:
+                msg = (
+                    f"This H2 database has the setting {name}={found[name]}, and so it cannot hold "
+                    f"queues: {why}. Use a database of its own for the queues, or one with "
+                    f"{name}={fits[0]}. Nothing was changed."
+                )
+                raise UnsupportedByEngine(msg)
         version = connection.dialect.server_version_info or self.oldest_version
         self.skip_locked = version >= _SKIP_LOCKED_SINCE
 
