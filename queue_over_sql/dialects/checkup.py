@@ -184,6 +184,7 @@ class PostgreSQLCheckup(Checkup):
             "settings": self._settings,
             "connections": self._connections,
             "transactions": self._transactions,
+            "notifications": self._notifications,
             "bloat": self._bloat,
             "tables": self._unlogged,
             "indexes": self._indexes,
@@ -238,6 +239,29 @@ class PostgreSQLCheckup(Checkup):
             " FROM pg_prepared_xacts WHERE database = current_database()",
             f"{_KEEPS} COMMIT PREPARED or ROLLBACK PREPARED ends it.",
         )
+
+    def _notifications(self, ask: Asking) -> Iterator[Finding]:
+        used = float(ask.value("SELECT pg_notification_queue_usage()"))
+        if used < _CROWDED:
+            return
+        # Only sessions that listen hold the queue, but a session sees its own channels alone.
+        holder = ask.value(
+            "SELECT 'process ' || pid || ' (' || concat_ws(', ', datname, usename,"
+            " application_name, state) || ')' FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+            " ORDER BY query NOT ILIKE 'listen%', xact_start LIMIT 1"
+        )
+        by = "a session that listens and has an open transaction"
+        holder = by if holder is None else f"probably {holder}"
+        said = (
+            f"the server's queue of notifications is {used:.0%} full, held by {holder}; consumers"
+            " only poll"
+        )
+        advice = (
+            "End that transaction, for example with SELECT pg_terminate_backend(pid). When the"
+            " queue is full, each transaction of other programs with NOTIFY fails at its commit."
+        )
+        yield Finding(Level.WARNING, "notifications", said, advice)
 
     def _old(self, ask: Asking, statement: str, advice: str) -> Iterator[Finding]:
         found = ask.rows(

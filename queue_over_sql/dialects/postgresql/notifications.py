@@ -2,6 +2,9 @@
 
 NOTIFY takes a lock at commit, so that only one transaction commits at a time. So a publish sends
 its NOTIFY separately, after its commit, and not for each message; see ``database.notify``.
+
+If the server's queue of notifications is full, each transaction with a NOTIFY fails at its commit.
+So nothing is sent when it is nearly full, and consumers poll.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, func, literal, select
+from sqlalchemy import Connection, Float, Select, func, literal, select
 from sqlalchemy.util import await_only
 
 from queue_over_sql.dialects.base import Notifications, Pause, Watch
@@ -23,6 +26,10 @@ from queue_over_sql.schema.queue_tables import QueueTables
 
 CHANNEL: Final = "queue_over_sql"
 """The channel of all queues of a database; the payload is the full name of a queue's table."""
+
+
+NEARLY_FULL: Final = 0.9
+"""The share of the server's queue of notifications from which on nothing is sent."""
 
 
 class Listening(Watch):
@@ -99,8 +106,10 @@ class ListenNotify(Notifications):
 
 
 def notify(tables: QueueTables) -> Select[Any]:
-    """Notify listeners that a queue may have got messages."""
-    return select(func.pg_notify(literal(CHANNEL), literal(tables.live.fullname)))
+    """Notify listeners that a queue may have got messages, if the server has room for it."""
+    return select(func.pg_notify(literal(CHANNEL), literal(tables.live.fullname))).where(
+        func.pg_notification_queue_usage() < literal(NEARLY_FULL, Float())
+    )
 
 
 def _any(notifications: Any, wanted: Callable[[str], bool]) -> bool:
