@@ -650,11 +650,16 @@ class Queue(Generic[Payload]):
         return count_messages(self._core.context)
 
     def delete(self, message_id: int) -> bool:
-        """Remove a message, even if a consumer holds it; False if it does not exist."""
+        """Remove a message, even if a consumer holds it; False if it does not exist.
+
+        Raises:
+            DatabaseUnavailable: if the connection broke, it may be unknown whether the message was
+                removed.
+        """
         message_id = check_id("message_id", message_id)
         sql = self._core.context.sql
         return self._core.context.run(
-            lambda c: store.delete_message(c, sql, message_id), durable=True
+            lambda c: store.delete_message(c, sql, message_id), durable=True, counts=True
         )
 
     def cancel(self, message_id: int, reason: str | None = None) -> bool:
@@ -671,7 +676,7 @@ class Queue(Generic[Payload]):
             Whether the live message existed.
 
         Raises:
-            DatabaseUnavailable: if the connection broke, it is unknown whether the message was
+            DatabaseUnavailable: if the connection broke, it may be unknown whether the message was
                 cancelled.
         """
         message_id = check_id("message_id", message_id)
@@ -700,11 +705,16 @@ class Queue(Generic[Payload]):
 
         Returns:
             How many messages were removed.
+
+        Raises:
+            DatabaseUnavailable: if the connection broke, it may be unknown how many were removed.
         """
         check_flag("claimed", claimed)
         sql = self._core.context.sql
         return self._core.context.run(
-            lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True
+            lambda connection: store.purge(connection, sql, with_claimed=claimed),
+            durable=True,
+            counts=True,
         )
 
     def pause(self) -> None:

@@ -550,7 +550,7 @@ class QueueService:
         self._topics.pop(name, None)
         system, prefix = parts.system(), parts.settings.table_prefix
         return parts.connections.run(
-            lambda c: topic_store.remove_topic(c, system, prefix, name), atomic=True
+            lambda c: topic_store.remove_topic(c, system, prefix, name), atomic=True, counts=True
         )
 
     # -- consumers and workers

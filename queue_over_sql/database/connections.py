@@ -256,6 +256,7 @@ class Connections:
         atomic: bool = False,
         durable: bool = False,
         repeat: bool = True,
+        counts: bool = False,
         creates: bool = False,
         refused: Callable[[DatabaseRefused], None] | None = None,
     ) -> T:
@@ -268,6 +269,9 @@ class Connections:
             durable: whether the commit must survive a power failure (if the engine has a choice).
             repeat: whether it is safe to run again if the connection broke and it is unknown
                 whether the transaction was committed.
+            counts: its result says whether, or how often, it found something to change. If a
+                repetition finds nothing, the first run may have changed it; then its error is
+                raised.
             creates: it creates tables, outside of any transaction of the caller.
             refused: called if the database refuses a statement; it may raise a better error.
 
@@ -280,12 +284,15 @@ class Connections:
         deadline = time.monotonic() + patience
         reconnects = _RECONNECTS if repeat else 0
         tries = 0
+        unknown: DBAPIError | None = None
         while True:
             try:
-                if tries:
-                    with self._write_lock.one_act():
-                        return self._once(act, atomic=atomic, durable=durable)
-                return self._once(act, atomic=atomic, durable=durable)
+                with self._write_lock.one_act() if tries else contextlib.nullcontext():
+                    result = self._once(act, atomic=atomic, durable=durable)
+                if unknown is None or result:
+                    return result
+                kind = ErrorKind.DISCONNECT
+                raise self._told(unknown, kind, refused, creates=creates) from unknown
             except DBAPIError as error:
                 kind = self.dialect.classify(error)
                 hopeless = self.watchdog.gave_up
@@ -293,6 +300,7 @@ class Connections:
                     tries += 1
                 elif kind is ErrorKind.DISCONNECT and reconnects and not hopeless:
                     reconnects -= 1
+                    unknown = error if counts else None
                     self.runtime.sleep(0.05)
                 else:
                     raise self._told(error, kind, refused, creates=creates) from error

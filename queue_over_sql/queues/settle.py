@@ -201,12 +201,11 @@ class Settlements:
         error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:_LONGEST_ERROR]
         keep = settings.archive != "none"
         end = store.Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
-        # Never repeat it: the second try would find no message and return False.
         there = context.run(
             lambda c: store.cancel_message(c, context.sql, message_id, end),
             atomic=True,
             durable=True,
-            repeat=False,
+            counts=True,
         )
         if there:
             fields = {"queue": context.name, "message_id": message_id}

@@ -265,7 +265,7 @@ class Schedules:
         def end(connection: Connection) -> bool:
             return act(connection, scope, tables, stored)
 
-        return self._access.run(end, atomic=True)
+        return self._access.run(end, atomic=True, counts=True)
 
     def _resume(self, name: str) -> bool:
         scope, stored = self._access.scope(), self._access.stored(name)

@@ -138,6 +138,9 @@ class Topic:
 
         Returns:
             False if there was none.
+
+        Raises:
+            DatabaseUnavailable: if the connection broke, it may be unknown whether it was removed.
         """
         parts, name = self._parts, name_of(queue)
         parts.check_open()
@@ -147,7 +150,8 @@ class Topic:
         return may_be_name(name) and parts.connections.run(
             lambda target: topic_store.remove_subscriptions(
                 target, system, prefix, self.name, queue=name, pattern=pattern
-            )
+            ),
+            counts=True,
         )
 
     def subscriptions(self) -> list[Subscription]:

@@ -294,7 +294,7 @@ class WebStore:
         """Remove a token, and end all sessions that were made from it; False if there is none."""
         table = self.tables.tokens
         gone = delete(table).where(table.c.table_prefix == self._prefix, table.c.name == name)
-        return self._run(lambda connection: connection.execute(gone).rowcount > 0)
+        return self._run(lambda connection: connection.execute(gone).rowcount > 0, counts=True)
 
     # -- audit
 
@@ -402,10 +402,15 @@ class WebStore:
         return self._run(prune, atomic=True)
 
     def _run(
-        self, act: Callable[[Connection], T], *, atomic: bool = False, repeat: bool = True
+        self,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+        repeat: bool = True,
+        counts: bool = False,
     ) -> T:
         self._parts.check_open()
-        return self._parts.connections.run(act, atomic=atomic, repeat=repeat)
+        return self._parts.connections.run(act, atomic=atomic, repeat=repeat, counts=counts)
 
 
 def utc_now() -> datetime:

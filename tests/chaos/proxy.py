@@ -27,6 +27,7 @@ class Proxy:
         target = make_url(url)
         self._target = str(target.host), int(target.port or 0)
         self._most = math.inf
+        self._once = False
         self.answered = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         port = self._listening.getsockname()[1]
@@ -43,10 +44,13 @@ class Proxy:
         with self._lock:
             self._target = str(target.host), int(target.port or 0)
 
-    def cut_after(self, answered: float) -> None:
-        """Disconnect everybody when so many more bytes of the server were passed on."""
+    def cut_after(self, answered: float, *, once: bool = False) -> None:
+        """Disconnect everybody when so many more bytes of the server were passed on.
+
+        With ``once`` only one connection is cut: what comes then is passed on again.
+        """
         with self._lock:
-            self._most, self.answered = answered, 0
+            self._most, self.answered, self._once = answered, 0, once
 
     def lose_clients(self) -> None:
         """Disconnect the clients; the server does not notice, and goes on with what they asked."""
@@ -105,6 +109,8 @@ class Proxy:
             left = max(0, self._most - self.answered)
             passed = answer if left >= len(answer) else answer[: int(left)]
             self.answered += len(passed)
+            if self._once and len(passed) < len(answer):
+                self._most = math.inf
         return passed
 
 

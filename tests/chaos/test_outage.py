@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from queue_over_sql import DatabaseUnavailable, FixedDelay, Queue, QueueService
-from queue_over_sql.testing.plugin import TestServer
+from queue_over_sql.testing.plugin import TestDatabase, TestServer
 from tests.chaos.account import create_effects, effects, live_tokens
 from tests.chaos.processes import Crew
+from tests.chaos.proxy import Proxy
 from tests.chaos.roles import booter, worker
 from tests.waiting import eventually
 
@@ -73,6 +76,58 @@ def test_a_server_without_its_database_ends_with_an_error(server: TestServer, cr
     process.tell("go")
     assert process.join() != 0
     assert "DatabaseUnavailable" in process.errors()
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("postgresql", "mariadb")
+def test_what_was_removed_is_never_said_to_be_missing(database: TestDatabase) -> None:
+    """Wherever one connection ends: a removal is repeated, and says True, or that it is unknown.
+
+    What is removed was there before, so False would be untrue. At some of the places the repetition
+    finds it gone, and at some it is the one that removes it.
+    """
+    with closing(Proxy(database.url)) as proxy, QueueService(proxy.url) as service:
+        queue, topic = service.create_queue("jobs", archive="all"), service.create_topic("events")
+
+        def purge() -> object:
+            queue.publish("x")
+            return queue.purge
+
+        def unsubscribe() -> object:
+            topic.subscribe(queue, "a")
+            return partial(topic.unsubscribe, queue)
+
+        def drop_topic() -> object:
+            service.create_topic("other")
+            return partial(service.drop_topic, "other")
+
+        def unschedule() -> object:
+            service.schedules.add("hourly", queue, 1, every=3600)
+            return partial(service.schedules.remove, "hourly")
+
+        prepared: dict[str, Callable[[], object]] = {
+            "delete": lambda: partial(queue.delete, queue.publish("x").id),
+            "cancel": lambda: partial(queue.cancel, queue.publish("x").id),
+            "purge": purge,
+            "unsubscribe": unsubscribe,
+            "drop a topic": drop_topic,
+            "remove a schedule": unschedule,
+        }
+        for name, prepare in prepared.items():
+            said: set[object] = set()
+            for answered in range(0, 420, 12):
+                # The connection may have ended right behind an answer that came.
+                persist(queue.stats)
+                act = cast("Callable[[], object]", prepare())
+                proxy.cut_after(answered, once=True)
+                try:
+                    said.add(act())
+                except DatabaseUnavailable as error:
+                    assert "unknown" in str(error), name  # noqa: PT017
+                    said.add("unknown")
+                proxy.cut_after(math.inf)
+            assert said <= {1, "unknown"}, name
+            assert 1 in said, name
 
 
 def test_a_missing_folder_is_an_unavailable_database(tmp_path: Path) -> None:
