@@ -38,6 +38,11 @@ def elapsed_clock() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+def host_name() -> str:
+    """The name of this host, as a registration has it."""
+    return socket.gethostname()[:255]
+
+
 class Identity:
     """One registration of a consumer: its id, its rounds, and its deadline."""
 
@@ -210,7 +215,7 @@ class Consumer:
     def _register(self) -> Identity:
         system, dialect = self._system(), self._connections.dialect
         identity = Identity(self._deadline())
-        host = socket.gethostname()[:255]
+        host = host_name()
         consumer = {
             "consumer_id": identity.consumer_id,
             "name": (self._settings.consumer_name or host)[:200],

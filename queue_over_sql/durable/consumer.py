@@ -453,7 +453,7 @@ class DurableConsumer:
     def _life(self) -> dict[str, Any]:
         dialect = self._context.dialect
         return {
-            "heartbeat_at": dialect.now(),
+            "heartbeat_at": dialect.heartbeat_now(),
             "expires_at": acts.expiry(dialect, self._timeout_us),
         }
 

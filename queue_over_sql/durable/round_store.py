@@ -96,7 +96,7 @@ def _registration_of(tables: QueueTables, consumer_id: str) -> Select[tuple[Any,
     c = tables.system.consumers.c
     return select(
         *(c.durable, c.table_prefix, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner),
-        *(c.started_at, c.heartbeat_at, c.expires_at, tables.dialect.now().label("now")),
+        *(c.started_at, c.heartbeat_at, c.expires_at, tables.dialect.heartbeat_now().label("now")),
     ).where(c.consumer_id == consumer_id)
 
 
@@ -313,4 +313,4 @@ def held_attempts(
 
 def expiry(dialect: QueueDialect, timeout_us: int | None) -> Any:
     """When a durable consumer with a heartbeat now expires; never without a timeout."""
-    return NEVER if timeout_us is None else dialect.now() + timeout_us
+    return NEVER if timeout_us is None else dialect.heartbeat_now() + timeout_us

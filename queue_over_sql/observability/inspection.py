@@ -114,8 +114,8 @@ class Inspection:
 
     def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
         """The consumers that are alive, and those that have been dead for this many seconds."""
-        now = self.now() / 1_000_000
         with self.connection() as connection:
+            now = connection.execute(select(self.dialect.heartbeat_now())).scalar_one() / 1_000_000
             found = registrations.registered(connection, self.system)
         known = [
             (each, now - each.expires_at.timestamp())

@@ -146,7 +146,7 @@ def orphaned_queues(
     """The names of temporary queues whose consumer is expired or gone."""
     queues, consumers = system.queues.c, system.consumers.c
     alive = exists().where(
-        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.now()
+        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.heartbeat_now()
     )
     orphaned = (
         select(queues.name)

@@ -112,6 +112,10 @@ class SqlDialect:
         """The database's clock as microseconds since the epoch, one value per statement."""
         return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
+    def heartbeat_now(self) -> ColumnElement[int]:
+        """The clock of all heartbeats; as ``now``, but a ``testing.Clock`` does not move it."""
+        return self.now()
+
     def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether two columns of one type differ exactly; NULL equals NULL."""
         return column.is_distinct_from(other)

@@ -79,7 +79,7 @@ def register(
 
     ``consumer`` has ``consumer_id``, ``name``, ``host`` and ``pid``.
     """
-    now = dialect.now()
+    now = dialect.heartbeat_now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
     connection.execute(insert(system.consumers).values({**consumer, **times}))
 
@@ -126,7 +126,7 @@ def registration_for_good(
 def _registration_for_good(
     system: SystemTables, dialect: QueueDialect, consumer: Mapping[str, Any]
 ) -> Insert:
-    consumers, now = system.consumers, dialect.now()
+    consumers, now = system.consumers, dialect.heartbeat_now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": literal(NEVER, BigInteger())}
     given = {name: literal(value) for name, value in consumer.items()}
     values: dict[str, ColumnElement[Any]] = {**given, **times}
@@ -142,7 +142,7 @@ def renew(
     timeout: int,
 ) -> bool:
     """Renew a heartbeat; False if the consumer has already expired, which is final."""
-    consumers, now = system.consumers, dialect.now()
+    consumers, now = system.consumers, dialect.heartbeat_now()
     statement = (
         update(consumers)
         .where(consumers.c.consumer_id == bindparam("p_consumer"), consumers.c.expires_at > now)
@@ -164,7 +164,7 @@ def remove_expired(
 ) -> bool:
     """Remove a consumer in a transaction unless it is alive, since a durable one may return."""
     c = system.consumers.c
-    dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.now())
+    dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.heartbeat_now())
     if not connection.execute(delete(system.consumers).where(*dead)).rowcount:
         return False
     remove(connection, system, consumer_id)
@@ -177,7 +177,7 @@ def alive(
     """Whether a consumer is registered and has not expired."""
     columns = system.consumers.c
     there = select(columns.consumer_id).where(
-        columns.consumer_id == consumer_id, columns.expires_at > dialect.now()
+        columns.consumer_id == consumer_id, columns.expires_at > dialect.heartbeat_now()
     )
     return connection.execute(there).first() is not None
 
@@ -185,7 +185,9 @@ def alive(
 def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:
     """The ids of consumers whose heartbeat is overdue."""
     consumers = system.consumers
-    expired = select(consumers.c.consumer_id).where(consumers.c.expires_at <= dialect.now())
+    expired = select(consumers.c.consumer_id).where(
+        consumers.c.expires_at <= dialect.heartbeat_now()
+    )
     return [row[0] for row in connection.execute(expired)]
 
 

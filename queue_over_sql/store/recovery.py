@@ -61,7 +61,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
     live, consumers = tables.live, tables.system.consumers
     alive = exists().where(
         consumers.c.consumer_id == live.c.consumer_id,
-        consumers.c.expires_at > tables.dialect.now(),
+        consumers.c.expires_at > tables.dialect.heartbeat_now(),
     )
     return _claims(tables, and_(tables.dialect.is_claimed(live), ~alive), size)
 
@@ -209,7 +209,7 @@ def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
     kinds, consumers = tables.system.kinds, tables.system.consumers
     return exists().where(
         kinds.c.consumer_id == consumers.c.consumer_id,
-        consumers.c.expires_at > tables.dialect.now(),
+        consumers.c.expires_at > tables.dialect.heartbeat_now(),
         # Nobody knows whether clients of the consumer of HTTP are still there.
         consumers.c.expires_at != literal(NEVER, BigInteger()),
         kinds.c.table_prefix == tables.prefix,

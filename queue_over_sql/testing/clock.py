@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from sqlalchemy import BigInteger, bindparam
+from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
-from queue_over_sql.durations import instant, to_microseconds
+from queue_over_sql.consumer import host_name
+from queue_over_sql.durations import NEVER, instant, to_microseconds
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
-from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +29,11 @@ class Clock:
     """Moves the database's clock forward for some services, so that tests need not sleep.
 
     It affects all that uses the database's clock: delays and due times of messages, leases,
-    retries, dedup windows, schedules, age limits of the archive, and missed heartbeats. It works on
-    every engine. The time of the server itself does not change, so it does not affect other
-    services, the SQL API, and your own SQL. It also does not affect what Python measures:
-    ``wait=``, the ``timeout`` of handlers and requests, and the pauses of workers.
+    retries, dedup windows, schedules, age limits of the archive, and the heartbeats of other
+    services of this process, which count as missed. It works on every engine. The time of the
+    server itself does not change, so it does not affect the SQL API, your own SQL, and the
+    consumers of other processes. It also does not affect what Python measures: ``wait=``, the
+    ``timeout`` of handlers and requests, and the pauses of workers.
 
     A service has one time. If a service of this clock already follows another ``Clock``, this clock
     joins it: both show the same time, and each moves the services of both. So a service that lives
@@ -55,7 +57,8 @@ class Clock:
         """Move the clock forward, then run one pass of each service's reaper.
 
         The pass releases messages whose leases expired, and publishes the due messages of
-        schedules. The services stay alive as consumers, as if they had sent heartbeats.
+        schedules. The services stay alive as consumers, as if they had sent heartbeats. Other
+        services of this process count as dead if their last heartbeat is too long ago by then.
 
         Args:
             by: how far to move it, in seconds or as a ``timedelta``.
@@ -68,12 +71,10 @@ class Clock:
         ahead = to_microseconds(by, "by")
         self._join()
         services = self._time.services(self._services)
-        for service in services:
-            _outlive(parts_of(service), ahead)
+        _miss_heartbeats([parts_of(service) for service in services], ahead)
         self._time.microseconds += ahead
         for service in services:
             parts = parts_of(service)
-            parts.consumer.heartbeat()
             service.reap()
             for queue in parts.catalog.opened:
                 core_of(queue).announce()
@@ -131,12 +132,10 @@ def _install(parts: ServiceParts, time: _Time) -> None:
     dialect: Any = parts.connections.dialect
     if isinstance(dialect.now, _Shifted):
         return
+    vars(dialect)["heartbeat_now"] = dialect.now
     vars(dialect)["now"] = _Shifted(time, dialect.now)
     for queue in parts.catalog.opened:
         core_of(queue).context.sql.forget()
-    if time.microseconds:
-        # It jumped to the time of an earlier clock, where its last heartbeat is long ago.
-        _outlive(parts, 0)
 
 
 class _Shifted:
@@ -166,9 +165,16 @@ class _Ahead(TypeDecorator[int]):
         return self.time.microseconds
 
 
-def _outlive(parts: ServiceParts, microseconds: int) -> None:
-    consumer, connections, system = parts.consumer, parts.connections, parts.system()
-    me = consumer.consumer_id
-    if me is not None:
-        until = consumer.timeout_us + microseconds
-        connections.run(lambda c: consumers.renew(c, system, connections.dialect, me, until))
+def _miss_heartbeats(following: Sequence[ServiceParts], microseconds: int) -> None:
+    """Let the consumers of this process, except those that follow the clock, miss heartbeats."""
+    parts, mine = following[0], [each.consumer.consumer_id for each in following]
+    table = parts.system().consumers
+    c = table.c
+    others = (
+        c.host == host_name(),
+        c.pid == os.getpid(),
+        c.consumer_id.not_in([each for each in mine if each is not None]),
+        c.expires_at != literal(NEVER, BigInteger()),
+    )
+    earlier = update(table).where(*others).values(expires_at=c.expires_at - microseconds)
+    parts.connections.run(lambda connection: connection.execute(earlier))

@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import column, create_engine, table, update
 
 from queue_over_sql import ClaimLost, FixedDelay, QueueService
 from queue_over_sql.testing import Clock
 from tests.contract.queue_state import counts, payloads
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
@@ -104,3 +106,25 @@ def test_a_second_clock_of_a_service_joins_the_first(make_service: MakeService) 
     assert 1201_000_000 == first.microseconds
     other.stop()
     first.advance(1)
+
+
+def test_consumers_of_other_processes_stay_alive(make_service: MakeService, engine: Engine) -> None:
+    """A started service that follows a clock gives back what its own process lost, nothing else."""
+    mine, lost, theirs = make_service(), make_service(), make_service()
+    mine.start()
+    queue = mine.create_queue("jobs", lease=7200)
+    queue.publish_many(["lost", "theirs"])
+    [gone] = lost.queue("jobs").consume()
+    [held] = theirs.queue("jobs").consume()
+    consumers = table("queue_over_sql_consumers", column("consumer_id"), column("pid"))
+    their_row = update(consumers).where(consumers.c.consumer_id == theirs.consumer_id)
+    with engine.begin() as connection:
+        connection.execute(their_row.values(pid=consumers.c.pid + 1))
+    Clock(mine).advance(3600)
+    mine.reap()
+    held.ack()
+    with pytest.raises(ClaimLost):
+        gone.ack()
+    left = {one.consumer_id for one in mine.consumers()}
+    assert (True, True) == (mine.consumer_id in left, theirs.consumer_id in left)
+    assert ["lost"] == payloads(queue.consume())
