@@ -7,11 +7,13 @@ uses at most about 5 % of the time.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.backoff import OutageLog, RateLimit
+from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     NotPermitted,
@@ -21,7 +23,9 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues.recovery import LEAST_STEP_US
 from queue_over_sql.store import recovery
+from queue_over_sql.store.clock_steps import ClockStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -151,6 +155,60 @@ class Reaper:
         # What fills the archive must not fill it faster than the reaper may remove it.
         pruned = acts.prune(patient=patient, spare=self._rate_limit.spare)
         return report + acts.unknown_kinds() + pruned
+
+
+class ClockWatch:
+    """Notices when the database's clock is set back, and keeps due what was due; a chore.
+
+    The clock of this process that nobody sets tells what the database's should show.
+    """
+
+    def __init__(self, parts: ServiceParts, queues: Callable[..., Iterable[Queue]]) -> None:
+        self._parts = parts
+        self._queues = queues
+        # What the database's clock showed, and when, by the clock of this process.
+        self._seen: tuple[int, float] | None = None
+        # A step that is not dealt with yet.
+        self._owed: ClockStep | None = None
+
+    def look(self) -> ReaperReport:
+        """Compare the clocks; after a step back, go through all queues."""
+        connections = self._parts.connections
+        asked = elapsed_clock()
+        now = connections.run(connections.dialect.read_clock)
+        seen, self._seen = self._seen, (now, elapsed_clock())
+        if seen is None:
+            self._serve(self._queues(), lambda queue: self._find_step(queue, now))
+            return ReaperReport()
+        passed = round((asked - seen[1]) * 1_000_000)
+        if seen[0] + passed - now > LEAST_STEP_US:
+            self._owed = ClockStep(now, until=seen[0] + passed)
+        if self._owed is not None:
+            step = dataclasses.replace(self._owed, now=now)
+            everything = self._queues(temporary=True)
+            self._serve(everything, lambda queue: core_of(queue).recovery.keep_due(step))
+            self._owed = None
+        return ReaperReport()
+
+    def _find_step(self, queue: Queue, now: int) -> None:
+        acts = core_of(queue).recovery
+        if step := acts.clock_step(now):
+            acts.keep_due(step)
+
+    def _serve(self, queues: Iterable[Queue], serve: Callable[[Queue], object]) -> None:
+        for queue in queues:
+            try:
+                serve(queue)
+            except QueueNotFound:
+                _log.debug("Queue %s was dropped meanwhile.", queue.name)
+            except (DatabaseUnavailable, ServiceClosed):
+                raise
+            except NotPermitted as error:
+                _log.info(
+                    "The messages of queue %s are left to other services: %s", queue.name, error
+                )
+            except QueueError as error:
+                _log.warning("The messages of queue %s cannot be kept due: %s", queue.name, error)
 
 
 # How long the writer of a batch has to drop its staging tables before the reaper does.

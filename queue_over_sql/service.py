@@ -32,7 +32,7 @@ from queue_over_sql.migrations import Migrations, Upgrader
 from queue_over_sql.observer import Observer, ReaperReport, as_observers
 from queue_over_sql.queue import Queue, QueueCore, core_of
 from queue_over_sql.queues.context import QueueContext
-from queue_over_sql.reaper import Reaper, StagedWriteCleanup
+from queue_over_sql.reaper import ClockWatch, Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies
 from queue_over_sql.roles.grants import not_permitted
@@ -171,6 +171,7 @@ class QueueService:
             self._expired_consumers,
             self._forget_expired,
             chores=[
+                ClockWatch(parts, self.queues).look,
                 ScheduleFirer(parts).fire_due,
                 self._reply_queues.reap,
                 StagedWriteCleanup(parts).run_if_due,

@@ -20,8 +20,10 @@ from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.queues.recovery import LEAST_STEP_US
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store.clock_steps import newest_stamp
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
@@ -65,6 +67,7 @@ class _Doctor:
             "engine": self._engine,
             "clocks": self._clocks,
             "tables": self._tables,
+            "clocks of the tables": self._stamps,
             "indexes": self._indexes,
             "consumers": self._consumers,
             "queues": self._waiting,
@@ -107,6 +110,27 @@ class _Doctor:
         advice = (
             "Synchronize both with NTP. Queues use the clock of the database, but times for at= "
             "and in logs are from this host."
+        )
+        yield Finding(Level.WARNING, "clocks", said, advice)
+
+    def _stamps(self) -> Iterator[Finding]:
+        now, latest = self._inspection.now(), (0, "")
+        for name, tables in self._queues.items():
+            if tables.live.name not in self._missing:
+                with self._inspection.connection() as connection:
+                    found = connection.execute(newest_stamp(tables)).scalar()
+                latest = max(latest, (found or 0, f"the newest message of queue {name}"))
+        ahead = latest[0] - now
+        if ahead <= LEAST_STEP_US:
+            return
+        said = (
+            "the clock of the database was set back: it stands "
+            f"{duration_text(round(ahead / 1_000_000))} before the time of {latest[1]}"
+        )
+        advice = (
+            "Synchronize it with NTP, and let a reaper run, which keeps due what was due. Delays, "
+            "leases and schedules wait until the clock gets to their times. If that is too long "
+            "for a schedule, remove it and add it again."
         )
         yield Finding(Level.WARNING, "clocks", said, advice)
 

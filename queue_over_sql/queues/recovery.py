@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
-from queue_over_sql.durations import MICROSECOND
+from queue_over_sql.durations import MICROSECOND, duration_text
 from queue_over_sql.errors import visible
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
-from queue_over_sql.store import Disposition, Settlement
+from queue_over_sql.store import Disposition, Settlement, clock_steps
+from queue_over_sql.store.clock_steps import ClockStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BATCH = 500
+LEAST_STEP_US = 1_000_000
+"""A smaller step back of the database's clock only delays messages by as much."""
 _BATCHES_PER_PASS = 20
 # Fewer commits, because nobody else needs what is removed.
 _PRUNE_BATCH: Final = 2_500
@@ -66,6 +69,36 @@ class Recovery:
     def orphaned_claims(self) -> ReaperReport:
         """Recover messages of consumers that are expired or gone."""
         return self._all(store.orphaned_claims, CONSUMER_DIED)
+
+    def clock_step(self, now: int) -> ClockStep | None:
+        """The step back of the database's clock that its newest message proves; None: no proof.
+
+        ``now`` is what the clock shows. A message whose time is ahead of it was written before.
+        """
+        sql = self._context.sql
+        latest = self._context.run(lambda connection: clock_steps.latest_stamp(connection, sql))
+        if latest is None or latest <= now + LEAST_STEP_US:
+            return None
+        return ClockStep(now, until=latest)
+
+    def keep_due(self, step: ClockStep) -> int:
+        """Make messages due again that were due before a step of the clock; returns how many."""
+        sql = self._context.sql
+        kept = 0
+        for level in (*range(self._context.settings.priorities), None):
+            keep = partial(clock_steps.keep_due, sql=sql, step=step, level=level, limit=BATCH)
+            while changed := self._context.run(keep, atomic=True):
+                kept += changed
+        self._context.run(partial(clock_steps.let_all_look, sql=sql))
+        if kept:
+            _log.warning(
+                "The database's clock was set back by about %s. %d messages of queue %s that were "
+                "due before stay due.",
+                duration_text((step.until - step.now) // 1_000_000),
+                kept,
+                self._context.name,
+            )
+        return kept
 
     def unknown_kinds(self) -> ReaperReport:
         """End messages that were due for the ``kind_timeout`` and that no living consumer can read.

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql import Observer
+from queue_over_sql import FixedDelay, Observer
+from queue_over_sql.observability import Level, diagnose
+from queue_over_sql.testing import Clock
 from tests.contract.host_clock import HostClock
+from tests.contract.queue_state import payloads
 from tests.contract.test_consumer import heartbeat_of
 from tests.contract.worker.running_worker import running
 from tests.waiting import wait_until
@@ -91,3 +94,62 @@ def test_a_service_works_and_stops_though_a_test_stopped_the_clock(
     clock.stop()
     assert passes.come(2)
     assert stops(service)
+
+
+def set_back(clock: Clock) -> None:
+    """Set the database's clock back, for the services of a clock that is ahead."""
+    clock._time.microseconds = 0
+
+
+@pytest.mark.threads("what the database holds does not depend on who asks it")
+def test_what_is_due_stays_due_when_the_databases_clock_is_set_back(
+    make_service: MakeService,
+) -> None:
+    """In its order, before all that comes later; a delay stays a delay by the clock as it is."""
+    service = make_service()
+    queue = service.create_queue("jobs", priorities=2, retry=FixedDelay(60))
+    # As if the clock had been wrong until it was set back.
+    queue.publish("reminder", delay=300, priority=1)
+    clock = Clock(service)
+    clock.advance(600)
+    queue.publish("delay that ended", delay=60, priority=1)
+    queue.publish_many(["held", "failing"])
+    held, failing = queue.consume(2)
+    queue.publish_many(["first", "second"])
+    queue.publish("relaxed", priority=1)
+    queue.publish("much later", delay=3600)
+    clock.advance(60)
+    set_back(clock)
+    failing.nack()
+    queue.publish("delayed", delay=60)
+    service.reap()
+    queue.publish("last")
+    held.release()
+    assert ["held", "first", "second", "last"] == payloads(queue.consume(4))
+    assert ["delay that ended", "relaxed"] == payloads(queue.consume(5))
+    # Once is enough.
+    service.reap()
+    assert ([], 4) == (queue.consume(), queue.stats().delayed)
+
+
+@pytest.mark.threads("what the database holds does not depend on who asks it")
+def test_a_service_that_starts_later_sees_that_the_clock_was_set_back(
+    make_service: MakeService,
+) -> None:
+    """By the time of the newest message; the doctor tells it, too."""
+    ahead, service = make_service(), make_service()
+    clock = Clock(ahead)
+    clock.advance(600)
+    queue = ahead.create_queue("jobs")
+    queue.publish_many(["first", "second"])
+    queue.publish("delayed", delay=60)
+    ahead.stop()
+    [finding] = [one for one in diagnose(service) if "queue jobs" in one.text]
+    assert (Level.WARNING, "clocks") == (finding.level, finding.about)
+    assert "10 min" in finding.text
+    here = service.queue("jobs")
+    assert [] == here.consume()
+    service.reap()
+    here.publish("last")
+    assert ["first", "second", "last"] == payloads(here.consume(5))
+    assert [] == here.consume()
