@@ -265,10 +265,12 @@ class PayloadTooLarge(QueueError, ValueError):
         limit: largest allowed size in bytes.
     """
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
+    def __init__(
+        self, what: str, size: int, limit: int, raises: str = "create the queue with a larger limit"
+    ) -> None:
         super().__init__(
             f"The {what} takes {size:,} bytes; the limit is {limit:,}. Keep large content "
-            "elsewhere and publish a reference, or create the queue with a larger limit."
+            f"elsewhere and publish a reference, or {raises}."
         )
         self.size = size
         self.limit = limit

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import enum
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from sqlalchemy import Connection, Table, bindparam, inspect, select, text
@@ -179,6 +179,8 @@ class QueueDialect(SqlDialect):
     """A table can seem to be missing or broken for a moment while another process alters it."""
     alters_alone = False
     """An ALTER beside other work can destroy the database, so an upgrade waits to be alone."""
+    statement_bytes: int | None = None
+    """The server's limit for the size of a statement; None: none that matters."""
     rows_at_once: int | None = None
     """How many messages ``publish_rows`` accepts at most; None if there is no such statement."""
     loads_as_it_comes = False
@@ -570,6 +572,13 @@ class QueueDialect(SqlDialect):
             Id and key of each inserted message; None if the usual statement must be used.
         """
         return None
+
+    def check_sent(self, values: Iterable[Any]) -> None:
+        """Refuse values that together may exceed ``statement_bytes``.
+
+        Raises:
+            PayloadTooLarge: they do.
+        """
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         """Insert rows in the engine's own bulk way; False if it has none."""

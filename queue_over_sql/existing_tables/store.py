@@ -26,7 +26,7 @@ from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
 from queue_over_sql.store import tables as ddl
-from queue_over_sql.store.publish import take_out
+from queue_over_sql.store.publish import check_size, take_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -182,6 +182,7 @@ def insert_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
 def _insert(
     connection: Connection, sql: StatementCache, names: tuple[str, ...], values: Mapping[str, Any]
 ) -> int:
+    check_size(sql, values.values())
     result = sql.get(insert_row, names).run(connection, values)
     if not sql.subject.dialect.insert_returning:
         given = values.get(sql.subject.parameters["id"])

@@ -23,7 +23,7 @@ from queue_over_sql.store.admin import select_clock, server_now
 from queue_over_sql.store.keys import recently_finished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 
-# Limit of text in one INSERT, because servers limit it (MariaDB to 16 MiB by default).
+# Limit of text in one INSERT, unless the server's own limit is lower.
 _CHARACTERS_PER_INSERT = 2_000_000
+# A character takes at most four bytes of a statement, as UTF-8 or with a backslash before it. The
+# other values of a row take less than so many.
+_BYTES_PER_CHARACTER = 4
+_CHARACTERS_PER_ROW = 64
 # How many columns of content each queue has.
 _COMMON_COLUMNS = 6
 # Those that often have the same value in many messages.
@@ -188,12 +192,18 @@ class PlainPayloads:
         return NewRows(len(self._payloads), _plain_values(self._blank, now), {"payload": encoded})
 
 
-def chunks(batch: Batch, rows: int, *, rounded: bool = True) -> Iterator[Batch]:
+def chunks(
+    batch: Batch, rows: int, statement_bytes: int | None = None, *, rounded: bool = True
+) -> Iterator[Batch]:
     """Split a batch so that each part fits one statement: by number of rows and size of text.
 
-    With ``rounded``, sizes are powers of two, so that fewer statements are compiled.
+    With ``rounded``, sizes are powers of two, so that fewer statements are compiled. A part of one
+    message may be larger than the server's limit of ``statement_bytes``.
     """
-    if not rounded and 0 < len(batch) <= rows and sum(batch.weights()) <= _CHARACTERS_PER_INSERT:
+    most = _CHARACTERS_PER_INSERT
+    if statement_bytes is not None:
+        most = min(most, statement_bytes // _BYTES_PER_CHARACTER)
+    if not rounded and 0 < len(batch) <= rows and sum(batch.weights()) <= most:
         yield batch
         return
     start = 0
@@ -201,7 +211,7 @@ def chunks(batch: Batch, rows: int, *, rounded: bool = True) -> Iterator[Batch]:
     while start < len(batch):
         left = len(batch) - start
         size = min(rows, 1 << (left.bit_length() - 1) if rounded else left)
-        while size > 1 and ends[start + size] - ends[start] > _CHARACTERS_PER_INSERT:
+        while size > 1 and ends[start + size] - ends[start] > most - size * _CHARACTERS_PER_ROW:
             size //= 2
         yield batch.part(start, start + size)
         start += size
@@ -219,7 +229,7 @@ def _plain_values(blank: Mapping[str, Any], now: int) -> dict[str, Any]:
 
 def _weight(message: NewMessage) -> int:
     content = message.content
-    weight = len(content["payload"]) + len(content["headers"] or "")
+    weight = len(content["payload"]) + len(content["headers"] or "") + len(message.key or "")
     if len(content) > _COMMON_COLUMNS:
         weight += sum(len(value) for value in content.values() if isinstance(value, str | bytes))
     return weight
@@ -256,6 +266,7 @@ def publish(
     Raises:
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
     """
+    check_size(sql, [message.key, *message.content.values()])
     if message.key is None:
         return Published(_insert(connection, sql, message, now))
     refused: DBAPIError | None = None
@@ -348,7 +359,8 @@ def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now
         if batch.keyed:
             publish_many(connection, sql, batch.messages(), "raise")
             return
-        for chunk in chunks(batch, _ROWS_PER_LOAD):
+        for chunk in chunks(batch, _ROWS_PER_LOAD, sql.subject.dialect.statement_bytes):
+            _check_alone(sql, chunk)
             rows = chunk.rows(now)
             statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
             statement.run(connection, rows.values(sql.subject.parameters))
@@ -366,6 +378,26 @@ def _now_and_step(connection: Connection, sql: StatementCache) -> tuple[int, int
 
 def _batch(given: Sequence[NewMessage] | PlainMessages) -> Batch:
     return given if isinstance(given, PlainMessages) else MixedMessages(given)
+
+
+def check_size(sql: StatementCache, values: Iterable[Any]) -> None:
+    """Refuse a message with these values if it is larger than the server's limit for a statement.
+
+    Raises:
+        PayloadTooLarge: it is.
+    """
+    limit = sql.subject.dialect.statement_bytes
+    if limit is None:
+        return
+    given = [value for value in values if isinstance(value, str | bytes)]
+    if (sum(map(len, given)) + _CHARACTERS_PER_ROW) * _BYTES_PER_CHARACTER > limit:
+        sql.subject.dialect.check_sent(given)
+
+
+def _check_alone(sql: StatementCache, batch: Batch) -> None:
+    if len(batch) == 1:
+        (message,) = batch.messages()
+        check_size(sql, [message.key, *message.content.values()])
 
 
 def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> CompiledStatement:
@@ -535,7 +567,7 @@ def _insert_chunk(
     try:
         found = dialect.publish_rows(connection, sql, chunk.rows(now))
         if found is None:
-            for part in chunks(chunk, _ROWS_PER_INSERT):
+            for part in chunks(chunk, _ROWS_PER_INSERT, dialect.statement_bytes):
                 parts += _insert_values(connection, sql, part, now, step)
             found = parts
     except DBAPIError as error:
@@ -557,6 +589,7 @@ def _insert_chunk(
 def _insert_values(
     connection: Connection, sql: StatementCache, batch: Batch, now: int, step: int | None
 ) -> Sequence[Sequence[Any]]:
+    _check_alone(sql, batch)
     rows, dialect = batch.rows(now), sql.subject.dialect
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
     # The error ends our own transaction, but the caller's may continue.

@@ -35,6 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from queue_over_sql.dialects.arrow.rows import RowColumns, batches_of_rows, bounded
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.errors import PayloadTooLarge
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class MySQLColumns(RowColumns):
         preparer = connection.dialect.identifier_preparer
         columns = ", ".join(preparer.quote(name) for name in names)
         head = f"INSERT INTO {preparer.format_table(table)} ({columns}) VALUES ".encode()
-        most = min(_STATEMENT_BYTES, session.packet - len(head) - 1024)
+        most = min(_STATEMENT_BYTES, session.packet - len(head) - _REST)
         count = 0
         with driver_errors(connection, "INSERT"):
             cursor = driver_connection(connection).cursor()
@@ -151,6 +152,8 @@ def _mysqlclient(url: URL, pid: int) -> Engine | None:
 
 # Larger statements are no faster, and the server keeps a copy of each.
 _STATEMENT_BYTES: Final = 1_000_000
+# More than the packet of a statement has besides the statement.
+_REST: Final = 1024
 _PLAIN: Final = (Integer, Float, Boolean, String, Text, LargeBinary, LONGTEXT, LONGBLOB)
 _UTF8: Final = ("utf8", "utf8mb3", "utf8mb4")
 
@@ -182,7 +185,13 @@ def _rows(batch: RecordBatch, session: _Session, most: int) -> Iterator[memoryvi
         start = 0
         while start < len(rows):
             end = int(np.searchsorted(offsets, offsets[start] + most, side="right")) - 1
-            end = max(end, start + 1)
+            if end <= start:
+                # The server would close the connection without an answer.
+                size = int(offsets[start + 1] - offsets[start])
+                what, raises = "statement with a row", "raise the server's max_allowed_packet"
+                if size > session.packet - _REST:
+                    raise PayloadTooLarge(what, size, session.packet - _REST, raises)
+                end = start + 1
             # The first byte is the comma that separates a row from the one before.
             yield data[int(offsets[start]) + 1 : int(offsets[end])]
             start = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -40,7 +40,7 @@ from queue_over_sql.dialects.compiled import StatementCache, run_text
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.errors import DatabaseUnavailable, PayloadTooLarge
 from queue_over_sql.schema.conditions import JsonPath, JsonScalar, path_text
 from queue_over_sql.schema.dialect import microseconds
 
@@ -68,6 +68,9 @@ _STORAGE: Final = text(
 )
 # JSON_TYPE's names for numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
+# The bytes that get a backslash, and a size that all of a statement but its texts is below.
+_ESCAPED: Final = (b"\\", b"'", b'"', b"\0", b"\n", b"\r", b"\x1a")
+_REST_OF_STATEMENT: Final = 2048
 # How long a creator of tables waits for another one's lock, and the lock's name.
 _CREATION_SECONDS = 60
 _CREATION_LOCK: Final = "queue_over_sql."
@@ -137,6 +140,25 @@ class MySQLDialect(QueueDialect):
         from queue_over_sql.dialects.mysql.columns import MySQLColumns
 
         return MySQLColumns(self, mysql_type)
+
+    def refine(self, connection: Connection) -> None:
+        super().refine(connection)
+        most = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        self.statement_bytes = int(most)
+
+    def check_sent(self, values: Iterable[Any]) -> None:
+        """As drivers send them: as literals, with a backslash before some characters.
+
+        The server would close the connection without an answer.
+        """
+        size, limit = _REST_OF_STATEMENT, self.statement_bytes
+        for value in values:
+            if isinstance(value, str | bytes):
+                sent = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+                size += len(sent) + sum(map(sent.count, _ESCAPED))
+        if limit is not None and size > limit:
+            what, raises = "statement with this message", "raise the server's max_allowed_packet"
+            raise PayloadTooLarge(what, size, limit, raises)
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
         """An exact collation, because default ones treat 'a', 'A' and 'a ' as equal."""
