@@ -6,9 +6,11 @@ import functools
 import importlib
 import logging
 import os
+import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
 from queue_over_sql.consumer import Consumer
@@ -72,12 +74,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# How many services of one database a process makes, without a stop, before it is warned once.
+_MANY_SERVICES: Final = 20
+_unstopped: Counter[tuple[str, str | None, str]] = Counter()
+
 
 class QueueService:
     """Queues in one database, and this process as one consumer of them.
 
     It may be used from any thread. It connects when a verb first needs the database. The first
     ``consume`` registers the consumer and starts its heartbeat. ``start()`` also starts the reaper.
+
+    Make one for the whole process and stop it at the end. A started service runs until then. One
+    that was not started closes its connections when nothing refers to it, its queues and messages
+    any more; what it had claimed is then released when its heartbeat is overdue.
 
     Args:
         database: an SQLAlchemy URL, as text or object, or an ``Engine``, which is not changed.
@@ -181,6 +191,8 @@ class QueueService:
         )
         if parts.observer is not None:
             parts.observer.opened(self)
+        self._place = connections.where, schema, settings.table_prefix
+        self._warn_of_many()
 
     @property
     def consumer_id(self) -> str | None:
@@ -261,6 +273,7 @@ class QueueService:
         seconds = to_timedelta(timeout, "timeout").total_seconds()
         if self._parts.closed:
             return
+        _unstopped[self._place] -= 1
         consumer_id = self.consumer_id
         if not self._parts.connections.within(seconds, lambda: self._leave(seconds)):
             self._parts.closed = True
@@ -674,6 +687,19 @@ class QueueService:
     def _runtime(self) -> Runtime:
         return THREADS
 
+    def _warn_of_many(self) -> None:
+        _unstopped[self._place] += 1
+        if _unstopped[self._place] == _MANY_SERVICES:
+            # Once: what is negative first counts up to zero.
+            _unstopped[self._place] = -sys.maxsize
+            _log.warning(
+                "This process has made %d services for %s and has not stopped them. Make one "
+                "QueueService for the whole process, not one for each request. Stop a service "
+                "that you no longer need, or use it as a context manager.",
+                _MANY_SERVICES,
+                self._place[0],
+            )
+
     def _make_queue(
         self, tables: QueueTables, settings: EffectiveSettings, kinds: Kinds | None
     ) -> Queue:
@@ -703,7 +729,8 @@ class QueueService:
     def _start_heartbeat(self) -> None:
         if self._parts.connections.background and not self._parts.closed:
             seconds = self._settings.consumer_timeout_us / 3_000_000
-            self._background.every(seconds, "heartbeat", self._parts.consumer.heartbeat)
+            heartbeat = self._parts.consumer.heartbeat
+            self._background.every(seconds, "heartbeat", heartbeat, weak=True)
 
     def _start_for_worker(self) -> None:
         if not self.started:

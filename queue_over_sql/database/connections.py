@@ -169,7 +169,7 @@ class Connections:
         self._keepers: weakref.WeakSet[KeptConnection] = weakref.WeakSet()
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
-        self.watchdog = Watchdog(runtime, silence, self._ask)
+        self.watchdog = Watchdog(runtime, silence, weakref.WeakMethod(self._ask))
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
         # Guards the connections that are not sessions.
@@ -186,6 +186,8 @@ class Connections:
             self._sessions = runtime.sessions(self._new_session, self._forked)
         if self._opened.borrowed:
             self._guard = self._lock
+        # In case the service is forgotten without stop().
+        weakref.finalize(self, self.watchdog.abandon).atexit = False
         self._closed = False
         self._left_to: Hashable | None = None
         # Known pools, and callers' connections that have no pool.
@@ -404,21 +406,14 @@ class Connections:
             self._set_options(connection)
             yield connection
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[Connection]:
-        """An autocommit connection for this caller alone, for a long wait.
+    def apart(self) -> Session:
+        """An autocommit session for this caller alone, for a long wait.
 
-        The caller gives it back as soon as ``forks.forking``.
+        The caller calls its ``drop()``, because its settings must not return to the pool. It notes
+        its use in ``forks``, and ends it as soon as ``forks.forking``.
         """
-        with self.forks.using():
-            self._check_open()
-            session = self._new_session(False)  # noqa: FBT003 - what waits does not write
-            try:
-                with self.translated():
-                    yield session.connection
-            finally:
-                # Its session settings must not return to the pool.
-                self._drop(session)
+        self._check_open()
+        return self._new_session(False)  # noqa: FBT003 - what waits does not write
 
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is open, without beginning one."""
@@ -693,9 +688,7 @@ class Connections:
 
     def _drop(self, session: Session) -> None:
         self._breaks += 1
-        with contextlib.suppress(SQLAlchemyError):
-            session.connection.invalidate()
-        session.close()
+        session.drop()
 
     def _ask(self) -> None:
         with self.translated(), self._connect() as connection:

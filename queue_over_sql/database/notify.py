@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import TwoPhaseTransaction
+from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.backoff import Backoff
 from queue_over_sql.errors import QueueError, ServiceClosed
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.database.runtime import Running, Runtime
+    from queue_over_sql.database.runtime import Event, Running, Runtime
+    from queue_over_sql.database.sessions import Session
     from queue_over_sql.dialects.base import Watch
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.sqlite.forks import ForkGuard
 
 
 class Arrivals:
@@ -123,7 +126,7 @@ class WakeUps:
     ) -> None:
         self._connections = connections
         self._arrivals = arrivals
-        self._wanted = wanted
+        self.wanted = wanted
         # No other process can use a database that is one connection.
         self._enabled = enabled and connections.has_others
         self._lock = connections.runtime.lock()
@@ -167,8 +170,9 @@ class WakeUps:
             if self._running is None or self._pid != os.getpid():
                 # A fork shares the sockets of the parent's watch, which must not be interrupted.
                 self._pid, self._watch, self._running = os.getpid(), None, None
+                listener = _Listener(self, self._arrivals, self._ended, self._connections.forks)
                 start = self._connections.runtime.start
-                self._running = start("queue-over-sql-wake-ups", self._run)
+                self._running = start("queue-over-sql-wake-ups", listener.run)
 
     def await_next_look(self, seen: int, pauses: Backoff, left: float = math.inf) -> None:
         """Sleep until something arrives or the next poll is due.
@@ -213,40 +217,81 @@ class WakeUps:
         self._told_at[name] = now
         return True
 
-    def _run(self) -> None:
+    def begin(self) -> tuple[Session, Watch] | None:
+        """Begin to watch; None if this database notifies nobody. The caller drops the session."""
+        connections = self._connections
+        notifications = connections.dialect.notifications
+        if not notifications.hears_others:
+            return None
+        session = connections.apart()
+        try:
+            watch = notifications.watch(session.connection, connections.runtime.sleep)
+        except BaseException:
+            session.drop()
+            raise
+        if watch is None:
+            session.drop()
+            return None
+        self._watch = watch
+        # Messages from before the watch began were not notified.
+        self._arrivals.announce()
+        return session, watch
+
+
+class _Listener:
+    """Watches for messages of others, until the service ends or nobody uses it any more.
+
+    While it waits it keeps nothing of the service, so that a forgotten one is collected.
+    """
+
+    def __init__(
+        self, wakeups: WakeUps, arrivals: Arrivals, ended: Event, forks: ForkGuard
+    ) -> None:
+        self._wakeups = weakref.ref(wakeups)
+        self._arrivals = arrivals
+        self._ended = ended
+        self._forks = forks
+
+    def run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
-        while not self._closed:
+        while not self._ended.is_set():
             began = time.monotonic()
             try:
-                if not self._connections.dialect.notifications.hears_others:
-                    return
-                with self._connections.apart() as connection:
-                    if not self._follow(connection):
+                with self._forks.using():
+                    if not self._follow():
                         return
-                continue
             except ServiceClosed:
                 return
-            except QueueError as error:
+            except (QueueError, SQLAlchemyError) as error:
                 _log.debug(
                     "Listening for new messages of other processes failed, so consumers poll: %s",
                     error,
                 )
-            if time.monotonic() - began > _LAST_PAUSE:
-                backoff.reset()
-            self._ended.wait(backoff.pause())
+                if time.monotonic() - began > _LAST_PAUSE:
+                    backoff.reset()
+                self._ended.wait(backoff.pause())
 
-    def _follow(self, connection: Connection) -> bool:
-        watch = self._connections.dialect.notifications.watch(
-            connection, self._connections.runtime.sleep
-        )
-        if watch is None:
+    def _follow(self) -> bool:
+        opened = self._open()
+        if opened is None:
             return False
-        self._watch = watch
-        # Messages from before the watch began were not notified.
-        self._arrivals.announce()
-        with contextlib.closing(watch):
-            while not (self._closed or self._connections.forks.forking):
-                awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
-                if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
-                    self._arrivals.announce(burst=watch.bursts)
-        return not self._closed
+        session, watch = opened
+        try:
+            with contextlib.closing(watch):
+                while not (self._ended.is_set() or self._forks.forking):
+                    if self._wakeups() is None:
+                        return False
+                    awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
+                    if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
+                        self._arrivals.announce(burst=watch.bursts)
+        finally:
+            session.drop()
+        return True
+
+    def _open(self) -> tuple[Session, Watch] | None:
+        wakeups = self._wakeups()
+        return None if wakeups is None else wakeups.begin()
+
+    def _wanted(self, table: str) -> bool:
+        wakeups = self._wakeups()
+        return wakeups is not None and wakeups.wanted(table)

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -206,8 +207,12 @@ class Background:
         self._pid = os.getpid()
         self._jobs: dict[str, _Job] = {}
 
-    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
+    def every(
+        self, seconds: float, name: str, job: Callable[[], object], *, weak: bool = False
+    ) -> None:
         """Run a job at an interval from now on; a running job of this name is kept.
+
+        ``weak``: the job is a method, and ends when its object is collected.
 
         Raises:
             RuntimeError: no thread can be started now. Call again; until then health checks miss
@@ -219,7 +224,8 @@ class Background:
                 self._pid, self._jobs = os.getpid(), {}
             present = self._jobs.get(name)
             if present is None or not present.is_running():
-                new = self._jobs[name] = _Job(self._runtime.condition(), name, job, seconds)
+                found = weakref.WeakMethod(job) if weak else lambda: job
+                new = self._jobs[name] = _Job(self._runtime.condition(), name, found, seconds)
                 new.start(self._runtime)
 
     @property
@@ -240,12 +246,16 @@ class Background:
 
 class _Job:
     def __init__(
-        self, changed: Condition, name: str, job: Callable[[], object], seconds: float
+        self,
+        changed: Condition,
+        name: str,
+        found: Callable[[], Callable[[], object] | None],
+        seconds: float,
     ) -> None:
         self.progress = LoopProgress(name)
         self._changed = changed
         self._name = name
-        self._job = job
+        self._found = found
         self._seconds = seconds
         self._due_at = self.progress.due_at = time.monotonic() + seconds
         self._ended = False
@@ -273,10 +283,15 @@ class _Job:
     def _run(self) -> None:
         self.progress.begin()
         while self._comes_due():
+            job = self._found()
+            if job is None:
+                break
             try:
-                self._job()
+                job()
             except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
                 _log.exception("The %s continues after an unexpected error.", self._name)
+            # While it waits it keeps nothing of the service.
+            del job
             self._put_off()
         self.progress.end()
 

@@ -176,6 +176,12 @@ class Session:
         finally:
             self.lock.release()
 
+    def drop(self) -> None:
+        """Close the connection itself, which nobody may use again."""
+        with contextlib.suppress(SQLAlchemyError):
+            self.connection.invalidate()
+        self.close()
+
     def _give_back(self) -> None:
         broken = self.connection.closed or self.connection.invalidated
         try:
@@ -205,16 +211,24 @@ class Sessions(Protocol):
 
 
 class SessionsOfThread:
-    """The sessions of one thread; they are given back when it ends and this object is deleted."""
+    """The sessions of one thread; they are given back when it ends and this object is deleted.
 
-    def __init__(self) -> None:
+    When the service is collected, too, their connections are closed and no server is asked.
+    """
+
+    def __init__(self, owner: ThreadSessions) -> None:
+        self._owner = weakref.ref(owner)
         self.pid = os.getpid()
         self.sessions: dict[bool, Session] = {}
 
     def __del__(self) -> None:
         if self.pid == os.getpid():
+            forgotten = self._owner() is None
             for session in list(self.sessions.values()):
-                session.close()
+                if forgotten:
+                    session.drop()
+                else:
+                    session.close()
 
 
 class ThreadSessions:
@@ -278,7 +292,7 @@ class ThreadSessions:
         inherited = getattr(self._local, "sessions", None)
         if inherited is not None:
             self._inherited.append(inherited)
-        sessions = self._local.sessions = SessionsOfThread()
+        sessions = self._local.sessions = SessionsOfThread(self)
         with self._lock:
             self._all.add(sessions)
         return sessions

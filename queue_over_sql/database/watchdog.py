@@ -75,16 +75,20 @@ class Watchdog:
         progress: of its looks, for health checks.
     """
 
-    def __init__(self, runtime: Runtime, seconds: float, ask: Callable[[], object]) -> None:
+    def __init__(
+        self, runtime: Runtime, seconds: float, ask: weakref.WeakMethod[Callable[[], object]]
+    ) -> None:
         self.waits: set[object] = set()
         self.answers = 0
         self.gave_up = False
         self.missing = False
         self.progress = LoopProgress("watchdog")
         self._runtime = runtime
+        # The connections know the watchdog, and must not be kept by it.
         self._ask = ask
         self._seconds = max(seconds, _LEAST_SECONDS)
-        self._lock = threading.Lock()
+        # Reentrant, because ``abandon`` is called wherever objects are collected.
+        self._lock = threading.RLock()
         self._opened: weakref.WeakSet[ConnectionPoolEntry] = weakref.WeakSet()
         self._engine: Engine | None = None
         self._ended: Event = runtime.event()
@@ -158,6 +162,21 @@ class Watchdog:
             if connection is not None and self._engine is not None:
                 sever(self._engine.dialect, connection)
 
+    def abandon(self) -> None:
+        """Close the sockets that nobody uses any more, so that no driver waits on one at its end.
+
+        A child leaves alone those that its parent has, too.
+        """
+        if self._pid != os.getpid() or self._engine is None:
+            return
+        with self._lock:
+            opened = list(self._opened)
+        self.sever()
+        # A driver of an event loop cannot close a connection here.
+        for entry in [] if self._engine.dialect.is_async else opened:
+            # Else the pool asks the server to roll back, and logs that it cannot.
+            entry.invalidate()
+
     def look(self) -> None:
         """Check the waits: send a test query after a long one, and end it if nothing answers."""
         self._ages = {wait: self._ages.get(wait, 0) + 1 for wait in list(self.waits)}
@@ -186,8 +205,11 @@ class Watchdog:
             self.sever()
 
     def _put(self, question: _Question) -> None:
+        ask = self._ask()
+        if ask is None:
+            return
         try:
-            self._ask()
+            ask()
         except QueueError as error:
             _log.debug("The database did not answer a test query: %s", error)
         else:

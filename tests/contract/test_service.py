@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import socket
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queue_over_sql import QueueService, ServiceClosed
+from queue_over_sql.queue import core_of
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices, lose_columns
 from tests.contract.queue_state import live_rows, payloads
 from tests.refusals import refused
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,3 +158,71 @@ def test_a_given_engine_is_used_and_left_alone(database: TestDatabase, engine: E
         service.stop()
     assert engine.pool is pool
     assert live_rows(engine, queue) == []
+
+
+def _held() -> tuple[int, int]:
+    """The files and sockets that this process has open, and our threads."""
+    gc.collect()
+    ours = [each for each in threading.enumerate() if each.name.startswith("queue-over-sql")]
+    return len(list(Path("/proc/self/fd").iterdir())), len(ours)
+
+
+def _use(database: TestDatabase) -> None:
+    service = QueueService(database.url, consumer_timeout=3)
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    queue.ack(queue.consume())
+    # Its thread listens for messages of others.
+    queue.consume(wait=0.01)
+
+
+@pytest.mark.threads("an event loop ends its services")
+def test_a_forgotten_service_holds_nothing(
+    database: TestDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connections and threads end with it, without stop(); and nothing is logged about that."""
+    _use(database)
+    wait_until(lambda: _held()[1] == 0)
+    files, _ = _held()
+    caplog.clear()
+    for _ in range(5):
+        _use(database)
+    wait_until(lambda: _held()[1] == 0)
+    wait_until(lambda: _held()[0] <= files)
+    assert [] == [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("an event loop ends its services")
+def test_a_queue_keeps_the_heartbeat_of_a_forgotten_service(database: TestDatabase) -> None:
+    """Whoever holds a queue or a message still is a living consumer."""
+
+    def begin() -> Queue:
+        queue = QueueService(database.url, consumer_timeout=1).create_queue("jobs")
+        queue.publish("x")
+        return queue
+
+    queue = begin()
+    (message,) = queue.consume()
+    identity = core_of(queue).context.consumer.identity()
+    registered_until = identity.deadline
+    del queue
+    gc.collect()
+    # A heartbeat is sent, and not only awaited.
+    wait_until(lambda: identity.deadline > registered_until)
+    message.ack()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("once is enough")
+def test_a_program_that_makes_many_services_is_warned_once(
+    database: TestDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that were stopped do not count."""
+    for _ in range(30):
+        QueueService(database.url).stop()
+    assert caplog.messages == []
+    for _ in range(60):
+        QueueService(database.url)
+    (text,) = caplog.messages
+    assert "Make one QueueService for the whole process" in text

@@ -273,7 +273,7 @@ def test_what_is_told_is_taken_though_nobody_waits(
         return bool(wait(seconds, wanted))
 
     monkeypatch.setattr(watch, "wait", noted)
-    service._parts.wakeups._wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
+    service._parts.wakeups.wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
     # The watch that was on for the consumer ends first.
     wait_until(lambda: 0 in waits, timeout=PATIENCE)
     publisher.publish("x")
@@ -293,6 +293,6 @@ def test_a_child_leaves_the_watch_of_its_parent_alone(
     wakeups = service._parts.wakeups
     # As a child finds it, which stops before it has a connection of its own.
     monkeypatch.setattr(wakeups, "_pid", 0)
-    monkeypatch.setattr(wakeups, "_run", lambda: None)
+    monkeypatch.setattr("queue_over_sql.database.notify._Listener.run", lambda _: None)
     wakeups.listen()
     assert wakeups._watch is None
