@@ -127,6 +127,14 @@ def quantile(histogram: Sequence[int], share: float) -> float | None:
     return None
 
 
+_STARTED: Final = time.time() - time.monotonic()
+
+
+def _time() -> float:
+    """The time of day as this process began with it; a step of the clock does not matter."""
+    return _STARTED + time.monotonic()
+
+
 class History(Observer):
     """An observer that records the activity of each queue and minute in the database.
 
@@ -221,7 +229,7 @@ class History(Observer):
         return self._lock
 
     def _minute(self, queue: str) -> Minute:
-        number = int(time.time()) // _MINUTE
+        number = int(_time()) // _MINUTE
         found = self._open.get((queue, number))
         if found is None:
             begins_at = datetime.fromtimestamp(number * _MINUTE, UTC)
@@ -241,7 +249,7 @@ class History(Observer):
                     changed.wait(_WRITE_SECONDS)
             if not self._closing:
                 try:
-                    self._flush(time.time() // _MINUTE)
+                    self._flush(_time() // _MINUTE)
                 except Exception:  # noqa: BLE001 - else nothing would be recorded any more
                     _log.exception("The history continues after an unexpected error.")
 
@@ -296,7 +304,7 @@ class History(Observer):
         def act(connection: Connection) -> None:
             now = parts.connections.dialect.read_clock(connection)
             # Minutes are by the database's clock.
-            ahead = round((now - time.time_ns() // 1000) / _MICROSECONDS)
+            ahead = round((now - _time() * 1_000_000) / _MICROSECONDS)
             for row in rows:
                 if row.number is None:
                     row.number = int(row.minute.begins_at.timestamp()) // _MINUTE + ahead

@@ -16,6 +16,7 @@ from queue_over_sql.observability.history import BOUNDS, History, quantile, read
 from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import parts_of
 from tests.cli.command_line import run, succeed
+from tests.contract.host_clock import HostClock
 from tests.observability.test_prometheus import use
 from tests.waiting import wait_until
 
@@ -58,6 +59,22 @@ def test_what_happened_is_written_by_queue_and_minute(make_service: MakeService)
     age = datetime.now(UTC) - found.begins_at
     assert timedelta(minutes=-1) < age < timedelta(minutes=10)
     assert [] == read_history(reader, 3600, "others")
+
+
+@pytest.mark.engines("sqlite")
+def test_a_step_of_the_hosts_clock_moves_no_counts(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was counted before and after it has the minute of the database's clock."""
+    service = make_service(observer=History())
+    queue, clock = service.create_queue("jobs"), HostClock(monkeypatch)
+    queue.publish("before")
+    clock.move(-7200)
+    queue.publish("after")
+    service.stop()
+    found = read_history(make_service(), 3600)
+    assert 2 == sum(minute.published for minute in found)
+    assert all(minute.begins_at <= datetime.now(UTC) for minute in found)
 
 
 def test_the_present_minute_is_written_again_and_again(
