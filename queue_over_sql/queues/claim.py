@@ -17,6 +17,7 @@ from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueErr
 from queue_over_sql.message import AGE
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.decoding import as_where
+from queue_over_sql.queues.suspects import may_run_together
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, Disposition, Settlement, Where, registry
 
@@ -66,6 +67,8 @@ class Claimer:
         # Claims whose answer was lost with the connection, so that nobody works on their messages.
         # With the time until which the server may still carry them out.
         self._unanswered: deque[tuple[Claim, float]] = deque()
+        # How many messages to claim at once while there are suspects; None: any number.
+        self._at_most: int | None = None
 
     def consume(
         self,
@@ -110,6 +113,11 @@ class Claimer:
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         if self._unanswered:
             self.recall()
+        if self._at_most is not None:
+            count = min(count, self._at_most)
+        return self._apart(self._claimed(count, lease_us, where))
+
+    def _claimed(self, count: int, lease_us: int | None, where: Where | None) -> list[MessageRow]:
         rows: list[MessageRow] = []
         try:
             self._claim_levels(rows, count, lease_us, where)
@@ -128,6 +136,25 @@ class Claimer:
             self.abandon(rows)
             raise
         return rows
+
+    def _apart(self, rows: list[MessageRow]) -> list[MessageRow]:
+        """Give back, uncounted, what must not run beside suspects; the first rows stay."""
+        limits = [may_run_together(row.last_error) for row in rows]
+        suspected = [limit for limit in limits if limit is not None]
+        self._at_most = min(suspected, default=None)
+        if not suspected:
+            return rows
+        kept = 1
+        while kept < len(rows) and (limits[kept] is None) is (limits[0] is None):
+            if limits[0] is not None and kept >= min(suspected):
+                break
+            kept += 1
+        try:
+            self._unclaim(rows[kept:])
+        except BaseException:
+            self.abandon(rows)
+            raise
+        return rows[:kept]
 
     def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
         """The readable messages of claimed rows; the claim started at ``began``."""
@@ -154,13 +181,19 @@ class Claimer:
         return store.oldest_first([*rows[:first], *fresh])
 
     def _unclaim(self, rows: Sequence[MessageRow]) -> None:
-        """Give back single messages, uncounted; if this fails, they return with their leases."""
-        settlements = [Settlement([row.id], row.claim) for row in rows if row.claim is not None]
-        for settlement in settlements:
+        """Give back messages, uncounted; if this fails, they return with their leases."""
+        groups: dict[Claim, list[int]] = {}
+        for row in rows:
+            if row.claim is not None:
+                groups.setdefault(row.claim, []).append(row.id)
+        for stamp, ids in groups.items():
+            settlement = Settlement(ids, stamp)
             try:
                 self._context.run(lambda c: store.release(c, self._context.sql, settlement))  # noqa: B023 - runs at once
             except QueueError as error:
                 _log.warning("Queue %s: %s", self._context.name, error)
+        if groups:
+            self.look_fully()
 
     def abandon(self, rows: Sequence[MessageRow]) -> None:
         """Let the next claim give these messages back first, because nobody works on them."""
@@ -206,6 +239,8 @@ class Claimer:
     ) -> tuple[set[int], list[MessageRow]]:
         """Settle, then claim if nothing was lost, in one transaction."""
         count = check_whole("count", count)
+        if self._at_most is not None:
+            count = min(count, self._at_most)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         levels = range(self._context.settings.priorities)
         sql = self._context.sql
@@ -258,7 +293,7 @@ class Claimer:
                 self._found(found, request, began)
             if not rows and any(lows):
                 self._was_edited()
-        return settled, rows
+        return settled, self._apart(rows)
 
     def take(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,18 +13,25 @@ from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND, duration_text
 from queue_over_sql.errors import visible
-from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.message import Outcome
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
+from queue_over_sql.queues.suspects import (
+    CONSUMER_DIED,
+    LEASE_EXPIRED,
+    keeping_last_error,
+    may_run_together,
+    reason_of_death,
+)
 from queue_over_sql.store import Disposition, Settlement, clock_steps
 from queue_over_sql.store.clock_steps import ClockStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.message import MessageRow
+    from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.store import DeadClaim
 
@@ -40,9 +48,6 @@ _BATCHES_PER_PASS = 20
 _PRUNE_BATCH: Final = 2_500
 # How long the removal of one kind of rows may take before other work has its turn.
 _PRUNE_SECONDS: Final = 0.5
-
-LEASE_EXPIRED = "the lease expired before the message was settled"
-CONSUMER_DIED = "the consumer died while it held the message"
 
 
 class Recovery:
@@ -216,14 +221,32 @@ class Recovery:
     def _batch(
         self, connection: Connection, dead: Sequence[DeadClaim], reason: str
     ) -> tuple[int, ReaperReport, list[int]]:
-        spent = [claim for claim in dead if claim.out_of_attempts]
-        others = [claim for claim in dead if not claim.out_of_attempts]
+        context, sql = self._context, self._context.sql
+        held = Counter(found.claim.consumer_id for found in dead)
+        holders = store.holders(connection, sql, list(held)) if held else {}
+        spent: dict[tuple[Claim, str], list[int]] = {}
+        counted: dict[tuple[Claim, str], list[int]] = {}
+        forgiven: dict[tuple[Claim, str], list[int]] = {}
+        for found in dead:
+            holder, others = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
+            why, forgive = reason, False
+            # A lease may be shorter than the time after which its consumer is known to be dead.
+            if reason == CONSUMER_DIED or holder is None or holder.late:
+                why = reason_of_death(found.claim.consumer_id, holder, others)
+                # Another of them may have killed it. But a single attempt is the last one.
+                forgive = found.max_attempts > 1 and others > 0 and bool(may_run_together(why))
+            group = forgiven if forgive else spent if found.out_of_attempts else counted
+            text = keeping_last_error(why, found.last_error)
+            group.setdefault((found.claim, text), []).append(found.message_id)
         buried: list[int] = []
-        for settlement in _settlements(spent, f"out of attempts: {reason}"):
+        for settlement in _settlements(spent, "out of attempts: "):
             buried += self._settlements.dead_letter(connection, settlement)
         restored = sum(
-            len(store.restore(connection, self._context.sql, settlement))
-            for settlement in _settlements(others, reason)
+            len(store.restore(connection, sql, settlement)) for settlement in _settlements(counted)
+        )
+        restored += sum(
+            len(store.restore(connection, sql, settlement, context.settings.max_attempts))
+            for settlement in _settlements(forgiven)
         )
         return len(dead), ReaperReport(restored=restored, dead_lettered=len(buried)), sorted(buried)
 
@@ -256,10 +279,9 @@ def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -
     return removed, ended
 
 
-def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:
+def _settlements(
+    groups: Mapping[tuple[Claim, str], Sequence[int]], prefix: str = ""
+) -> Iterator[Settlement]:
     """The claims of dead consumers as settlements, each fenced by the stamp of its claim."""
-    groups: dict[Claim, list[int]] = {}
-    for found in dead:
-        groups.setdefault(found.claim, []).append(found.message_id)
-    for claim, ids in groups.items():
-        yield Settlement(sorted(ids), claim, Outcome.FAILED, reason)
+    for (claim, reason), ids in groups.items():
+        yield Settlement(sorted(ids), claim, Outcome.FAILED, f"{prefix}{reason}")

@@ -43,9 +43,11 @@ from queue_over_sql.store.publish import publish as publish
 from queue_over_sql.store.publish import publish_many as publish_many
 from queue_over_sql.store.publish import publishing as publishing
 from queue_over_sql.store.recovery import DeadClaim as DeadClaim
+from queue_over_sql.store.recovery import Holder as Holder
 from queue_over_sql.store.recovery import dead_letter_unknown as dead_letter_unknown
 from queue_over_sql.store.recovery import declare_kinds as declare_kinds
 from queue_over_sql.store.recovery import expired_leases as expired_leases
+from queue_over_sql.store.recovery import holders as holders
 from queue_over_sql.store.recovery import orphaned_claims as orphaned_claims
 from queue_over_sql.store.selection import Chosen as Chosen
 from queue_over_sql.store.selection import EditResult as EditResult

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    case,
     delete,
     exists,
     func,
@@ -67,7 +68,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
-    """Claims to recover: id, stamp, attempts, allowed attempts, and place in the queue.
+    """Claims to recover: id, stamp, attempts, allowed attempts, place in the queue, last error.
 
     Size 0 finds them. Another size locks those of the given ids that still match.
     """
@@ -79,6 +80,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
         live.c.attempt_count,
         func.coalesce(live.c.max_attempts, number("p_max_attempts")),
         live.c.available_at,
+        live.c.last_error,
     ).where(condition)
     if size:
         return statement.where(among_ids(live, size)).with_for_update()
@@ -95,6 +97,7 @@ class DeadClaim:
     attempts: int
     max_attempts: int
     available_at: int | None
+    last_error: str | None
 
     @property
     def out_of_attempts(self) -> bool:
@@ -135,7 +138,37 @@ def _dead_claims(
     if rows and recheck:
         # Check these alone again, under a lock, because a lease may have been renewed.
         rows = rows_by_ids(connection, sql, builder, [row[0] for row in rows], values)
-    return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
+    return [DeadClaim(row[0], Claim(row[1], row[2]), *row[3:]) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """A consumer that holds claims to recover.
+
+    Attributes:
+        late: whether it has missed a heartbeat, or has expired.
+    """
+
+    name: str
+    host: str
+    pid: int
+    durable: bool
+    late: bool
+
+
+def holders(
+    connection: Connection, sql: StatementCache, consumer_ids: Collection[str]
+) -> dict[str, Holder]:
+    """The consumers of these ids that are registered."""
+    consumers, now = sql.subject.system.consumers, sql.subject.dialect.now()
+    # It sends three heartbeats in its timeout.
+    timeout = consumers.c.expires_at - consumers.c.heartbeat_at
+    late = (now - consumers.c.heartbeat_at) * 2 > timeout
+    columns = [consumers.c[name] for name in ("consumer_id", "name", "host", "pid", "durable")]
+    found = connection.execute(
+        select(*columns, case((late, 1), else_=0)).where(consumers.c.consumer_id.in_(consumer_ids))
+    )
+    return {row[0]: Holder(*row[1:4], bool(row[4]), bool(row[5])) for row in found}
 
 
 # -- what crashed writers of batches left behind

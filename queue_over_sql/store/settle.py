@@ -111,10 +111,25 @@ def release(
     return _settle(connection, sql, settle.release, settlement, {})
 
 
-def restore(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
-    """Give back messages of a dead claim at their place."""
-    values = {"p_error": settlement.error}
-    return _settle(connection, sql, settle.restore, settlement, values)
+def restore(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    max_attempts: int | None = None,
+) -> set[int]:
+    """Give back messages of a dead claim at their place.
+
+    Args:
+        connection: the connection.
+        sql: the queue's statements.
+        settlement: the messages, with the reason.
+        max_attempts: of the queue, if they get one attempt more; None: they do not.
+    """
+    values: dict[str, Any] = {"p_error": settlement.error}
+    if max_attempts is None:
+        return _settle(connection, sql, settle.restore, settlement, values)
+    values["p_max_attempts"] = max_attempts
+    return _settle(connection, sql, settle.restore_with_another, settlement, values)
 
 
 def retry(

@@ -25,6 +25,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import payload_size
 from queue_over_sql.observer import log_lost
+from queue_over_sql.queues.suspects import may_run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,6 +83,20 @@ class Threads(Protocol):
 
     def end_if_empty(self) -> None:
         """Drain if all queues are empty; let supplies poll queues that may not be."""
+
+    @property
+    def alone(self) -> Supply | None:
+        """The supply whose suspects run alone; meanwhile no supply claims."""
+
+    @property
+    def only_suspects(self) -> bool:
+        """Whether the suspects are all that the worker has in hand."""
+
+    def isolate(self, supply: Supply) -> bool:
+        """Let no supply claim while this one has suspects; False if another one has some."""
+
+    def end_isolation(self) -> None:
+        """Let all supplies claim again."""
 
     def insist(self, act: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable."""
@@ -144,6 +159,8 @@ class Supply:
         # calls.
         self._ready: deque[tuple[Message, float]] = deque()
         self._calls: dict[int, list[Message]] = {}
+        # Suspects, which wait until nothing else is in hand.
+        self._suspects: list[Message] = []
         # Finished messages: those to ack, and those that it is acking now.
         self._finished: list[Message] = []
         self._acking: list[Message] = []
@@ -183,6 +200,11 @@ class Supply:
     @property
     def has_any(self) -> bool:
         """Whether it has messages in hand, or is claiming some."""
+        return bool(self._suspects) or self.has_others
+
+    @property
+    def has_others(self) -> bool:
+        """As ``has_any``, without suspects that wait."""
         return bool(self._ready or self._calls or self._finished or self._acking or self.asked)
 
     @property
@@ -283,7 +305,8 @@ class Supply:
 
     def release_ready(self) -> None:
         """Release messages that are not begun."""
-        self._release([message for message, _ in _drained(self._ready)])
+        suspects, self._suspects = self._suspects, []
+        self._release([*(message for message, _ in _drained(self._ready)), *suspects])
 
     def ack_finished(self) -> None:
         """Ack finished messages."""
@@ -297,7 +320,7 @@ class Supply:
     def _in_hand(self) -> Mapping[int, Sequence[Message]]:
         # A call with locked rows must not delay the others.
         ready = [message for message, _ in list(self._ready)]
-        waiting = [*ready, *self._finished, *self._acking, *self._refused]
+        waiting = [*ready, *self._suspects, *self._finished, *self._acking, *self._refused]
         return {0: waiting, **self._calls}
 
     # -- its own thread
@@ -306,7 +329,7 @@ class Supply:
         """Claim, ack and release until the end."""
         self.progress.begin()
         try:
-            while not self._ended or self._finished or self._ready:
+            while not self._ended or self._finished or self._ready or self._suspects:
                 self._step_safely()
             if self._refused:
                 # The last try; after it their leases will expire.
@@ -348,15 +371,19 @@ class Supply:
             # Their leases will expire.
             _drained(self._ready)
             self._take_finished()
-            self._refused = []
+            self._refused = self._suspects = []
 
     def _step(self) -> None:
         self._stirred = False
         draining, now = self._threads.draining, time.monotonic()
         self.progress.due_at = now
-        if self._ready and (draining or now >= self._stale_at()):
+        if self._threads.alone is self:
+            self._go_on_alone(draining=draining)
+        if (self._ready and now >= self._stale_at()) or (
+            draining and (self._ready or self._suspects)
+        ):
             self._give_back(draining=draining)
-        idle = not self.looks()
+        idle = not self.looks() and not self._suspects
         if not draining:
             self._threads.ask(self)
         if now >= self._refused_at:
@@ -378,7 +405,7 @@ class Supply:
         Args:
             free: threads that wait for a message and that no other supply serves.
         """
-        if not self.looks():
+        if self._threads.alone is not None or not self.looks():
             return 0
         needed = free * self._size - len(self._ready)
         return needed + self._ahead() if needed > 0 or self._is_low() else 0
@@ -424,7 +451,9 @@ class Supply:
                 self._backoff.reset()
                 self._note_look(found, seen)
                 self._seen_after = ended_calls
-            if self._prefetch is None and any(_is_last_try(message) for message in found):
+            if found and may_run_together(found[0].last_error):
+                found, spare = self._set_suspects_aside(found)
+            elif self._prefetch is None and any(_is_last_try(message) for message in found):
                 # A message in its last attempt must not be claimed ahead, because a kill would end
                 # it.
                 self._most_ahead = 0
@@ -435,6 +464,22 @@ class Supply:
             if asked:
                 self._threads.filled(self)
         self._release(spare)
+
+    def _set_suspects_aside(self, found: list[Message]) -> tuple[list[Message], list[Message]]:
+        if not self._threads.isolate(self):
+            return [], found
+        self._suspects = found
+        self._claimed(found)
+        return [], []
+
+    def _go_on_alone(self, *, draining: bool) -> None:
+        if self._suspects:
+            if not draining and self._threads.only_suspects:
+                suspects, self._suspects = self._suspects, []
+                self._place(suspects)
+                self._threads.filled(self)
+        elif not self.has_any:
+            self._threads.end_isolation()
 
     def _open(self) -> None:
         try:

@@ -81,6 +81,8 @@ class HandlerThreads:
         """Whether it ends for this reason."""
         self.ended_calls = 0
         """How many calls have ended, if the worker runs until its queues are empty."""
+        self.alone: Supply | None = None
+        """The supply whose suspects run alone; meanwhile no supply claims."""
         self.failure: QueueError | None = None
         """The reason why the worker ends, if it has no thread left."""
         self._places: list[_Place] = []
@@ -297,6 +299,24 @@ class HandlerThreads:
         if not unknown:
             self.emptied = True
             self.drain()
+
+    def isolate(self, supply: Supply) -> bool:
+        """Let no supply claim while this one has suspects; False if another one has some."""
+        with self._filled:
+            if self.alone is None:
+                self.alone = supply
+            return self.alone is supply
+
+    @property
+    def only_suspects(self) -> bool:
+        """Whether the suspects are all that the worker has in hand."""
+        return not any(supply.has_others for supply in self.supplies)
+
+    def end_isolation(self) -> None:
+        """Let all supplies claim again."""
+        self.alone = None
+        for supply in self.supplies:
+            supply.stir()
 
     @property
     def share(self) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import column, table, update
 
+from queue_over_sql import FixedDelay
 from tests.contract.queue_state import archived, counts, ids, live_rows, payloads, set_columns
 from tests.waiting import consume_exactly, wait_until
 
@@ -16,6 +20,21 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
+
+
+consumers = table(
+    "queue_over_sql_consumers",
+    column("consumer_id"),
+    column("heartbeat_at"),
+    column("expires_at"),
+)
+
+
+def kill(engine: Engine, service: QueueService) -> None:
+    """Make a consumer's row look like that of a dead one."""
+    change = update(consumers).where(consumers.c.consumer_id == service.consumer_id)
+    with engine.begin() as connection:
+        connection.execute(change.values(heartbeat_at=0, expires_at=1))
 
 
 @pytest.fixture
@@ -142,3 +161,92 @@ def test_several_reapers_restore_once(make_service: MakeService) -> None:
     queue.extend(again, lease=0.05)
     wait_until(lambda: counts(queue) == (0, 0, 10))
     assert [one.id for one in published] == ids(archived(queue))
+
+
+def test_the_messages_of_a_dead_consumer_come_back_apart(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """One of them may have killed it: each is then claimed alone, and keeps its attempts.
+
+    The reason names the consumer, and keeps the last error of a handler with its traceback. A
+    message that was alone with a consumer that died has used an attempt for good.
+    """
+    service = make_service()
+    queue = service.create_queue("jobs", retry=FixedDelay(0), max_attempts=2)
+    first = queue.publish("failed before", max_attempts=3).id
+    (message,) = queue.consume()
+    try:
+        int("not today")
+    except ValueError as error:
+        message.nack(error)
+    queue.publish_many(range(3))
+    once = queue.publish("only once", max_attempts=1).id
+    others = queue.publish_many(["a", "b", "c"])
+    lost = make_service(consumer_name="lost")
+    claimed = lost.queue("jobs").consume(5)
+    assert first in ids(claimed)
+    kill(engine, lost)
+    service.reap()
+    assert [once] == ids(archived(queue))
+
+    found = [queue.consume(10) for _ in range(6)]
+    # A claim for one shows that no more suspects are at the head.
+    assert [1, 1, 1, 1, 1, 2] == [len(each) for each in found]
+    innocent = [*found[4], *found[5]]
+    assert [other.id for other in others] == ids(innocent)
+    suspects = [message for (message, *_) in found[:4]]
+    by_id = {message.id: message for message in suspects}
+    assert (3, 4) == (by_id[first].attempt, by_id[first].max_attempts)
+    assert {(2, 3)} == {(m.attempt, m.max_attempts) for m in suspects if m.id != first}
+    who = f"lost, process {os.getpid()} on host {socket.gethostname()}"
+    died = f"the consumer died while it held the message and 4 others: {who}"
+    assert {died} == {m.last_error for m in suspects if m.id != first}
+    assert f"{died}\nThe last error before: ValueError: invalid" in str(by_id[first].last_error)
+    assert "not today" in str(queue.last_traceback(first))
+    queue.ack([*suspects[1:], *innocent])
+    suspects[0].release()
+
+    alone = make_service(consumer_name="alone")
+    for attempt in (by_id[suspects[0].id].attempt, by_id[suspects[0].id].attempt + 1):
+        (message,) = alone.queue("jobs").consume(10)
+        assert attempt == message.attempt
+        kill(engine, alone)
+        service.reap()
+        alone = make_service(consumer_name="alone")
+    assert 0 == queue.stats().live
+    (dead,) = [each for each in archived(queue) if each.id != once]
+    assert "out of attempts: the consumer died while it held the message: alone, " in str(
+        dead.last_error
+    )
+    queue.archive.messages().requeue()
+    assert 2 == len(queue.consume(10))
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_lease_that_ends_after_its_consumer_fell_silent_is_a_death(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """A short lease ends before the heartbeat is overdue; one of a living consumer just expires."""
+    service = make_service()
+    queue = service.create_queue("jobs")
+    queue.publish_many(range(4))
+    alive, silent = make_service(), make_service()
+    mine, theirs = alive.queue("jobs").consume(2), silent.queue("jobs").consume(2)
+    with engine.begin() as connection:
+        # It sends a heartbeat each 10 s, and its last was 20 s ago.
+        change = update(consumers).where(consumers.c.consumer_id == silent.consumer_id)
+        connection.execute(
+            change.values(
+                heartbeat_at=consumers.c.heartbeat_at - 20_000_000,
+                expires_at=consumers.c.expires_at - 20_000_000,
+            )
+        )
+    for message in (*mine, *theirs):
+        set_columns(engine, queue, message.id, lease_expires_at=1)
+    service.reap()
+    reasons = {message.id: str(message.last_error) for message in queue.messages().list()}
+    for message in mine:
+        assert "the lease expired before the message was settled" == reasons[message.id]
+    for message in theirs:
+        assert reasons[message.id].startswith("the consumer died while it held the message and 1")
+    assert [2, 1, 1] == [len(queue.consume(10)) for _ in range(3)]

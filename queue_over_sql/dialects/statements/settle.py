@@ -11,7 +11,9 @@ from sqlalchemy import (
     Select,
     Update,
     bindparam,
+    case,
     delete,
+    func,
     select,
     update,
 )
@@ -31,6 +33,9 @@ from queue_over_sql.dialects.statements.parameters import (
 
 if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
+
+# Of the column max_attempts.
+_LARGEST = 2**31 - 1
 
 
 def held(tables: QueueTables, size: int) -> Select[Any]:
@@ -85,6 +90,13 @@ def release_later(tables: QueueTables, size: int) -> ClauseElement:
 def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place; the attempt counts."""
     return _fenced_update(tables, size, _failed(tables))
+
+
+def restore_with_another(tables: QueueTables, size: int) -> ClauseElement:
+    """As ``restore``; the attempt counts, and they get one more."""
+    allowed = func.coalesce(tables.live.c.max_attempts, number("p_max_attempts"))
+    another = case((allowed < _LARGEST, allowed + 1), else_=allowed)
+    return _fenced_update(tables, size, _failed(tables) | {"max_attempts": another})
 
 
 def retry(tables: QueueTables, size: int) -> ClauseElement:

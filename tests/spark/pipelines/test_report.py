@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queue_over_sql import QueueService
-from queue_over_sql.queues.recovery import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.queues.suspects import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.report import ReportFiles, report
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.spark.pipelines.histories import NOON, finished, write_history
@@ -52,7 +52,7 @@ def rows() -> Sequence[dict[str, Any]]:
     ]
     lost = [
         finished(12, attempt=2, last_error=LEASE_EXPIRED, last_attempt_at=NOON - hour),
-        finished(13, outcome="failed", last_error=f"out of attempts: {CONSUMER_DIED}"),
+        finished(13, outcome="failed", last_error=f"out of attempts: {CONSUMER_DIED}: jobs"),
     ]
     hostile = [
         finished(

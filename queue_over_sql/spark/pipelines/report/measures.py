@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from queue_over_sql.queues.recovery import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.queues.suspects import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
 from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUANTILES, STATUSES
 
@@ -196,8 +196,8 @@ def _lost_claims(finished: DataFrame, live: DataFrame) -> DataFrame:
     open_ones = live.withColumn("finished_at", sql.lit(None).cast("timestamp"))
     both = finished.select(columns).unionByName(open_ones.select(columns))
     error = sql.col("last_error")
-    cause = sql.when(error.endswith(LEASE_EXPIRED), "lease expired").when(
-        error.endswith(CONSUMER_DIED), "consumer died"
+    cause = sql.when(error.contains(LEASE_EXPIRED), "lease expired").when(
+        error.contains(CONSUMER_DIED), "consumer died"
     )
     hour = bin_start(sql.coalesce("last_attempt_at", "finished_at"))
     lost = both.select("queue", hour.alias("hour"), cause.alias("cause"))

@@ -1,0 +1,44 @@
+"""Which messages of dead consumers may run together, and what their reasons keep."""
+
+from __future__ import annotations
+
+from queue_over_sql.queues.suspects import (
+    CONSUMER_DIED,
+    LEASE_EXPIRED,
+    keeping_last_error,
+    may_run_together,
+    reason_of_death,
+)
+from queue_over_sql.store import Holder
+
+HOLDER = Holder("jobs", "alpha", 7, durable=False, late=True)
+
+
+def test_fewer_run_together_after_each_death() -> None:
+    """At the third death at most a message of up to 1,023 is alone; nothing else is a suspect."""
+    for held in (1, 2, 4, 15, 16, 100, 1023):
+        alone, deaths = held, 0
+        while alone > 1:
+            reason = keeping_last_error(reason_of_death("c", HOLDER, alone - 1), "ValueError: no")
+            together = may_run_together(reason)
+            assert together is not None
+            assert together < alone
+            alone, deaths = together, deaths + 1
+        assert deaths <= 2, held
+        assert held >= 16 or deaths <= 1, held
+    durable = Holder("stream", "alpha", 7, durable=True, late=True)
+    for other in (None, "", "ValueError: no", LEASE_EXPIRED, reason_of_death("c", durable, 9)):
+        assert may_run_together(other) is None, other
+    assert 1 == may_run_together(reason_of_death("gone", None, 0))
+
+
+def test_the_last_real_error_is_kept() -> None:
+    """However often consumers died or leases expired since."""
+    first = keeping_last_error(reason_of_death("c", HOLDER, 3), "ValueError: no\nmore")
+    died = f"{CONSUMER_DIED} and 3 others: jobs, process 7 on host alpha"
+    assert f"{died}\nThe last error before: ValueError: no\nmore" == first
+    second = keeping_last_error(LEASE_EXPIRED, first)
+    assert f"{LEASE_EXPIRED}\nThe last error before: ValueError: no\nmore" == second
+    assert first == keeping_last_error(died, second)
+    assert died == keeping_last_error(died, LEASE_EXPIRED) == keeping_last_error(died, None)
+    assert 20_000 == len(keeping_last_error(died, "x" * 30_000))
