@@ -38,7 +38,7 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
 from queue_over_sql.durations import exact_duration
-from queue_over_sql.payloads.codec import decode_json, encode
+from queue_over_sql.payloads.codec import encode, read_exactly
 from queue_over_sql.plots.words import counted
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
     try:
         # As bytes, because reading text would make one line end of each \r\n.
         written = file.read_bytes().decode().removesuffix("\n")
-        changed = decode_json(written) if is_json else written
+        changed = read_exactly(written) if is_json else written
         encoded = encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
         raise ValueError(f"{error}. Your text is in {file}") from error

@@ -19,6 +19,7 @@ from queue_over_sql import Message, Publication
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.values import parse_duration, parse_instant
 from queue_over_sql.message import PUBLISH_OPTIONS
+from queue_over_sql.payloads.codec import read_exactly
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import (
     DELIVERY_FIELDS,
@@ -74,7 +75,7 @@ class LineReader:
         if self.line_format is LineFormat.TEXT:
             return Publication(self._text_payload(line), **self.defaults)
         try:
-            value = json.loads(line, parse_constant=_refuse_constant)
+            value = read_exactly(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from error
         if self.line_format is LineFormat.MESSAGE:
@@ -114,10 +115,6 @@ def _from_base64(value: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
         raise ValueError(f"not Base64 ({error})") from error
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _as_given(value: Any) -> Any:

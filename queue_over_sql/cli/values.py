@@ -15,7 +15,7 @@ import typer
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.durations import parse_seconds
-from queue_over_sql.payloads.codec import json_or_text
+from queue_over_sql.payloads.codec import InexactJson, json_or_text
 from queue_over_sql.plots.words import format_duration
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def _split_pair(pair: str, option: str) -> tuple[str, str]:
 
 def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
     name, value = _split_pair(pair, option)
-    return name, json_or_text(value)
+    try:
+        return name, json_or_text(value)
+    except InexactJson as error:
+        raise typer.BadParameter(f"{name}: {error}", param_hint=option) from error
 
 
 def format_instant(at: datetime | None) -> str:

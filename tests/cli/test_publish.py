@@ -159,6 +159,24 @@ def test_a_bad_line_stops_after_those_before_it(sqlite_url: str) -> None:
         assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out, line[:9]
 
 
+def test_json_that_would_change_is_refused(sqlite_url: str) -> None:
+    """A key twice and a number that a float rounds; what a float holds is kept as it is."""
+    succeed("create", "jobs", url=sqlite_url)
+    twice, rounded = '{"a": 1, "a": 2}', "1.000000000000000005"
+    for wrong, reason in ((twice, "twice"), (rounded, "string"), ("1e400", "inf")):
+        for arguments, stdin in (
+            (["publish", "jobs", wrong], ""),
+            (["publish", "jobs"], f"{wrong}\n"),
+            (["publish", "jobs", "1", "-H", f"h={wrong}"], ""),
+        ):
+            ended = run(*arguments, url=sqlite_url, stdin=stdin)
+            assert (2, True) == (ended.exit_code, reason in ended.err), (arguments, ended.err)
+    exact = ["0.1", "0.10000000000000001", "1.50", "1e5", "123456789012345678901", '{"a":"a"}']
+    succeed("publish", "jobs", url=sqlite_url, stdin="\n".join(exact))
+    consumed = succeed("consume", "jobs", url=sqlite_url).out
+    assert list(map(json.loads, exact)) == list(map(json.loads, consumed.splitlines()))
+
+
 def test_an_error_in_a_later_batch_tells_how_many_are_in(sqlite_url: str) -> None:
     """A batch that fails leaves nothing of itself; the message names the line and where to go on.
 

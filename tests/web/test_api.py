@@ -76,6 +76,21 @@ def test_taken_key(server: Server) -> None:
     assert ("jobs", "k", first["id"]) == (problem["queue"], problem["key"], problem["id"])
 
 
+def test_json_that_would_change_is_refused(server: Server) -> None:
+    """A key twice, or a number that a float rounds: in a message, a batch and JSON as text."""
+    for wrong in ('{"a": 1, "a": 2}', "1.000000000000000005"):
+        as_text = json.dumps({"payload": wrong, "payload_encoding": "json"})
+        for path, body in (
+            ("/queues/jobs/messages", f'{{"payload": {wrong}}}'),
+            ("/queues/jobs/messages/batch", f'[{{"payload": {wrong}}}]'),
+            ("/queues/jobs/messages", as_text),
+        ):
+            headers = {"Content-Type": "application/json"}
+            answer = server.call("POST", path, headers=headers, content=body)
+            assert (422, True) == (answer.status_code, "cannot be kept" in answer.text), body
+    assert 0 == server.service.queue("jobs").messages().count()
+
+
 def test_large_numbers_survive_javascript(server: Server) -> None:
     """Ids are text; a payload can be text that holds JSON, whose numbers nobody bends."""
     text = f'{{"n":{BIG},"huge":{10**30},"f":0.1}}'
