@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never
 
 from queue_over_sql import store
 from queue_over_sql.durations import Duration
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import DatabaseRefused, PayloadInvalid, QueueError
 from queue_over_sql.message import Message, Payload, Publication, Published, claim_of
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.archive import Archive
@@ -101,9 +101,15 @@ class QueueCore:
             settlements.ack(messages)
         settlements.guard(messages)
         began = time.monotonic()
-        settled, rows = self.claimer.exchange(
-            count, lease, groups, keep=settlements.keeps_finished, where=wanted
-        )
+        try:
+            settled, rows = self.claimer.exchange(
+                count, lease, groups, keep=settlements.keeps_finished, where=wanted
+            )
+        except (DatabaseRefused, PayloadInvalid) as error:
+            if not settlements.refuses_row(error):
+                raise
+            settlements.ack(messages)
+            return self.claimer.consume(count, lease, 0.0, where)
         mark_settled(messages)
         if self.context.observer is not None:
             settlements.tell_done(messages, settled)

@@ -792,4 +792,9 @@ class Connections:
             refusal = f"The login of {self.where} lacks a right: {reason}."
             return self._forbidden(refusal, error.statement or "")
         hint = self.dialect.refusal_hint(error.orig)
+        if not hint and self.dialect.refuses_row(error):
+            hint = (
+                ". A constraint or a trigger refused a row. Run `queue-over-sql doctor`: it shows "
+                "whether the ids of a queue are behind those of its archive"
+            )
         return DatabaseRefused(f"The database {self.where} refused a statement: {reason}{hint}.")

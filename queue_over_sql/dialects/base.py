@@ -479,6 +479,17 @@ class QueueDialect(SqlDialect):
         """Classify a driver's error by its code."""
         return _STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
 
+    def refuses_row(self, error: DBAPIError) -> bool:
+        """Whether a constraint or a trigger refused a row, so that other rows may be accepted."""
+        if self.classify(error) in {ErrorKind.DUPLICATE, ErrorKind.INVALID_VALUE}:
+            return True
+        return self.refuses_row_by(error.orig)
+
+    def refuses_row_by(self, error: BaseException | None) -> bool:
+        """As ``refuses_row``, by the code of a driver's error."""
+        # Data, integrity, a view's check option, and what SQL of the user's own raises.
+        return sqlstate_of(error)[:2] in {"22", "23", "44", "45", "P0"}
+
     def value_hint(self, error: BaseException | None) -> str:
         """Further advice for when the server refused a value."""
         return ""

@@ -101,6 +101,9 @@ class Checkup:
     ids_query: ClassVar[str | None] = None
     """Reads the tables ``:names`` in ``:schema``, and the last id that each of them gave out."""
 
+    next_id_statement: ClassVar[str] = "ALTER TABLE {table} ALTER COLUMN id RESTART WITH {number}"
+    """Lets a table give out ids from a number on."""
+
     def __init__(self, engine: str) -> None:
         self._engine = engine
 
@@ -116,6 +119,13 @@ class Checkup:
         rows = connection.execute(query, {"names": names, "schema": schema}).all()
         written = dict(zip(names, (table.name for table in tables), strict=True))
         return {written[name]: int(last) for name, last in rows if last is not None}
+
+    def next_id(self, connection: Connection, table: Table, number: int) -> str:
+        """The statement that lets a table give out ids from this one on."""
+        written = connection.dialect.identifier_preparer.format_table(table)
+        return self.next_id_statement.format(
+            table=written, quoted=written.replace("'", "''"), name=table.name, number=number
+        )
 
     def described(self, connection: Connection) -> str:
         """Engine, version and driver."""
@@ -173,6 +183,7 @@ class PostgreSQLCheckup(Checkup):
     """Settings that lose commits, dead rows, old transactions, broken indexes, rights."""
 
     # Of a sequence that an account may not read the view shows no value.
+    next_id_statement = "SELECT setval(pg_get_serial_sequence('{quoted}', 'id'), {number}, false)"
     ids_query = """
         SELECT left(sequencename, -7), last_value FROM pg_catalog.pg_sequences
         WHERE schemaname = COALESCE(CAST(:schema AS text), current_schema())
@@ -353,6 +364,7 @@ class MySQLCheckup(Checkup):
         "SET SESSION information_schema_stats_expiry = DEFAULT",
     )
     """Makes the next id be that of now instead of yesterday's, and undoes that."""
+    next_id_statement = "ALTER TABLE {table} AUTO_INCREMENT = {number}"
     ids_query = """
         SELECT table_name, auto_increment - 1 FROM information_schema.tables
         WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"""
@@ -492,6 +504,7 @@ class MariaDBCheckup(MySQLCheckup):
 class SQLiteCheckup(Checkup):
     """The journal, free pages, a log that a reader keeps from shrinking, the file's rights."""
 
+    next_id_statement = "UPDATE sqlite_sequence SET seq = {number} - 1 WHERE name = '{name}'"
     ids_query = "SELECT name, seq FROM sqlite_sequence WHERE name IN :names"
 
     @property

@@ -23,6 +23,7 @@ from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.recovery import LEAST_STEP_US
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import REFUSED
 from queue_over_sql.store.clock_steps import newest_stamp
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class _Doctor:
             "clocks of the tables": self._stamps,
             "indexes": self._indexes,
             "consumers": self._consumers,
+            "ids": self._ids,
             "queues": self._waiting,
+            "queues held": self._refused,
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
@@ -199,6 +202,52 @@ class _Doctor:
             if count:
                 held.append(f"{count}{'+' if count == 1000 else ''} of {name}")  # noqa: PLR2004
         return ", ".join(held)
+
+    def _ids(self) -> Iterator[Finding]:
+        checkup, behind = self._inspection.dialect.checkup, False
+        queues = [
+            tables
+            for tables in self._queues.values()
+            if tables.live is not tables.archive
+            and {tables.live.name, tables.archive.name}.isdisjoint(self._missing)
+        ]
+        with self._inspection.connection() as connection:
+            given = checkup.last_ids(connection, [tables.live for tables in queues])
+            for tables in queues:
+                last = given.get(tables.live.name)
+                both = (tables.live, tables.archive)
+                used = (connection.execute(select(func.max(t.c.id))).scalar() for t in both)
+                greatest = max((int(number) for number in used if number is not None), default=0)
+                if last is None or last >= greatest:
+                    continue
+                behind = True
+                said = (
+                    f"queue {tables.queue} gives its next message the id {last + 1}, but has or "
+                    f"had messages up to the id {greatest}: their archive refuses such messages"
+                )
+                advice = f"Run: {checkup.next_id(connection, tables.live, greatest + 1)}"
+                yield Finding(Level.ERROR, "ids", said, advice)
+        if given and not behind:
+            yield Finding(Level.OK, "ids", "every queue goes on with new ones")
+
+    def _refused(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            columns = tables.live.c
+            held = (columns.consumer_id.is_(None), columns.available_at.is_(None))
+            refused = columns.last_error.startswith(REFUSED)
+            some = select(columns.id).where(*held, refused).limit(1000).subquery()
+            with self._inspection.connection() as connection:
+                count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+            if count:
+                said = (
+                    f"{name} holds {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
+                    f"{'' if count == 1 else 's'} that the database refused to finish"
+                )
+                advice = (
+                    f"See why: queue-over-sql search {name} --status held. Mend what refuses them, "
+                    "and then delete or unhold them."
+                )
+                yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:
         if not self._queues:

@@ -10,9 +10,19 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy.exc import DBAPIError
+
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
-from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, shown, visible
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    QueueError,
+    shown,
+    visible,
+)
 from queue_over_sql.message import (
     Claim,
     Message,
@@ -73,9 +83,11 @@ class Settlements:
         """Finish messages; see ``Queue.ack``."""
         messages = as_list(messages)
         context = self._context
-        keep = context.settings.archive == "all"
-        act = store.finish(context.sql, self.grouped(messages), keep=keep)
-        self._settle(messages, act, connection, "done")
+        keep, groups = context.settings.archive == "all", self.grouped(messages)
+        act = store.finish(context.sql, groups, keep=keep)
+        end = store.archive_messages if keep else store.remove
+        apart = store.each(groups, partial(self._finish_apart, end=end))
+        self._settle(messages, act, connection, "done", apart=apart)
 
     def nack(
         self,
@@ -178,8 +190,9 @@ class Settlements:
         if settings.archive != "none":
             now = store.server_now(connection, sql)
             buried = dataclasses.replace(settlement, attempted_at=now)
-            return store.archive_messages(connection, sql, buried)
-        gone = store.remove(connection, sql, settlement)
+            return self._finish_apart(connection, buried, store.archive_messages)
+        gone, refused = store.finish_apart(connection, sql, settlement, store.remove)
+        self._tell_refused(refused)
         if gone:
             registry.count_discarded(connection, tables, len(gone))
             for message_id in sorted(gone):
@@ -192,7 +205,33 @@ class Settlements:
                     visible(str(settlement.error), keep=""),
                     extra={"queue": tables.queue, "message_id": message_id},
                 )
-        return gone
+        return gone | set(refused)
+
+    def _finish_apart(
+        self, connection: Connection, settlement: Settlement, end: Callable[..., set[int]]
+    ) -> set[int]:
+        """End messages; those that the database refuses to end are held, and count as settled."""
+        sql = self._context.sql
+        ended, refused = store.finish_apart(connection, sql, settlement, end)
+        self._tell_refused(refused)
+        return ended | set(refused)
+
+    def _tell_refused(self, refused: Mapping[int, str]) -> None:
+        name = self._context.name
+        for message_id, reason in sorted(refused.items()):
+            _log.error(
+                "Message %d of queue %s is held, because the database refused to finish it: %s. "
+                "Run `queue-over-sql doctor`, and mend what refuses it. Then delete or unhold it.",
+                message_id,
+                name,
+                visible(reason, keep=""),
+                extra={"queue": name, "message_id": message_id},
+            )
+
+    def refuses_row(self, error: QueueError) -> bool:
+        """Whether the database refused one row, so that it may accept others."""
+        cause = error.__cause__
+        return isinstance(cause, DBAPIError) and self._context.dialect.refuses_row(cause)
 
     def cancel(self, message_id: int, reason: str | None) -> bool:
         """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
@@ -324,6 +363,8 @@ class Settlements:
         connection: CallersConnection | None,
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
+        *,
+        apart: Act[set[int]] | None = None,
     ) -> None:
         """Run an act on claimed messages, and raise if it did not change all of them.
 
@@ -335,6 +376,7 @@ class Settlements:
                 ``rejected``, messages that are missing after a lost answer count as settled by this
                 act. None: the messages are not settled yet.
             reason: the reason of a failure.
+            apart: the act for when the database refuses one of the messages.
         """
         context, stays = self._context, outcome is None
         try:
@@ -345,11 +387,11 @@ class Settlements:
                     settled |= self._deleted_on(connection, messages, settled)
             else:
                 try:
-                    settled = context.run(act.do, atomic=act.atomic, repeat=False)
-                except DatabaseUnavailable:
-                    settled = context.run(act.do, atomic=act.atomic)
-                    if outcome in _ENDINGS:
-                        settled |= self._ended_before(messages, settled)
+                    settled = self._run(messages, act, ends=outcome in _ENDINGS)
+                except (DatabaseRefused, PayloadInvalid) as error:
+                    if apart is None or not self.refuses_row(error):
+                        raise
+                    settled = self._run(messages, apart, ends=True)
             if outcome is not None and (outcome not in _QUIET or context.observer is not None):
                 self._note(messages, settled, outcome, reason)
             self.refuse(messages, settled)
@@ -362,6 +404,14 @@ class Settlements:
             raise
         if not stays:
             mark_settled(messages)
+
+    def _run(self, messages: Sequence[Message], act: Act[set[int]], *, ends: bool) -> set[int]:
+        run = self._context.run
+        try:
+            return run(act.do, atomic=act.atomic, repeat=False)
+        except DatabaseUnavailable:
+            settled = run(act.do, atomic=act.atomic)
+            return settled | self._ended_before(messages, settled) if ends else settled
 
     def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
         """Notify observers which of these messages were acked, and which were lost."""

@@ -64,12 +64,14 @@ from queue_over_sql.store.selection import move_to_front as move_to_front
 from queue_over_sql.store.selection import probe_ids as probe_ids
 from queue_over_sql.store.selection import remove_messages as remove_messages
 from queue_over_sql.store.selection import requeue as requeue
+from queue_over_sql.store.settle import REFUSED as REFUSED
 from queue_over_sql.store.settle import Aside as Aside
 from queue_over_sql.store.settle import archive_messages as archive_messages
 from queue_over_sql.store.settle import deleted as deleted
 from queue_over_sql.store.settle import each as each
 from queue_over_sql.store.settle import extend as extend
 from queue_over_sql.store.settle import finish as finish
+from queue_over_sql.store.settle import finish_apart as finish_apart
 from queue_over_sql.store.settle import give_back as give_back
 from queue_over_sql.store.settle import hold as hold
 from queue_over_sql.store.settle import keep_traceback as keep_traceback

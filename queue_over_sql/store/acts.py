@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.dialects.compiled import StatementCache, run_text
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 
 T = TypeVar("T")
+_SAVEPOINT: Final = "queue_over_sql_row"
 
 
 def rows_by_ids(
@@ -41,6 +45,60 @@ def change_by_ids(
         statement = sql.get(builder, bucket_of(len(batch)))
         changed += statement.run(connection, {**(values or {}), **id_values(batch)}).rowcount
     return changed
+
+
+@contextlib.contextmanager
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undo the block alone if it fails. The transaction must have begun to write."""
+    run_text(connection, f"SAVEPOINT {_SAVEPOINT}").close()
+    try:
+        yield
+    except BaseException:
+        # After an error such as a deadlock, the savepoint may be gone as well.
+        with contextlib.suppress(SQLAlchemyError):
+            run_text(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}").close()
+        raise
+    run_text(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}").close()
+
+
+def apart(
+    connection: Connection,
+    sql: StatementCache,
+    ids: Sequence[int],
+    end: Callable[[Sequence[int]], set[int]],
+    hold: Callable[[Sequence[int], str], object],
+) -> tuple[set[int], dict[int, str]]:
+    """End messages, and hold those that the database refuses to end.
+
+    An archive may refuse a row because of an id that it has, or because of a constraint or a
+    trigger of the user's own. Such a row would keep the others of its batch from ending, for ever.
+
+    Args:
+        connection: in a transaction that has begun to write.
+        sql: the queue's statements.
+        ids: the messages.
+        end: ends messages; returns those that it found.
+        hold: holds a message, with the reason.
+
+    Returns:
+        The messages that ended; the reasons of those that are held, by id.
+    """
+    try:
+        with savepoint(connection):
+            return end(ids), {}
+    except DBAPIError as error:
+        if not engine_of(sql.subject).refuses_row(error):
+            raise
+        reason = " ".join(str(error.orig).split())
+    if len(ids) == 1:
+        hold(ids, reason)
+        return set(), {ids[0]: reason}
+    ended, held = set[int](), dict[int, str]()
+    for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+        done, refused = apart(connection, sql, some, end, hold)
+        ended |= done
+        held |= refused
+    return ended, held
 
 
 class Act(NamedTuple, Generic[T]):

@@ -25,12 +25,14 @@ from sqlalchemy import (
 from sqlalchemy.schema import DropTable
 
 from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
+from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.claim import may_claim
-from queue_over_sql.dialects.statements.parameters import among_ids, number
+from queue_over_sql.dialects.statements.parameters import among_ids, id_values, number
 from queue_over_sql.durations import NEVER
 from queue_over_sql.message import Claim
-from queue_over_sql.store.acts import rows_by_ids
+from queue_over_sql.store.acts import apart, rows_by_ids
 from queue_over_sql.store.claim import Disposition, end_locked
+from queue_over_sql.store.settle import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -284,5 +286,23 @@ def dead_letter_unknown(
     groups: dict[Disposition, list[MessageRow]] = {}
     for row in rows:
         groups.setdefault(disposition(row), []).append(row)
-    end_locked(connection, sql, groups.items())
+    for end, same in groups.items():
+        _end_apart(connection, sql, end, {row.id: row for row in same})
     return len(rows)
+
+
+def _end_apart(
+    connection: Connection,
+    sql: StatementCache,
+    disposition: Disposition,
+    rows: dict[int, MessageRow],
+) -> None:
+    def end(ids: Sequence[int]) -> set[int]:
+        end_locked(connection, sql, [(disposition, [rows[id_] for id_ in ids])])
+        return set(ids)
+
+    def hold(ids: Sequence[int], reason: str) -> None:
+        text = refusal(disposition.outcome, disposition.error, reason)
+        sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
+
+    apart(connection, sql, list(rows), end, hold)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import bindparam, update
 
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
-from queue_over_sql.store.acts import Act, rows_by_ids
+from queue_over_sql.payloads.codec import printable
+from queue_over_sql.store.acts import Act, apart, rows_by_ids
 from queue_over_sql.store.keys import remember_keys
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import Settlement
     from queue_over_sql.schema.queue_tables import QueueTables
+
+
+_LONGEST_REFUSAL: Final = 20_000
 
 
 def each(
@@ -99,6 +103,43 @@ def archive_messages(
     settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
     return moved
+
+
+REFUSED: Final = "The database refused to finish it"
+"""The beginning of ``last_error`` of a message that is held because of that."""
+
+
+def finish_apart(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    end: Callable[..., set[int]],
+) -> tuple[set[int], dict[int, str]]:
+    """End messages with ``archive_messages`` or ``remove``, and hold those that are refused.
+
+    Returns:
+        The ended ones that the claim still held; the reasons of those that are held now, by id.
+    """
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    held: set[int] = set()
+
+    def end_some(ids: Sequence[int]) -> set[int]:
+        return end(connection, sql, dataclasses.replace(settlement, ids=ids))
+
+    def hold_some(ids: Sequence[int], reason: str) -> None:
+        values = {"p_error": refusal(settlement.outcome, settlement.error, reason)}
+        some = dataclasses.replace(settlement, ids=ids)
+        held.update(_settle(connection, sql, settle.hold_refused, some, values))
+
+    ended, reasons = apart(connection, sql, settlement.ids, end_some, hold_some)
+    return ended, {id_: reason for id_, reason in reasons.items() if id_ in held}
+
+
+def refusal(outcome: str, error: str | None, reason: str) -> str:
+    """The ``last_error`` of a message that the database refused to finish."""
+    earlier = "" if error is None else f" ({error})"
+    text = f"{REFUSED} as {outcome}{earlier}: {reason}"
+    return printable(text[:_LONGEST_REFUSAL]) or text
 
 
 def release(

@@ -179,9 +179,9 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
     "nack 100": {"sqlite": "UPDATE", "postgresql": "UPDATE", "": "BEGIN SELECT UPDATE COMMIT"},
     "release": {"": "UPDATE"},
     "reject": {
-        "sqlite": "BEGIN SELECT UPDATE SELECT INSERT DELETE COMMIT",
-        "postgresql": "BEGIN SELECT WITH COMMIT",
-        "": "BEGIN SELECT*2 INSERT DELETE COMMIT",
+        "sqlite": "BEGIN SELECT UPDATE SAVEPOINT UPDATE SELECT INSERT DELETE RELEASE COMMIT",
+        "postgresql": "BEGIN SELECT SAVEPOINT WITH RELEASE COMMIT",
+        "": "BEGIN SELECT SAVEPOINT SELECT INSERT DELETE RELEASE COMMIT",
     },
     "extend": {"": "BEGIN SELECT UPDATE COMMIT"},
     "extend 100": {

@@ -60,6 +60,8 @@ _KINDS = {
     **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
 }
+# NULL, no default value, foreign keys, and SIGNAL in a trigger.
+_ROW_REFUSED: Final = frozenset((1048, 1216, 1217, 1364, 1451, 1452, 1557, 1644, 1761, 1762))
 # The collation of the names does not tell upper from lower case.
 _STORAGE: Final = text(
     "SELECT engine FROM information_schema.tables"
@@ -334,6 +336,9 @@ class MySQLDialect(QueueDialect):
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         return _KINDS.get(_code(error), ErrorKind.OTHER)
+
+    def refuses_row_by(self, error: BaseException | None) -> bool:
+        return _code(error) in _ROW_REFUSED
 
     def value_hint(self, error: BaseException | None) -> str:
         return self.value_hints.get(_code(error), "")

@@ -226,6 +226,9 @@ class SQLiteDialect(AtOnceDialect):
             return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
         return ErrorKind.OTHER
 
+    def refuses_row_by(self, error: BaseException | None) -> bool:
+        return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == _CONSTRAINT
+
     def insert(self, table: Table) -> Insert:
         return sqlite.insert(table)
 

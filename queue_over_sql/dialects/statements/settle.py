@@ -110,6 +110,20 @@ def _failed(tables: QueueTables) -> dict[str, Any]:
     return CLAIM_CLEARED | dict(tables.after_failure()) | last
 
 
+def hold_refused(tables: QueueTables, size: int) -> ClauseElement:
+    """Hold messages that cannot end; no consumer gets them."""
+    return _fenced_update(tables, size, _refused(tables))
+
+
+def hold_locked(tables: QueueTables) -> ClauseElement:
+    """As ``hold_refused``, for an unclaimed message that this transaction has locked."""
+    return update(tables.live).where(among_ids(tables.live, 1)).values(_refused(tables))
+
+
+def _refused(tables: QueueTables) -> dict[str, Any]:
+    return _failed(tables) | dict(tables.still_live()) | {"available_at": None}
+
+
 def set_aside(tables: QueueTables, size: int) -> ClauseElement:
     """Defer messages that do not fit their kind here; the attempt does not count."""
     return _fenced_update(tables, size, uncounted(tables) | _aside(tables))

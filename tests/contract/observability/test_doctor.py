@@ -133,6 +133,39 @@ def test_lost_columns_of_an_adopted_table_are_found(
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_ids_behind_the_archive_and_what_it_refused(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """As after a restore: the advice lets the next message have a new id."""
+    service.create_queue("jobs", archive="all")
+    jobs.refresh()
+    jobs.publish_many(range(3))
+    jobs.ack(jobs.consume(3))
+    restart = {
+        "sqlite": "UPDATE sqlite_sequence SET seq = 0 WHERE name = 'queue_jobs'",
+        "postgresql": "ALTER TABLE queue_jobs ALTER COLUMN id RESTART WITH 1",
+        "mysql": "ALTER TABLE queue_jobs AUTO_INCREMENT = 1",
+        "mariadb": "ALTER TABLE queue_jobs AUTO_INCREMENT = 1",
+        "h2": "ALTER TABLE queue_jobs ALTER COLUMN id RESTART WITH 1",
+    }
+    run(database, restart[database.engine])
+    again = jobs.publish("refused").id
+    jobs.ack(jobs.consume(1))
+    assert again <= 3
+    [behind] = found(service, "ids")
+    assert Level.ERROR == behind.level
+    assert "messages up to the id" in behind.text
+    [held] = found(service, "queues")
+    assert "jobs holds 1 message that the database refused" in held.text
+
+    run(database, behind.advice.removeprefix("Run: "))
+    assert [] == found(service, "ids")
+    new = jobs.publish("new")
+    assert new.id > 3
+    jobs.ack(jobs.consume(1))
+    assert 4 == jobs.stats().archived
+
+
 def test_a_missing_unique_constraint_is_an_error(
     database: TestDatabase, service: QueueService, jobs: Queue
 ) -> None:

@@ -1,0 +1,154 @@
+"""A message that the database refuses to finish: it is held with the reason, the rest goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.store import REFUSED
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    return service.create_queue("jobs", archive="all", max_attempts=1, retry=FixedDelay(0))
+
+
+def refuse(database: TestDatabase, message_id: int) -> None:
+    """Let the archive have a message of this id already, as after a restore with old sequences."""
+
+    def act(connection: Connection) -> None:
+        live, archive = (
+            Table(name, MetaData(), autoload_with=connection)
+            for name in ("queue_jobs", "queue_jobs_archive")
+        )
+        row = connection.execute(select(live).where(live.c.id == message_id)).one()
+        taken = {**row._mapping, "finished_at": 1, "outcome": "done", "message_key": "earlier"}
+        connection.execute(insert(archive).values(taken))
+
+    _run(database, act)
+
+
+def _run(database: TestDatabase, act: Callable[[Connection], object]) -> None:
+    engine = create_engine(database.url)
+    with engine.begin() as connection:
+        act(connection)
+    engine.dispose()
+
+
+def allow(database: TestDatabase, message_id: int) -> None:
+    def act(connection: Connection) -> None:
+        archive = Table("queue_jobs_archive", MetaData(), autoload_with=connection)
+        connection.execute(delete(archive).where(archive.c.id == message_id))
+
+    _run(database, act)
+
+
+VERBS: dict[str, Callable[[Queue, list[Message]], object]] = {
+    "ack": lambda queue, messages: queue.ack(messages),
+    "nack": lambda queue, messages: queue.nack(messages, error="broken"),
+    "reject": lambda queue, messages: queue.reject(messages, "bad"),
+    "exchange": lambda queue, messages: queue.exchange(messages, 1),
+}
+
+
+def test_one_refused_row_is_held_and_the_others_end(
+    jobs: Queue, database: TestDatabase, service: QueueService
+) -> None:
+    """Whatever ends them. The message is not lost, blocks nothing, and ends once it may."""
+    for (name, verb), window in zip(VERBS.items(), (None, 60, None, 60), strict=True):
+        service.create_queue("jobs", archive="all", dedup_window=window)
+        jobs.refresh()
+        ids = [jobs.publish(number, key=f"{name} {number}").id for number in range(7)]
+        refuse(database, ids[2])
+        messages = jobs.consume(7)
+        verb(jobs, messages)
+        assert all(message.settled for message in messages)
+        [held] = jobs.messages(status="held").list()
+        assert (ids[2], 2) == (held.id, held.payload), name
+        assert str(held.last_error).startswith(REFUSED), held.last_error
+        assert [] == jobs.consume(1), name
+        finished = {message.id for message in jobs.archive.messages().list()}
+        assert set(ids) <= finished
+        assert 0 == sum(service.reap().restored for _ in range(2))
+
+        allow(database, ids[2])
+        jobs.messages(status="held").unhold()
+        [again] = jobs.consume(2)
+        assert held.id == again.id
+        jobs.ack(again)
+        assert (0, 0) == (jobs.stats().live, jobs.messages().count()), name
+
+
+def test_a_reaper_goes_on_with_what_is_healthy(jobs: Queue, database: TestDatabase) -> None:
+    """A dead letter that the archive refuses keeps no expired message from coming back."""
+    spent = [jobs.publish(number, max_attempts=1).id for number in range(3)]
+    healthy = jobs.publish("healthy", max_attempts=5).id
+    refuse(database, spent[1])
+    assert 4 == len(jobs.consume(4, lease=0.05))
+    found: list[Message] = []
+
+    def come_back() -> bool:
+        found.extend(jobs.consume(1))
+        return bool(found)
+
+    wait_until(come_back)
+    assert [healthy] == [message.id for message in found]
+    wait_until(lambda: 1 == jobs.stats().held)
+    [held] = jobs.messages(status="held").list()
+    assert spent[1] == held.id
+    assert str(held.last_error).startswith(REFUSED)
+    assert {spent[0], spent[2]} == {m.id for m in jobs.archive.messages(status="failed").list()}
+
+
+_ON_ARCHIVE = "CREATE TRIGGER no_fours BEFORE INSERT ON queue_jobs_archive"
+_SIGNAL = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no fours'"
+_FUNCTION = """CREATE FUNCTION no_fours() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.kind = 'four' THEN RAISE EXCEPTION 'no fours'; END IF; RETURN NEW; END $$"""
+_RAISE = "WHEN NEW.kind = 'four' BEGIN SELECT RAISE(ABORT, 'no fours'); END"
+DDL: dict[str, list[str]] = {
+    "sqlite": [f"{_ON_ARCHIVE} {_RAISE}"],
+    "postgresql": [_FUNCTION, f"{_ON_ARCHIVE} FOR EACH ROW EXECUTE FUNCTION no_fours()"],
+    "mysql": [f"{_ON_ARCHIVE} FOR EACH ROW IF NEW.kind = 'four' THEN {_SIGNAL}; END IF"],
+    "h2": ["ALTER TABLE queue_jobs_archive ADD CONSTRAINT no_fours CHECK (kind <> 'four')"],
+}
+DDL["mariadb"] = DDL["mysql"]
+
+
+def test_what_a_trigger_of_the_users_refuses_is_held(
+    jobs: Queue, database: TestDatabase, make_service: MakeService
+) -> None:
+    """Also beside a worker, which goes on; its reason is kept."""
+
+    def act(connection: Connection) -> None:
+        for statement in DDL[database.engine]:
+            connection.exec_driver_sql(statement)
+
+    _run(database, act)
+    with make_service(reaper_interval=0.1) as service:
+        worker = service.worker(concurrency=2, poll_interval=(0.005, 0.05))
+        handled: list[Any] = []
+
+        @worker.handle("jobs")
+        def handle(message: Message) -> None:
+            handled.append(message.payload)
+
+        for number in range(1, 9):
+            jobs.publish(number, kind="four" if number == 4 else None)
+        worker.run(until_empty=True)
+    assert [*range(1, 9)] == sorted(handled)
+    [held] = jobs.messages().list()
+    assert (4, None) == (held.payload, held.available_at)
+    assert "fours" in str(held.last_error).lower()
+    assert 7 == jobs.stats().done
