@@ -289,8 +289,8 @@ class Connections:
         unknown: DBAPIError | None = None
         while True:
             try:
-                with self._write_lock.one_act() if tries else contextlib.nullcontext():
-                    result = self._once(act, atomic=atomic, durable=durable)
+                run = self._alone if tries else self._once
+                result = run(act, atomic=atomic, durable=durable)
                 if unknown is None or result:
                     return result
                 kind = ErrorKind.DISCONNECT
@@ -317,6 +317,10 @@ class Connections:
                 continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+
+    def _alone(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+        with self._write_lock.one_act():
+            return self._once(act, atomic=atomic, durable=durable)
 
     @staticmethod
     @contextlib.contextmanager

@@ -132,7 +132,6 @@ def test_lost_columns_of_an_adopted_table_are_found(
     assert [] == found(service, "indexes")
 
 
-@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
 def test_ids_behind_the_archive_and_what_it_refused(
     database: TestDatabase, service: QueueService, jobs: Queue
 ) -> None:
@@ -143,7 +142,7 @@ def test_ids_behind_the_archive_and_what_it_refused(
     jobs.ack(jobs.consume(3))
     restart = {
         "sqlite": "UPDATE sqlite_sequence SET seq = 0 WHERE name = 'queue_jobs'",
-        "postgresql": "ALTER TABLE queue_jobs ALTER COLUMN id RESTART WITH 1",
+        "postgresql": "ALTER SEQUENCE queue_jobs_id_seq RESTART WITH 1",
         "mysql": "ALTER TABLE queue_jobs AUTO_INCREMENT = 1",
         "mariadb": "ALTER TABLE queue_jobs AUTO_INCREMENT = 1",
         "h2": "ALTER TABLE queue_jobs ALTER COLUMN id RESTART WITH 1",
@@ -166,6 +165,7 @@ def test_ids_behind_the_archive_and_what_it_refused(
     assert 4 == jobs.stats().archived
 
 
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
 def test_a_missing_unique_constraint_is_an_error(
     database: TestDatabase, service: QueueService, jobs: Queue
 ) -> None:
