@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from pathlib import Path
@@ -135,9 +137,31 @@ def _occupy_closed_streams() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process lasts
 
 
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write characters as in JSON, so that a line of JSON stays one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2)), error.end
+
+
+def _accept_all_characters() -> None:
+    """Escape what a terminal cannot show; a pipe or a file of plain ASCII gets UTF-8."""
+    codecs.register_error("queue_over_sql.escape", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        encoding = codecs.lookup(stream.encoding).name
+        if encoding == "ascii" and not stream.isatty():
+            stream.reconfigure(encoding="utf-8", errors="strict")
+        elif encoding != "utf-8":
+            stream.reconfigure(errors="queue_over_sql.escape")
+
+
 def main() -> None:
     """Run the command with the arguments of this process; the console script's entry point."""
     _occupy_closed_streams()
+    _accept_all_characters()
     try:
         build_app()(prog_name="queue-over-sql")
     except SystemExit as end:

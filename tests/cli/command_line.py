@@ -134,7 +134,9 @@ def started(
         process.wait()
 
 
-def on_terminal(*arguments: str, url: str, seconds: float = SECONDS) -> tuple[int, str]:
+def on_terminal(
+    *arguments: str, url: str, seconds: float = SECONDS, **variables: str
+) -> tuple[int, str]:
     """Run the command with a terminal as its output; returns the exit code and all it wrote."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -142,7 +144,7 @@ def on_terminal(*arguments: str, url: str, seconds: float = SECONDS) -> tuple[in
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        env=environment(QUEUE_OVER_SQL_URL=url, TERM="xterm"),
+        env=environment(QUEUE_OVER_SQL_URL=url, TERM="xterm", **variables),
     )
     os.close(theirs)
     timer = threading.Timer(seconds, process.kill)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +21,7 @@ from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, consumer_row
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.workers import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import on_terminal, run, started, succeed
+from tests.cli.command_line import command, environment, on_terminal, run, started, succeed
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
@@ -43,6 +45,33 @@ def test_stats_count_each_status(database: TestDatabase, make_service: MakeServi
     table = succeed("stats", "jobs", url=database.url).out
     head, line = (each.split() for each in table.splitlines())
     assert ("dead", "1") == (head[6], line[6]), table
+
+
+def test_a_terminal_of_few_characters_shows_the_others_escaped(
+    database: TestDatabase, make_service: MakeService
+) -> None:
+    """Nothing stops midway, JSON lines stay JSON, and a pipe gets the texts unchanged."""
+    text = "ž \N{GRINNING FACE}"
+    make_service().create_queue("jobs").publish_many([text, "last"])
+    for encoding in ("ascii", "latin-1"):
+        for options in ([], ["--json"]):
+            arguments = ("peek", "jobs", *options)
+            code, out = on_terminal(*arguments, url=database.url, PYTHONIOENCODING=encoding)
+            assert (0, True, True) == (code, r"\u017e \ud83d\ude00" in out, "last" in out), out
+            if options:
+                assert text == json.loads(out.splitlines()[0])["payload"]
+    # A process of its own, because the encoding of its streams is set at its start.
+    variables = environment(QUEUE_OVER_SQL_URL=database.url, PYTHONIOENCODING="ascii")
+    for name in ("peek", "consume"):
+        piped = subprocess.run(
+            command(name, "jobs", *(["--json"] if name == "peek" else [])),
+            env=variables,
+            check=True,
+            capture_output=True,
+        )
+        found = [json.loads(line) for line in piped.stdout.decode().splitlines()]
+        wanted = [text, "last"]
+        assert wanted == ([each["payload"] for each in found] if name == "peek" else found)
 
 
 def _hold_ready(service: QueueService, queue: Queue) -> None:
