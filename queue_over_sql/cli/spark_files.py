@@ -115,22 +115,26 @@ def load(
 
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task("Reading", total=None)
-            report = run(
-                spark,
-                source,
-                queue,
-                urls=urls,
-                **session.tables,
-                format=file_format,
-                options=options,
-                columns=columns,
-                on_conflict=on_conflict,
-                rejected=rejected,
-                rejected_format=rejected_format,
-                progress=lambda state: bar.update(
-                    task, description=state.doing, completed=state.messages
-                ),
-            )
+            try:
+                report = run(
+                    spark,
+                    source,
+                    queue,
+                    urls=urls,
+                    **session.tables,
+                    format=file_format,
+                    options=options,
+                    columns=columns,
+                    on_conflict=on_conflict,
+                    rejected=rejected,
+                    rejected_format=rejected_format,
+                    progress=lambda state: bar.update(
+                        task, description=state.doing, completed=state.messages
+                    ),
+                )
+            except TypeError as error:
+                # A column of the input has a type that its field cannot have.
+                raise ValueError(str(error)) from error
     _tell(session, report, rejected)
     if report.rejected:
         raise typer.Exit(ExitCode.INCOMPLETE)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, functions
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, IntegralType, StringType, StructField, StructType
 
 from queue_over_sql.durable import staged_write_store as staged
 from queue_over_sql.durable.staged_write_store import BatchName
@@ -139,8 +139,9 @@ def load(
         options: options of Spark's reader.
         columns: the sources of the message fields: ``payload``, ``key``, ``kind``, ``headers``,
             ``priority``, ``delay``, ``at``, ``lease``, ``max_attempts`` and columns of the queue's
-            own, each a Spark SQL expression over the input. Default: the input columns with these
-            names. Without a payload, all input columns become one JSON object.
+            own, each a Spark SQL expression over the input. A key may be a whole number. Default:
+            the input columns with these names. Without a payload, all input columns become one
+            JSON object.
         on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` if a key is taken.
         rejected: folder for rows that cannot become messages, with a column ``reason``.
         rejected_format: ``"parquet"`` or ``"json"``.
@@ -164,6 +165,7 @@ def load(
     queues = {label: queue_at(place, queue) for label, place in places.items()}
     first = next(iter(queues.values()))
     messages = _messages_of(_read_source(spark, source, format, options), first, columns)
+    messages = _with_texts_as_keys(messages)
     fields = messages.drop(_ROW).schema
     for each in queues.values():
         plan_of(fields, core_of(each).context.tables)
@@ -338,6 +340,18 @@ def _messages_of(rows: DataFrame, queue: Queue, columns: Mapping[str, str] | Non
         else:
             fields.append(_everything(rows, queue))
     return rows.select(*fields, whole)
+
+
+def _with_texts_as_keys(messages: DataFrame) -> DataFrame:
+    """Whole numbers as keys have one text; other numbers have several."""
+    for field in messages.schema.fields:
+        kind = field.dataType
+        whole = isinstance(kind, IntegralType) or (
+            isinstance(kind, DecimalType) and kind.scale == 0
+        )
+        if field.name.lower() == "key" and whole:
+            return messages.withColumn(field.name, functions.col(field.name).cast("string"))
+    return messages
 
 
 def _everything(rows: DataFrame, queue: Queue) -> Any:

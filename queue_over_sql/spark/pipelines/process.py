@@ -166,7 +166,11 @@ class _Batches:
         staged = self.folder.begin(name)
         writer = batch.write
         if self.partition_by:
-            writer = writer.partitionBy(*self.partition_by)
+            # Otherwise each task writes a file of its own for each value.
+            from pyspark.sql import functions
+
+            together = batch.hint("rebalance", *map(functions.col, self.partition_by))
+            writer = together.write.partitionBy(*self.partition_by)
         writer.parquet(self.folder.place_of(staged))
         facts = {"query": self.query_id}
         return self.folder.commit(name, staged, facts, remembered=_REMEMBERED)

@@ -113,6 +113,22 @@ def test_without_a_place_for_them_such_rows_end_the_load(
     assert 0 == queue.stats().live
 
 
+@pytest.mark.engines("sqlite")
+def test_a_key_may_be_a_whole_number(
+    spark: SparkSession, make_service: MakeService, database: TestDatabase, tmp_path: Path
+) -> None:
+    """It has one text; a fraction has several, and is refused by the name of its column."""
+    queue = make_service().create_queue("jobs")
+    path = tmp_path / "in.json"
+    path.write_text('{"n": 1, "share": 0.5}\n{"n": 9007199254740993, "share": 0.25}\n')
+    with pytest.raises(TypeError, match="column key must be"):
+        load(spark, str(path), "jobs", url=database.url, columns={"key": "share"})
+    for published in (2, 0):
+        report = load(spark, str(path), "jobs", url=database.url, columns={"key": "n"})
+        assert (published, 2 - published) == (report.published, report.skipped)
+    assert ["1", "9007199254740993"] == [message.key for message in queue.messages().list()]
+
+
 @ENGINES
 def test_fields_of_the_message_come_from_expressions(
     spark: SparkSession, make_service: MakeService, database: TestDatabase, tmp_path: Path

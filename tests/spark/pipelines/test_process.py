@@ -129,11 +129,13 @@ def test_into_a_queue_alone(pipeline: Pipeline) -> None:
 
 @pytest.mark.engines("sqlite")
 def test_folders_by_a_column(pipeline: Pipeline) -> None:
-    """``partition_by`` makes folders, and the results are the same."""
-    expected = _publish(pipeline.queue, 1, 2, 1, 2)
-    pipeline.run(to=None, partition_by=["twice"])
+    """``partition_by`` makes folders, the results are the same, and each batch adds a file."""
+    expected = _publish(pipeline.queue, *[1, 2] * 20)
+    pipeline.run(to=None, partition_by=["twice"], options={"messagesPerPartition": "5"})
     assert sorted(expected) == [twice for twice, _ in pipeline.written()]
-    assert {"twice=2", "twice=4"} <= {path.name for path in (pipeline.folder / "output").iterdir()}
+    # Two batches of 20.
+    for folder in ("twice=2", "twice=4"):
+        assert 2 == len(list((pipeline.folder / "output" / folder).glob("*.parquet")))
 
 
 @pytest.mark.engines("sqlite")
