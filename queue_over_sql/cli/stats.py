@@ -13,7 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -89,7 +89,7 @@ def stats(
         elif watch and _has_screen(session):
             _watch(session, service, queue, interval)
         else:
-            _print(session, _look_at(service, queue, _checked(interval)), again=watch)
+            _print(session, service, _look_at(service, queue, _checked(interval)), again=watch)
 
 
 @commands.add("top")
@@ -132,9 +132,22 @@ def _checked(interval: float) -> float:
     return interval
 
 
-def _print(session: Session, look: SharedLook[dict[str, QueueStats]], *, again: bool) -> None:
+def _nothing(session: Session, service: QueueService) -> NoReturn:
+    # If there are queues, this raises what keeps them from being counted.
+    for queue in service.queues():
+        queue.stats()
+    session.output.nothing(NO_QUEUE)
+
+
+def _print(
+    session: Session,
+    service: QueueService,
+    look: SharedLook[dict[str, QueueStats]],
+    *,
+    again: bool,
+) -> None:
     if not look.seen():
-        session.output.nothing(NO_QUEUE)
+        _nothing(session, service)
     signals: contextlib.AbstractContextManager[Stop | None] = (
         stop_on_signals() if again else contextlib.nullcontext()
     )
@@ -284,7 +297,7 @@ def _watch(session: Session, service: QueueService, queue: str | None, interval:
     pause = max(_checked(interval), _LONGEST_PAUSE)
     look = SharedLook(Watch(service, queue).look, interval, pause)
     if not look.seen().queues:
-        session.output.nothing(NO_QUEUE)
+        _nothing(session, service)
     out, orders, key = session.output.out, itertools.cycle(_ORDERS), ""
     order = next(orders)
     with (

@@ -89,6 +89,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
         Grant("UPDATE", LIVE, "locks the message with a key, writes nothing", ("last_error",)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
+        Grant("SELECT", ARCHIVE, "counts finished messages, without reading them", ("outcome",)),
         Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
         Grant("UPDATE", KEYS, "locks such a key, writes nothing", ("expires_at",)),
         Grant(

@@ -11,7 +11,8 @@ from sqlalchemy import BindParameter, Connection, bindparam, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.catalog import ServiceParts
-from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.errors import NotPermitted, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.roles.grants import (
     DEFAULT_PREFIX,
     ROLES,
@@ -54,8 +55,12 @@ _GIVEN = text(
     UNION ALL SELECT concat_ws(' ', grantee, privilege_type, table_schema, table_name)
       FROM information_schema.table_privileges WHERE grantee IN :roles
     UNION ALL SELECT concat_ws(' ', grantee, privilege_type, table_schema, table_name, column_name)
-      FROM information_schema.column_privileges
-     WHERE grantee IN :roles AND privilege_type = 'UPDATE'
+      FROM information_schema.column_privileges AS own
+     WHERE grantee IN :roles AND privilege_type IN ('UPDATE', 'SELECT')
+       AND NOT EXISTS (
+           SELECT 1 FROM information_schema.table_privileges AS whole
+            WHERE (whole.grantee, whole.privilege_type) = (own.grantee, own.privilege_type)
+              AND (whole.table_schema, whole.table_name) = (own.table_schema, own.table_name))
     UNION ALL SELECT concat_ws(' ', grantee, privilege_type, object_schema, object_name)
       FROM information_schema.usage_privileges WHERE grantee IN :roles
     UNION ALL SELECT concat_ws(' ', grantee, privilege_type, routine_schema, specific_name)
@@ -133,20 +138,37 @@ class Roles:
         Raises:
             QueueNotFound, QueueSchemaMismatch, UnsupportedByEngine, ValueError: as for
                 ``statements``.
-            NotPermitted: this login may not create roles or grant rights.
+            NotPermitted: this login may not create the roles, which do not exist yet, or not grant
+                rights. The error has the statements for an administrator.
         """
         names = tuple(check_prefix(prefix) + role for role in ROLES)
 
         def act(connection: Connection) -> RolesInstalled:
             wanted = statements(self._place(connection, queues, reply_queues), prefix)
             before = self._given(connection, names)
-            for statement in wanted:
-                options = {"no_parameters": True}
-                connection.exec_driver_sql(statement, execution_options=options).close()
+            self._create_and_grant(connection, names, wanted)
             changes = len(self._given(connection, names) - before)
             return RolesInstalled(names, tuple(wanted), changes)
 
         return self._run(act)
+
+    def _create_and_grant(
+        self, connection: Connection, names: Sequence[str], wanted: Sequence[str]
+    ) -> None:
+        dialect, options = self._parts.connections.dialect, {"no_parameters": True}
+        refused = False
+        for place, statement in enumerate(wanted):
+            creates = place < len(names)
+            try:
+                connection.exec_driver_sql(statement, execution_options=options).close()
+            except DBAPIError as error:
+                refused |= creates and dialect.classify(error) is ErrorKind.FORBIDDEN
+                if not refused:
+                    raise
+                # MySQL and MariaDB refuse this even for a role that exists.
+                if creates and not dialect.aborts_on_error:
+                    continue
+                raise NotPermitted(_for_an_administrator(names)) from error
 
     def _run(self, act: Callable[[Connection], T]) -> T:
         self._parts.check_open()
@@ -215,6 +237,15 @@ class Roles:
                 continue
             given |= {right for row in rows for right in _single_rights(str(row))}
         return given
+
+
+def _for_an_administrator(names: Sequence[str]) -> str:
+    script = " ".join(f"CREATE ROLE {name};" for name in names)
+    return (
+        "This login may not create roles. Let an administrator of the database run this once, and "
+        f"then run roles install again: {script} On MySQL and MariaDB this login also needs the "
+        "right to grant: GRANT ALL ON its database … WITH GRANT OPTION. No right was granted."
+    )
 
 
 def _single_rights(grants: str) -> list[str]:

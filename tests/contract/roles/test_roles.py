@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -29,6 +30,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
+from tests.cli.command_line import run, succeed
 from tests.contract.durable.queries import Query
 from tests.waiting import wait_until
 
@@ -237,6 +239,10 @@ def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: 
             lambda: service.schedules.add("often", "jobs", {}, every=60),
             lambda: service.drop_queue("jobs"),
         )
+        # An ack deletes, so whoever may ack may do this.
+        owner.queue("jobs").publish_many([{"n": 1}, {"n": 2}])
+        assert jobs.cancel(jobs.messages().list()[0].id)
+        assert jobs.purge() > 0
     assert errors[0].roles == ("publisher", "operator")
     assert errors[0].rights == ("INSERT",)
     assert owner.consumers() == []
@@ -445,6 +451,74 @@ def test_roles_for_chosen_queues_reach_no_others(owner: QueueService, logins: Lo
     (error,) = refused(lambda: service.queue("jobs").publish({"n": 1}))
     assert error.table == "queue_jobs"
     service.stop()
+
+
+def test_a_publisher_counts_but_does_not_read_the_archive(
+    owner: QueueService, logins: Logins
+) -> None:
+    """``list`` and ``stats`` show its queues; finished messages have a count and no content."""
+    jobs = owner.queue("jobs")
+    jobs.publish_many([1, 2])
+    jobs.consume()[0].reject("secret")
+    service = logins.service("publisher")
+    stats = service.queue("jobs").stats()
+    assert (1, 1, 1) == (stats.ready, stats.archived, stats.rejected)
+    url = str(logins.url("publisher").render_as_string(hide_password=False))
+    counted = {
+        each["queue"]: each["archived"] for each in succeed("stats", "--json", url=url).records
+    }
+    assert (1, {"copies", "jobs", "old", "replies"}) == (counted["jobs"], set(counted))
+    listed = {each["queue"] for each in succeed("list", "--json", url=url).records}
+    assert set(counted) == listed
+    [error] = refused(lambda: service.queue("jobs").archive.messages().list())
+    assert ("consumer", "operator", "viewer") == error.roles
+
+
+def test_an_owner_without_the_right_to_create_roles(database: TestDatabase, logins: Logins) -> None:
+    """It is given the statements for an administrator; after them it grants by itself."""
+    name = f"{logins.prefix}login_owner"[:20]
+    if database.engine == "postgresql":
+        logins.run(f"CREATE ROLE {name} LOGIN")
+        logins.run(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
+    else:
+        logins.run(f"CREATE USER '{name}'@'%'")
+        logins.run(f"CREATE DATABASE {name}")
+        logins.run(f"GRANT ALL ON {name}.* TO '{name}'@'%' WITH GRANT OPTION")
+        logins.run(f"GRANT USAGE ON *.* TO '{name}'@'%'")
+    url = make_url(database.url).set(username=name, password="")
+    if database.engine != "postgresql":
+        url = url.set(database=name)
+    try:
+        with QueueService(url, schema=name) as service:
+            service.create_queue("jobs")
+            with pytest.raises(NotPermitted) as error:
+                service.roles.install(prefix=logins.prefix)
+            script = re.findall(r"CREATE ROLE \w+;", str(error.value))
+            assert 4 == len(script)
+            for statement in script:
+                logins.run(statement)
+            service.roles.install(prefix=logins.prefix)
+            logins.service("viewer").stop()
+            theirs = logins.url("viewer").set(database=url.database)
+            with QueueService(theirs, schema=name) as viewer:
+                assert 0 == viewer.queue("jobs").stats().ready
+    finally:
+        if database.engine != "postgresql":
+            logins.run(f"DROP DATABASE {name}")
+
+
+def test_a_login_that_may_read_no_queue_is_told_so(owner: QueueService, logins: Logins) -> None:
+    """Not that there is none."""
+    owner.roles.install(["copies"], prefix=f"{logins.prefix}some_")
+    service = logins.service("some_viewer")
+    assert 0 == service.queue("copies").stats().ready
+    owner.drop_queue("copies")
+    url = str(logins.url("some_viewer").render_as_string(hide_password=False))
+    for name in ("stats", "list"):
+        ended = run(name, url=url)
+        assert (name, 1) == (name, ended.exit_code), ended.err
+        assert "SELECT on queue_" in ended.err
+        assert "no queue yet" not in ended.err
 
 
 @pytest.mark.engines("sqlite", "h2")
