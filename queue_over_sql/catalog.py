@@ -143,7 +143,7 @@ class Catalog:
         self, name: str, table: Any, prefix: str, asked: QueueSettings, *, unlogged: bool
     ) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
-        given = given_table(table)
+        given = self._adopter.located(given_table(table))
         prefix = check_column_prefix(prefix)
         name = self.checked_name(name)
         self._check_retry(asked)

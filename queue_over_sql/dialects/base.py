@@ -6,11 +6,12 @@ import abc
 import contextlib
 import enum
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from sqlalchemy import Connection, Table, bindparam, inspect, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.compiled import StatementCache, run_text
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 
 
 Pause = Callable[[float], None]
+
+
+@contextlib.contextmanager
+def accepting_any_type() -> Iterator[None]:
+    """Reflect tables of users without a warning; values of an unknown type come from the driver."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Did not recognize type", SAWarning)
+        yield
 
 
 class Watch(abc.ABC):
@@ -304,7 +313,8 @@ class QueueDialect(SqlDialect):
 
     def index_names(self, connection: Connection, table: Table) -> set[str | None]:
         """The names of a table's indexes in the database."""
-        found = inspect(connection).get_indexes(table.name, schema=table.schema)
+        with accepting_any_type():
+            found = inspect(connection).get_indexes(table.name, schema=table.schema)
         return {index["name"] for index in found}
 
     def table_flaw(self, connection: Connection, table: Table) -> str | None:

@@ -97,6 +97,14 @@ class Adopter:
         """Whether an open queue was opened with this definition, if there is one."""
         return given.definition is None or self._given.get(name) is given.definition
 
+    def located(self, given: GivenTable) -> GivenTable:
+        """The table that is meant: a point may also be part of a table's name."""
+        if given.definition is not None or given.schema is None:
+            return given
+        whole = f"{given.schema}.{given.name}"
+        there = self._connections.run(lambda c: inspect(c).has_table(whole))
+        return GivenTable(whole, None, None) if there else given
+
     def adopt(
         self,
         name: str,

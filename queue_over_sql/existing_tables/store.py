@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import DropIndex
 
-from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.dialects.base import accepting_any_type, engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import pause
 from queue_over_sql.dialects.statements.archive import begun
@@ -54,11 +54,19 @@ def reflect(connection: Connection, name: str, schema: str | None, dialect: Queu
     where = name if schema is None else f"{schema}.{name}"
     looks = _KEY_LOOKS if dialect.alters_in_view else 0
     try:
-        found, key, views = ddl.settled(
-            connection, lambda: _look(connection, name, schema, looks), dialect
-        )
+        with accepting_any_type():
+            found, key, views = ddl.settled(
+                connection, lambda: _look(connection, name, schema, looks), dialect
+            )
     except NoSuchTableError as error:
         msg = f"There is no table {where!r} in this database."
+        raise QueueSchemaMismatch(msg) from error
+    except TypeError as error:
+        # SQLAlchemy knows the name of the type, and cannot read its arguments.
+        msg = (
+            f"The table {where!r} cannot be adopted: SQLAlchemy cannot read the type of one of its "
+            f"columns ({error}). Move that column to another table."
+        )
         raise QueueSchemaMismatch(msg) from error
     if name in views:
         msg = f"{where!r} is a view; only a table can be adopted."
@@ -84,9 +92,13 @@ def _look(
 
 def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
     fills_itself = found["default"] is not None or "computed" in found or "identity" in found
+    kind = found["type"]
+    # A domain is its type with conditions, which the database checks.
+    while (within := getattr(kind, "data_type", None)) is not None:
+        kind = within
     return Column(
         found["name"],
-        found["type"],
+        kind,
         primary_key=primary_key,
         autoincrement=False,
         nullable=found["nullable"],
@@ -140,7 +152,7 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
         if index.name in present:
             connection.execute(DropIndex(index))
     ours = added_names(adoption.column_prefix).values()
-    found = inspect(connection).get_columns(live.name, schema=live.schema)
+    found = ddl.columns_in(connection, live.name, live.schema)
     preparer = connection.dialect.identifier_preparer
     names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
     if names:

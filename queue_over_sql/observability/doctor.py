@@ -15,6 +15,7 @@ from sqlalchemy import UniqueConstraint, func, inspect, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
+from queue_over_sql.dialects.base import accepting_any_type
 from queue_over_sql.dialects.checkup import Asking, Finding, Level
 from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
@@ -284,8 +285,9 @@ def _compare(connection: Connection, tables: QueueTables, table: Table) -> Itera
     inspector = inspect(connection)
     try:
         lost = set() if tables.has_payloads else existing_store.lost_columns(connection, tables)
-        there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
-        unique = inspector.get_unique_constraints(table.name, table.schema)
+        with accepting_any_type():
+            there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
+            unique = inspector.get_unique_constraints(table.name, table.schema)
     except NoSuchTableError:
         advice = "Restore it from a backup, or drop the queue."
         yield Finding(Level.ERROR, "tables", f"the table {table.name} is missing", advice)

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Executable, Table, insert, inspect
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
-from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.base import ErrorKind, accepting_any_type
 from queue_over_sql.dialects.driver_calls import pause
 from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Index
+    from sqlalchemy.engine.interfaces import ReflectedColumn
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.base import QueueDialect
@@ -123,10 +124,16 @@ def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect
     return look()
 
 
+def columns_in(connection: Connection, name: str, schema: str | None) -> list[ReflectedColumn]:
+    """The columns that a table has in the database; raises as the inspector does."""
+    with accepting_any_type():
+        return inspect(connection).get_columns(name, schema)
+
+
 def missing(connection: Connection, table: Table, dialect: QueueDialect) -> list[Column[Any]]:
     """The defined columns that the table in the database lacks."""
     name, schema = table.name, table.schema
-    found = settled(connection, lambda: inspect(connection).get_columns(name, schema), dialect)
+    found = settled(connection, lambda: columns_in(connection, name, schema), dialect)
     present = {column["name"] for column in found}
     return [column for column in table.columns if column.name not in present]
 

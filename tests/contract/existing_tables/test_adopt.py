@@ -458,6 +458,75 @@ def advice_of(service: QueueService) -> list[str]:
     return [f"{finding.text} {finding.advice}" for finding in diagnose(service)]
 
 
+UNUSUAL: dict[str, dict[str, tuple[str, ...]]] = {
+    "sqlite": {
+        "st": ("CREATE TABLE st (id INTEGER PRIMARY KEY, x INTEGER) STRICT",),
+        "wr": ("CREATE TABLE wr (id INTEGER PRIMARY KEY, x INTEGER) WITHOUT ROWID",),
+    },
+    "postgresql": {
+        "dm": (
+            "CREATE DOMAIN number AS bigint CHECK (VALUE > 0)",
+            "CREATE TABLE dm (id number PRIMARY KEY, x number)",
+        ),
+        "od": (
+            "CREATE TYPE pair AS (a integer, b text)",
+            "CREATE TABLE od (id integer PRIMARY KEY, x integer, p pair, g point, i int4range)",
+        ),
+    },
+    "mysql": {"un": ("CREATE TABLE un (id BIGINT UNSIGNED PRIMARY KEY, x BIGINT, g POINT)",)},
+    "mariadb": {"un": ("CREATE TABLE un (id BIGINT UNSIGNED PRIMARY KEY, x BIGINT, g POINT)",)},
+    "h2": {"ar": ("CREATE TABLE ar (id INTEGER PRIMARY KEY, x INTEGER, a INTEGER ARRAY)",)},
+}
+LARGEST_ID = {"mysql": 2**64 - 1, "mariadb": 2**64 - 1}
+
+
+def test_unusual_tables_are_served(
+    make_service: MakeService, engine: Engine, database: TestDatabase
+) -> None:
+    """Types that SQLAlchemy does not know, domains, ids beyond 2⁶³, and names with a point."""
+    quoted = engine.dialect.identifier_preparer.quote_identifier
+    pointed = f"CREATE TABLE {quoted('a.b')} (id INTEGER PRIMARY KEY, x INTEGER)"
+    tables = {**UNUSUAL[database.engine], "a.b": (pointed,)}
+    if database.engine in {"postgresql", "h2"}:
+        # And two names that differ by case.
+        tables["Ab"] = tuple(
+            f"CREATE TABLE {quoted(name)} (id INTEGER PRIMARY KEY, x INTEGER)"
+            for name in ("Ab", "AB", "ab")
+        )
+    service = make_service()
+    for name, statements in tables.items():
+        largest = LARGEST_ID.get(database.engine, 7) if name == "un" else 7
+        with engine.begin() as connection:
+            options = {"no_parameters": True}
+            for statement in statements:
+                connection.exec_driver_sql(statement, execution_options=options).close()
+            table = engine.dialect.identifier_preparer.quote(name)
+            rows = f"INSERT INTO {table} (id, x) VALUES (1, 11), ({largest}, 12)"
+            connection.exec_driver_sql(rows, execution_options=options).close()
+        queue = service.adopt_queue("unusual", name, max_attempts=2, retry=FixedDelay(0))
+        assert (name, 2) == (name, queue.enqueue(progress=lambda _: None))
+        first, last = queue.consume(2)
+        assert (name, 1, 11) == (name, first.id, own_row(first)["x"])
+        assert (name, largest, 12) == (name, last.id, own_row(last)["x"])
+        queue.ack(first)
+        last.reject("no")
+        assert (name, 2) == (name, queue.archive.messages().requeue())
+        assert [1, largest] == ids(queue.consume(2))
+        assert service.drop_queue("unusual")
+
+
+@pytest.mark.engines("mysql")
+def test_a_column_that_sqlalchemy_cannot_read_is_refused(
+    service: QueueService, engine: Engine
+) -> None:
+    """In our words; the table stays as it is."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ve (id INTEGER PRIMARY KEY, v VECTOR(3))"))
+    with pytest.raises(QueueSchemaMismatch, match=r"'ve'.*cannot read the type"):
+        service.adopt_queue("vectors", "ve")
+    assert [] == service.queues()
+
+
 def test_a_rebuilt_table_is_not_taken_for_one_without_finished_rows(
     make_service: MakeService, engine: Engine
 ) -> None:

@@ -83,9 +83,14 @@ _UNSIZED_FROM: Final = 1_000_000  # what H2 reports for a VARCHAR without a leng
 _KEPT_RULES: Final = ("RESTRICT", "NO ACTION")
 
 
+def _plain(name: str) -> Any:
+    # Those of elements, such as ARRAY, need to know of what.
+    return types.NullType if name in {"ARRAY", "ROW"} else getattr(types, name, types.NullType)
+
+
 def _column_type(row: Any) -> Any:
     name, _, zone = row.data_type.partition(" WITH TIME ZONE")
-    kind: Any = _TYPES.get(name) or getattr(types, name, types.NullType)
+    kind: Any = _TYPES.get(name) or _plain(name)
     length = row.character_maximum_length
     if kind in _SIZED and length and length < _UNSIZED_FROM:
         return kind(length)
