@@ -229,7 +229,7 @@ class _Doctor:
                 advice = f"Run: {checkup.next_id(connection, tables.live, greatest + 1)}"
                 yield Finding(Level.ERROR, "ids", said, advice)
         if given and not behind:
-            yield Finding(Level.OK, "ids", "every queue goes on with new ones")
+            yield Finding(Level.OK, "ids", "new messages get ids that no message had")
 
     def _refused(self) -> Iterator[Finding]:
         for name, tables in self._queues.items():

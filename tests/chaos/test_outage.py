@@ -115,7 +115,7 @@ def test_what_was_removed_is_never_said_to_be_missing(database: TestDatabase) ->
         }
         for name, prepare in prepared.items():
             said: set[object] = set()
-            for answered in range(0, 420, 12):
+            for answered in range(0, 420, 24):
                 # The connection may have ended right behind an answer that came.
                 persist(queue.stats)
                 act = cast("Callable[[], object]", prepare())
