@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -38,8 +39,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
-# How long a claim whose answer was lost is searched for: the server may still be running it.
+# How long each claim looks for one whose answer was lost. The server may still be running that one,
+# for as long as a lock or a standby lets it wait; so looks go on after that, at growing intervals.
 _LATE_SECONDS = 5.0
+_LAST_LATE_PAUSE = 60.0
 # Counts below this need no closer check.
 _MANY = 1_000_000
 SLACK_US = 100_000
@@ -54,6 +57,21 @@ _LOADED_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
 
 
+@dataclasses.dataclass
+class _Unanswered:
+    """A claim of which nobody knows whether the server carried it out, or when it will."""
+
+    stamp: Claim
+    since: float
+    certain: bool
+    due_at: float = 0.0
+
+    def put_off(self, now: float) -> None:
+        """The server has not carried it out yet."""
+        age = now - self.since
+        self.due_at = now if age < _LATE_SECONDS else now + min(age / 2, _LAST_LATE_PAUSE)
+
+
 class Claimer:
     """Claims messages of one queue for one service."""
 
@@ -65,8 +83,7 @@ class Claimer:
         # The queue's edit count that the watermarks are based on.
         self._edits: int | None = None
         # Claims whose answer was lost with the connection, so that nobody works on their messages.
-        # With the time until which the server may still carry them out.
-        self._unanswered: deque[tuple[Claim, float]] = deque()
+        self._unanswered: deque[_Unanswered] = deque()
         # How many messages to claim at once while there are suspects; None: any number.
         self._at_most: int | None = None
 
@@ -198,26 +215,37 @@ class Claimer:
     def abandon(self, rows: Sequence[MessageRow]) -> None:
         """Let the next claim give these messages back first, because nobody works on them."""
         stamps = (row.claim for row in rows)
-        self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
+        known = dict.fromkeys(stamp for stamp in stamps if stamp is not None)
+        self._note_unanswered(known, certain=True)
 
     def recall(self) -> int:
         """Give back messages that were claimed but never delivered; returns how many."""
         total = 0
         for _ in range(len(self._unanswered)):
             try:
-                stamp, until = self._unanswered.popleft()
+                lost = self._unanswered.popleft()
             except IndexError:  # another thread was quicker
                 break
+            if lost.due_at > time.monotonic():
+                self._unanswered.append(lost)
+                continue
             try:
                 count = self._context.run(
-                    lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
+                    lambda connection: store.unclaim_round(
+                        connection,
+                        self._context.sql,
+                        lost.stamp,  # noqa: B023 - runs at once
+                    )
                 )
             except BaseException:
-                self._unanswered.append((stamp, until))
+                self._unanswered.append(lost)
                 raise
-            if not count and time.monotonic() < until:
+            # Claims of an expired consumer are the reaper's.
+            ours = lost.stamp.consumer_id == self._context.consumer.consumer_id
+            if not (count or lost.certain) and ours:
                 # The interrupted statement may still be running on the server.
-                self._unanswered.append((stamp, until))
+                lost.put_off(time.monotonic())
+                self._unanswered.append(lost)
             if count:
                 _log.info(
                     "Released %d messages. The database had claimed them for this consumer, but "
@@ -474,9 +502,9 @@ class Claimer:
         if lost or not isinstance(error, QueueError):
             self._note_unanswered(request.claim for request in requests)
 
-    def _note_unanswered(self, stamps: Iterable[Claim]) -> None:
-        until = time.monotonic() + _LATE_SECONDS
-        self._unanswered.extend((stamp, until) for stamp in stamps)
+    def _note_unanswered(self, stamps: Iterable[Claim], *, certain: bool = False) -> None:
+        now = time.monotonic()
+        self._unanswered.extend(_Unanswered(stamp, now, certain) for stamp in stamps)
 
     def _restore_if_due(self) -> bool:
         """Recover messages of dead consumers, as the reaper does and with its rate limit."""

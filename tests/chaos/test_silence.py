@@ -171,6 +171,52 @@ def test_what_has_reason_to_last_is_spared(
     assert "has not answered" not in caplog.text
 
 
+@pytest.mark.engines("postgresql")
+@pytest.mark.default_on("postgresql")
+def test_a_claim_that_commits_late_is_given_back(
+    proxy: Proxy, make_service: MakeService, sql: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server carries a claim out long after its client is gone: its consumer calls it back."""
+    monkeypatch.setattr("queue_over_sql.queues.claim._LATE_SECONDS", 0.0)
+    make_service().create_queue("jobs").publish({"number": 1})
+    service = QueueService(proxy.url)
+    queue = service.queue("jobs")
+    assert [] == [each for each in queue.consume() if each.release()]
+    with sql.begin() as connection:
+        for statement in _CLAIMS_WAIT:
+            connection.exec_driver_sql(statement)
+    with sql.begin() as locks:
+        locks.exec_driver_sql("SELECT pg_advisory_xact_lock(31)")
+        claiming = in_daemon(queue.consume)
+        eventually(lambda: _somebody_waits(sql), "the claim waits on the server")
+        proxy.lose_clients()
+        assert isinstance(claiming.exception(BOUND), DatabaseUnavailable)
+        # The first looks for it come too early.
+        for _ in range(3):
+            assert [] == queue.consume()
+    [message] = eventually(queue.consume, "it came back", within=BOUND)
+    assert 1 == message.attempt
+    message.ack()
+    service.stop()
+
+
+_CLAIMS_WAIT = (
+    "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " PERFORM pg_advisory_xact_lock_shared(31); RETURN new; END $$",
+    "CREATE TRIGGER waits BEFORE UPDATE ON queue_jobs FOR EACH ROW"
+    " WHEN (old.consumer_id IS NULL) EXECUTE FUNCTION waits()",
+)
+
+
+def _somebody_waits(sql: Engine) -> bool:
+    with sql.connect() as connection:
+        return bool(
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            ).scalar_one()
+        )
+
+
 def test_a_stop_ends_and_says_what_it_leaves_behind(
     proxy: Proxy,
     make_service: MakeService,
