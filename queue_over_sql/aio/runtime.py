@@ -196,7 +196,7 @@ class TaskSessions:
             return
         del self._lent[me]
         try:
-            if self._closed:
+            if self._closed or session.unwanted:
                 session.close()
             elif session.usable:
                 self._free[loan.durable].append(session)
@@ -207,6 +207,13 @@ class TaskSessions:
         deadline = time.monotonic() + seconds
         while self._busy - {self._me()} and time.monotonic() < deadline:
             pause_on_loop(_DRAIN_STEP)
+
+    def renew(self) -> None:
+        for session in [
+            *(each for free in self._free.values() for each in free),
+            *(loan.session for loan in self._lent.values()),
+        ]:
+            session.unwanted = True
 
     def close(self) -> None:
         """Close all sessions that are not lent now; the others close when given back."""

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import math
 import os
 import random
 import time
@@ -93,8 +94,20 @@ _CALLERS_BROKE = (
 _MOST_ANSWERED = 1000
 # How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
+# Where the pool keeps when a connection was made, on the monotonic clock.
+_MADE_AT = "queue_over_sql_made_at"
+# How long new connections count as new after a server was found to only read.
+_SWITCH_SECONDS = 1.0
 
 
+_CALLERS_READS = (
+    "Nothing was changed. If your transaction is READ ONLY, begin one that may write. If its "
+    "server became a standby, open a new connection"
+)
+_STANDBY = (
+    "It is a standby, or an administrator made it read-only. Nothing was changed. The next use "
+    "connects anew; check where the address leads."
+)
 _ENDED = (
     "The handler ended its transaction. Leave commit and rollback to the worker; undo a part with "
     "connection.begin_nested()."
@@ -199,6 +212,8 @@ class Connections:
         self._breaks = 0
         # Why nothing works any more, once a file was removed or replaced.
         self._misplaced: str | None = None
+        self.switched_at = float("-inf")
+        """When all connections were last renewed because a server only reads; monotonic."""
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
         # Connections that a handler has now, and how it tried to end their transactions.
@@ -284,7 +299,11 @@ class Connections:
         """
         patience = self.dialect.creation_seconds if creates else _RETRY_SECONDS
         deadline = time.monotonic() + patience
-        reconnects = _RECONNECTS if repeat else 0
+        reconnects = {
+            ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
+            # What may only read has changed nothing.
+            ErrorKind.READ_ONLY: _RECONNECTS if _limit.get() is None else 0,
+        }
         tries = 0
         unknown: DBAPIError | None = None
         while True:
@@ -300,9 +319,10 @@ class Connections:
                 hopeless = self.watchdog.gave_up
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
-                elif kind is ErrorKind.DISCONNECT and reconnects and not hopeless:
-                    reconnects -= 1
-                    unknown = error if counts else None
+                elif reconnects.get(kind) and not hopeless:
+                    reconnects[kind] -= 1
+                    is_unknown = counts and kind is ErrorKind.DISCONNECT
+                    unknown = error if is_unknown else unknown
                     self.runtime.sleep(0.05)
                 else:
                     raise self._told(error, kind, refused, creates=creates) from error
@@ -353,6 +373,10 @@ class Connections:
             try:
                 with committing(connection):
                     yield connection
+            except BaseException as error:
+                if self.kind_behind(error) is ErrorKind.READ_ONLY:
+                    self._leave_server()
+                raise
             finally:
                 self._write_lock.release(connection)
             try:
@@ -535,6 +559,20 @@ class Connections:
         except _UNSENDABLE as error:
             raise _not_sent(error) from error
 
+    def kind_behind(self, error: BaseException) -> ErrorKind | None:
+        """The kind of the driver's error that an exception is or was raised from, if any."""
+        while not isinstance(error, DBAPIError):
+            if error.__cause__ is None:
+                return None
+            error = error.__cause__
+        return self.dialect.classify(error)
+
+    def server_reads_only(self) -> bool:
+        """Whether a new connection leads to a server that only reads, as far as it answers."""
+        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
+            return self.dialect.server_reads_only(connection)
+        return False
+
     def close_to_others(self, seconds: float) -> None:
         """Let only this caller work from now on, and wait up to ``seconds`` for acts of others."""
         self._left_to = self.runtime.me()
@@ -543,7 +581,7 @@ class Connections:
     def leave(self) -> None:
         """Close all connections that nobody uses now; who needs one next gets a new one."""
         if not self._opened.shared:
-            self._sessions.close()
+            self._close_sessions()
             self.engine.dispose()
 
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
@@ -565,9 +603,15 @@ class Connections:
     def close(self) -> None:
         """Give all connections back, and dispose of the engine if it is ours."""
         self.refuse()
-        self._sessions.close()
+        self._close_sessions()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
+
+    def _close_sessions(self) -> None:
+        # The pool is not to lend them again, and to prepare them for that could wait for ever for a
+        # server that does not answer.
+        self._sessions.renew()
+        self._sessions.close()
 
     def _run_once(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         self._check_open()
@@ -598,8 +642,7 @@ class Connections:
             except QueueError:
                 raise
             except DBAPIError as error:
-                if self.dialect.classify(error) is ErrorKind.DISCONNECT:
-                    self._drop(session)
+                self._give_up(session, self.dialect.classify(error))
                 raise
             except BaseException:
                 # A signal during the driver's work leaves a connection that nobody may use again:
@@ -683,12 +726,32 @@ class Connections:
                 connection.invalidate()
             connection.close()
             raise
-        return Session(connection, dialect.restore_session)
+        return Session(connection, dialect.restore_session, dialect.session_seconds)
 
     def _set_options(self, connection: Connection) -> None:
         # SQLAlchemy does not wrap the driver's error here.
         with driver_errors(connection, "AUTOCOMMIT"):
             connection.execution_options(**self._opened.session_options)
+
+    def _give_up(self, session: Session, kind: ErrorKind) -> None:
+        if kind is ErrorKind.READ_ONLY:
+            self._leave_server(session)
+        elif kind is ErrorKind.DISCONNECT:
+            self._drop(session)
+
+    def _leave_server(self, session: Session | None = None) -> None:
+        """Connect anew everywhere, because the server of a session only reads.
+
+        After a switchover the address leads to another one, but kept connections do not.
+        """
+        now = time.monotonic()
+        if session is not None:
+            session.unwanted = True
+        if _limit.get() is not None or now - self.switched_at < _SWITCH_SECONDS:
+            return
+        self.switched_at = now
+        self._breaks += 1
+        self._sessions.renew()
 
     def _drop(self, session: Session) -> None:
         self._breaks += 1
@@ -704,7 +767,7 @@ class Connections:
             raise DatabaseUnavailable(msg)
         try:
             with self.watchdog.waiting():
-                return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
+                return self.runtime.obtained(self._check_out, lambda unused: unused.close())
         except (OSError, PoolTimeout) as error:
             # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.
             raise self._unavailable(error) from error
@@ -713,6 +776,20 @@ class Connections:
             if interruption is not None:
                 raise interruption from error
             raise self._unavailable(error) from error
+
+    def _check_out(self) -> Connection:
+        while True:
+            connection = self.engine.connect()
+            if self._opened.shared or self._opened.borrowed:
+                return connection
+            now = time.monotonic()
+            made_at = connection.info.setdefault(_MADE_AT, now)
+            longest = math.inf if self._dialect is None else self._dialect.session_seconds
+            if made_at > self.switched_at and now - made_at < longest:
+                return connection
+            # It leads to a server that was left, or is too old.
+            connection.invalidate()
+            connection.close()
 
     def _connect_to_lend(self) -> Connection:
         connection = self._connect()
@@ -789,12 +866,29 @@ class Connections:
             return PayloadInvalid(
                 f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
             )
-        return self._refusal(error, kind, reason)
+        return self._refusal(error, kind, reason, callers=callers)
 
-    def _refusal(self, error: DBAPIError, kind: ErrorKind, reason: str) -> DatabaseRefused:
+    def _only_reads(self, reason: str) -> QueueError:
+        refused = f"The database {self.where} refused a statement: {reason}."
+        setting: str | None = None
+        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
+            if self.dialect.server_reads_only(connection):
+                return DatabaseUnavailable(
+                    f"The server of {self.where} only reads: {reason}. {_STANDBY}"
+                )
+            setting = self.dialect.reading_setting(connection)
+        return DatabaseRefused(f"{refused} {setting}" if setting else refused)
+
+    def _refusal(
+        self, error: DBAPIError, kind: ErrorKind, reason: str, *, callers: bool
+    ) -> QueueError:
         if kind is ErrorKind.FORBIDDEN and self._forbidden is not None:
             refusal = f"The login of {self.where} lacks a right: {reason}."
             return self._forbidden(refusal, error.statement or "")
+        if kind is ErrorKind.READ_ONLY:
+            if not callers:
+                return self._only_reads(reason)
+            reason += f". {_CALLERS_READS}"
         hint = self.dialect.refusal_hint(error.orig)
         if not hint and self.dialect.refuses_row(error):
             hint = (

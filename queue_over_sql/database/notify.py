@@ -237,6 +237,10 @@ class WakeUps:
         self._arrivals.announce()
         return session, watch
 
+    def is_left(self, session: Session) -> bool:
+        """Whether the session is too old, or other sessions left its server."""
+        return session.is_old or self._connections.switched_at > session.made_at
+
 
 class _Listener:
     """Watches for messages of others, until the service ends or nobody uses it any more.
@@ -281,6 +285,8 @@ class _Listener:
                 while not (self._ended.is_set() or self._forks.forking):
                     if self._wakeups() is None:
                         return False
+                    if self._is_left(session):
+                        break
                     awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
                     if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
                         self._arrivals.announce(burst=watch.bursts)
@@ -291,6 +297,10 @@ class _Listener:
     def _open(self) -> tuple[Session, Watch] | None:
         wakeups = self._wakeups()
         return None if wakeups is None else wakeups.begin()
+
+    def _is_left(self, session: Session) -> bool:
+        wakeups = self._wakeups()
+        return wakeups is not None and wakeups.is_left(session)
 
     def _wanted(self, table: str) -> bool:
         wakeups = self._wakeups()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import random
 import threading
 import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,7 +19,7 @@ from queue_over_sql.dialects.compiled import go_direct
 from queue_over_sql.dialects.session_changes import release_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
 
@@ -128,24 +131,42 @@ _log = logging.getLogger(__name__)
 _IDLE_SECONDS = 5.0
 # How long the stop of a service waits for a thread that uses its connection.
 _CLOSE_SECONDS = 1.0
+# How many sessions of ended threads are kept for the next ones.
+_MOST_LEFT = 8
 
 
 class Session:
-    """One long-held connection, and its present user."""
+    """One long-held connection, and its present user.
+
+    Attributes:
+        depth: how many acts of its user run on it now, one inside the other.
+        unwanted: whether it is to be closed as soon as its user is ready.
+    """
 
     def __init__(
-        self, connection: Connection, restore: Callable[[Connection], None] | None = None
+        self,
+        connection: Connection,
+        restore: Callable[[Connection], None] | None = None,
+        seconds: float = math.inf,
     ) -> None:
         self.connection = connection
+        self.depth = 0
+        self.unwanted = False
+        self.made_at = time.monotonic()
+        # Spread, so that not all connect at the same moment.
+        self._ends_at = self.made_at + seconds * random.uniform(0.9, 1.1)  # noqa: S311
         # Undoes the session's settings, so that the pool can lend the connection to anybody.
         self._restore = restore
         self.lock = threading.RLock()
         self._closed = False
-        self.used_at = time.monotonic()
+        self.used_at = self.made_at
 
     def alive(self) -> bool:
         """Whether the connection works; it asks the server if the session was idle."""
         if not self.usable:
+            return False
+        if not self.depth and (self.unwanted or self.is_old):
+            self.unwanted = True
             return False
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
             return True
@@ -156,16 +177,22 @@ class Session:
         return True
 
     @property
+    def is_old(self) -> bool:
+        """Whether it is older than a session of this engine may become."""
+        return time.monotonic() > self._ends_at
+
+    @property
     def usable(self) -> bool:
         """Whether the connection is intact as far as this side knows."""
         return not (self._closed or self.connection.closed or self.connection.invalidated)
 
     def close(self) -> None:
-        """Give the connection back to the pool, once; a broken or busy one is only forgotten.
+        """Give the connection back to the pool, once; the user of a busy one closes it later.
 
-        The end of its thread and the stop of the service may call this at the same time.
+        A broken one is only forgotten.
         """
         if not self.lock.acquire(timeout=_CLOSE_SECONDS):
+            self.unwanted = True
             return
         try:
             if not self._closed:
@@ -184,6 +211,10 @@ class Session:
 
     def _give_back(self) -> None:
         broken = self.connection.closed or self.connection.invalidated
+        if self.unwanted and not broken:
+            # It leads to a server that is left, or is too old for anybody.
+            self.connection.invalidate()
+            broken = True
         try:
             if self._restore is not None and not broken:
                 self._restore(self.connection)
@@ -206,29 +237,41 @@ class Sessions(Protocol):
     def drain(self, seconds: float) -> None:
         """Wait until others have given back their sessions, at most this long."""
 
+    def renew(self) -> None:
+        """Let each user open a new session for its next act."""
+
     def close(self) -> None:
-        """Close all sessions that nobody uses; forget the others."""
+        """Close all sessions that nobody uses; the others are closed after their act."""
+
+
+_Left = deque[tuple[bool, Session]]
 
 
 class SessionsOfThread:
-    """The sessions of one thread; they are given back when it ends and this object is deleted.
+    """The sessions of one thread; when it ends and this object is deleted, others may use them.
 
-    When the service is collected, too, their connections are closed and no server is asked.
+    They are not closed then, because a server that does not answer would hold the thread up, or
+    whoever collects garbage. When the service is collected, too, their connections are closed, and
+    no server is asked.
     """
 
-    def __init__(self, owner: ThreadSessions) -> None:
+    def __init__(self, owner: ThreadSessions, left: _Left) -> None:
         self._owner = weakref.ref(owner)
         self.pid = os.getpid()
         self.sessions: dict[bool, Session] = {}
+        self._left = left
 
     def __del__(self) -> None:
         if self.pid == os.getpid():
-            forgotten = self._owner() is None
-            for session in list(self.sessions.values()):
-                if forgotten:
-                    session.drop()
-                else:
-                    session.close()
+            if self._owner() is None:
+                _drop(self.sessions.values())
+            else:
+                self._left.extend(each for each in self.sessions.items() if each[1].usable)
+
+
+def _drop(sessions: Iterable[Session]) -> None:
+    for session in list(sessions):
+        session.drop()
 
 
 class ThreadSessions:
@@ -241,9 +284,15 @@ class ThreadSessions:
         self._all: weakref.WeakSet[SessionsOfThread] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        # The sessions of ended threads.
+        self._left: _Left = deque()
         # A forked child keeps them forever. To free them would send a rollback through the sockets
         # that the parent still uses.
-        self._inherited: list[SessionsOfThread] = []
+        self._inherited: list[SessionsOfThread | _Left] = []
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            _drop(session for _, session in list(self._left))
 
     def borrow(self, *, durable: bool) -> Session:
         """The thread's own session, checked if it was idle."""
@@ -254,13 +303,19 @@ class ThreadSessions:
         if session is None or not session.alive():
             if session is not None:
                 session.close()
-            session = sessions.sessions[durable] = self._make(durable)
+            session = sessions.sessions[durable] = self._next(durable=durable)
+        elif len(self._left) > _MOST_LEFT:
+            self._close_one_left()
         session.lock.acquire()
+        session.depth += 1
         return session
 
     def give_back(self, session: Session) -> None:
         """Let other threads close the session."""
+        session.depth -= 1
         session.lock.release()
+        if session.unwanted and not session.depth:
+            session.close()
 
     def drain(self, seconds: float) -> None:
         """Wait for the acts of other threads."""
@@ -268,6 +323,11 @@ class ThreadSessions:
         for session in self._own():
             if session.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 session.lock.release()
+
+    def renew(self) -> None:
+        """Let each thread open a new session for its next act."""
+        for session in self._own():
+            session.unwanted = True
 
     def close(self) -> None:
         """Close the sessions of all threads of this process."""
@@ -277,22 +337,46 @@ class ThreadSessions:
     def _own(self) -> list[Session]:
         with self._lock:
             everybody = list(self._all)
-        return [
+            left = list(self._left) if self._pid == os.getpid() else []
+        return [session for _, session in left] + [
             session
             for sessions in everybody
             if sessions.pid == os.getpid()
             for session in list(sessions.sessions.values())
         ]
 
+    def _next(self, *, durable: bool) -> Session:
+        """A session of an ended thread, or a new one."""
+        for _ in range(len(self._left)):
+            try:
+                kind, session = self._left.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            if kind != durable:
+                self._left.append((kind, session))
+            elif session.alive():
+                return session
+            else:
+                session.close()
+        return self._make(durable)
+
+    def _close_one_left(self) -> None:
+        with contextlib.suppress(IndexError):
+            _, session = self._left.popleft()
+            session.unwanted = True
+            session.close()
+
     def _new_thread(self) -> SessionsOfThread:
         with self._lock:
             if self._pid != os.getpid():
                 self._forked()
                 self._pid = os.getpid()
+                self._inherited.append(self._left)
+                self._left = deque()
         inherited = getattr(self._local, "sessions", None)
         if inherited is not None:
             self._inherited.append(inherited)
-        sessions = self._local.sessions = SessionsOfThread(self)
+        sessions = self._local.sessions = SessionsOfThread(self, self._left)
         with self._lock:
             self._all.add(sessions)
         return sessions
@@ -330,6 +414,9 @@ class SharedSession:
         """Wait for the act of another caller."""
         if self.using.acquire(timeout=seconds):
             self.using.release()
+
+    def renew(self) -> None:
+        """Keep it, because its database ends with it."""
 
     def close(self) -> None:
         """Close it."""

@@ -6,9 +6,10 @@ import abc
 import contextlib
 import enum
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from sqlalchemy import Connection, Table, bindparam, inspect, select, text
 from sqlalchemy.exc import DBAPIError, SAWarning
@@ -139,6 +140,7 @@ class ErrorKind(enum.Enum):
 
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
     CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
+    READ_ONLY = "the server, the session or the transaction may only read; nothing was changed"
     DISCONNECT = "the connection is gone; it is unknown whether the last commit succeeded"
     DUPLICATE = "a unique constraint was violated; which one is not known from the error"
     INVALID_VALUE = "a value does not fit its column or a check constraint"
@@ -146,6 +148,10 @@ class ErrorKind(enum.Enum):
     TABLE_EXISTS = "two creators met"
     FORBIDDEN = "the login lacks a right"
     OTHER = "anything else"
+
+
+OLDEST_SESSION: Final = 900.0
+"""How many seconds a session of a server may last, for ``session_seconds``."""
 
 
 def sqlstate_of(error: BaseException | None) -> str:
@@ -211,6 +217,8 @@ class QueueDialect(SqlDialect):
     """How long the creation of tables is repeated while the database is locked."""
     creation_hint = ""
     """What to ask when it stays locked for a creation, or for the first connection."""
+    session_seconds = math.inf
+    """How old a session may become; a switchover can leave the old server's alive."""
     lock_seconds = 10
     """How long the creation and removal of tables waits for transactions that use them."""
     look_first = False
@@ -500,6 +508,14 @@ class QueueDialect(SqlDialect):
         # Data, integrity, a view's check option, and what SQL of the user's own raises.
         return sqlstate_of(error)[:2] in {"22", "23", "44", "45", "P0"}
 
+    def server_reads_only(self, connection: Connection) -> bool:
+        """Whether the server itself only reads, such as a standby, so that waiting can help."""
+        return False
+
+    def reading_setting(self, connection: Connection) -> str | None:
+        """The setting by which this login's sessions only read, and how to undo it."""
+        return None
+
     def value_hint(self, error: BaseException | None) -> str:
         """Further advice for when the server refused a value."""
         return ""
@@ -624,6 +640,7 @@ _STATES = {
     "40P01": ErrorKind.TRANSIENT,
     "55P03": ErrorKind.TRANSIENT,
     "57014": ErrorKind.CANCELLED,
+    "25006": ErrorKind.READ_ONLY,
     "23505": ErrorKind.DUPLICATE,
     "23514": ErrorKind.INVALID_VALUE,
     "22001": ErrorKind.INVALID_VALUE,

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
+from queue_over_sql.backoff import Backoff
+from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
@@ -108,6 +110,15 @@ class Watch(Protocol):
 
 class _NotCalled(Exception):
     """The database could not be reached before the call, so the handler did not fail."""
+
+
+class _Conflict(Exception):
+    """The database rolled the transaction back for a reason that is not the handler's."""
+
+
+# How often, and for how many seconds, a transaction is repeated that the database rolled back.
+_REPEATS = 10
+_REPEAT_SECONDS = 30.0
 
 
 class HandlerRun:
@@ -225,7 +236,7 @@ class HandlerRun:
 
         try:
             if self._handler.transactional:
-                self._in_transaction(messages, act)
+                self._in_transaction_at_last(messages, act)
                 return []
             self._invoke(messages, argument)
         except _NotCalled as error:
@@ -238,6 +249,10 @@ class HandlerRun:
         except HandlerStopped:
             self._give_back(messages)
             raise
+        except _Conflict as error:
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
+            self._give_back(messages)
+            return []
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             self._failed(messages, error)
             return []
@@ -292,6 +307,48 @@ class HandlerRun:
         )
         if self._stuck is not None:
             self._stuck(self._taken, settle)
+
+    def _in_transaction_at_last(
+        self, messages: list[Message], act: Callable[[Connection], list[Message]]
+    ) -> None:
+        """Repeat a transaction that conflicted with others, or met a server that only reads.
+
+        Neither is a failure of the handler, so these tries do not count as attempts.
+
+        Raises:
+            _Conflict: the messages must be given back, because the server still only reads or the
+                worker stops.
+        """
+        pauses, ends_at = Backoff(0.01, 1.0), time.monotonic() + _REPEAT_SECONDS
+        for tries in itertools.count(1):
+            try:
+                self._in_transaction(messages, act)
+            except (_NotCalled, CallAbandoned, HandlerStopped):
+                raise
+            except Exception as error:
+                late = tries > _REPEATS or time.monotonic() > ends_at
+                if late or not self._may_repeat(error, tries):
+                    raise
+                if self._draining() or not all(map(self.queue.holds, messages)):
+                    raise _Conflict from error
+                _log.info(
+                    "Queue %s: the database rolled back the transaction of a handler, which is "
+                    "not to blame, so it runs again: %s",
+                    self.queue.name,
+                    visible(str(error).partition("\n")[0], keep=""),
+                )
+            else:
+                return
+            self._connections.runtime.sleep(pauses.pause())
+
+    def _may_repeat(self, error: Exception, tries: int) -> bool:
+        kind = self._connections.kind_behind(error)
+        if kind is not ErrorKind.READ_ONLY:
+            return kind is ErrorKind.TRANSIENT
+        # The first time it was the kept connection's server; then it may be the handler's doing.
+        if tries > 1 and self._connections.server_reads_only():
+            raise _Conflict from error
+        return tries == 1
 
     def _in_transaction(
         self, messages: list[Message], act: Callable[[Connection], list[Message]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import signal
@@ -181,7 +182,7 @@ def test_a_claim_that_commits_late_is_given_back(
     make_service().create_queue("jobs").publish({"number": 1})
     service = QueueService(proxy.url)
     queue = service.queue("jobs")
-    assert [] == [each for each in queue.consume() if each.release()]
+    queue.release(queue.consume())
     with sql.begin() as connection:
         for statement in _CLAIMS_WAIT:
             connection.exec_driver_sql(statement)
@@ -201,10 +202,10 @@ def test_a_claim_that_commits_late_is_given_back(
 
 
 _CLAIMS_WAIT = (
-    "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-    " PERFORM pg_advisory_xact_lock_shared(31); RETURN new; END $$",
-    "CREATE TRIGGER waits BEFORE UPDATE ON queue_jobs FOR EACH ROW"
-    " WHEN (old.consumer_id IS NULL) EXECUTE FUNCTION waits()",
+    """CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+       PERFORM pg_advisory_xact_lock_shared(31); RETURN new; END $$""",
+    """CREATE TRIGGER waits BEFORE UPDATE ON queue_jobs FOR EACH ROW
+       WHEN (old.consumer_id IS NULL) EXECUTE FUNCTION waits()""",
 )
 
 
@@ -215,6 +216,36 @@ def _somebody_waits(sql: Engine) -> bool:
                 "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
             ).scalar_one()
         )
+
+
+def test_a_thread_that_ends_waits_for_nobody(proxy: Proxy) -> None:
+    """A thread that has used a server which fell silent ends at once, and others go on."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    queue = service.create_queue("jobs")
+    silent, used = threading.Event(), threading.Event()
+
+    def use() -> None:
+        queue.stats()
+        used.set()
+        silent.wait(BOUND)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert used.wait(BOUND)
+    proxy.fall_silent()
+    silent.set()
+    thread.join(A_SECOND)
+    assert not thread.is_alive()
+    proxy.recover()
+    proxy.lose_clients()
+    eventually(lambda: _works(queue), "others work again", within=BOUND)
+    service.stop()
+
+
+def _works(queue: Queue) -> bool:
+    with contextlib.suppress(DatabaseUnavailable):
+        return queue.stats().live == 0
+    return False
 
 
 def test_a_stop_ends_and_says_what_it_leaves_behind(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import event
 
 from queue_over_sql import QueueService, ServiceClosed
+from queue_over_sql.database.sessions import ThreadSessions
 from queue_over_sql.queue import core_of
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices, lose_columns
 from tests.contract.queue_state import live_rows, payloads
@@ -226,3 +228,35 @@ def test_a_program_that_makes_many_services_is_warned_once(
         QueueService(database.url)
     (text,) = caplog.messages
     assert "Make one QueueService for the whole process" in text
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("an event loop has no threads of its own")
+def test_sessions_of_ended_threads_are_used_again(service: QueueService) -> None:
+    """Threads that come and go open no connection each; after a crowd, few are kept."""
+    queue = service.create_queue("jobs")
+    opened: list[object] = []
+    engine = service._parts.connections.engine
+    event.listen(engine, "connect", lambda connection, _: opened.append(connection))
+    for _ in range(20):
+        thread = threading.Thread(target=queue.stats)
+        thread.start()
+        thread.join()
+    assert len(opened) <= 1
+    together = threading.Barrier(20)
+
+    def use() -> None:
+        queue.stats()
+        together.wait(30)
+
+    crowd = [threading.Thread(target=use) for _ in range(20)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(opened) == 20
+    for _ in range(20):
+        queue.stats()
+    sessions = service._parts.connections._sessions
+    assert isinstance(sessions, ThreadSessions)
+    assert len(sessions._left) == 8

@@ -35,7 +35,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import DropTableComment
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect, Rounds
+from queue_over_sql.dialects.base import OLDEST_SESSION, ErrorKind, QueueDialect, Rounds
 from queue_over_sql.dialects.compiled import StatementCache, run_text
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.requests import RoundRequest
@@ -50,10 +50,13 @@ if TYPE_CHECKING:
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _KINDS = {
-    **dict.fromkeys((1205, 1213, 1020, 1684, 3058, 3572), ErrorKind.TRANSIENT),
+    # 3101, and 1180 or 1213 at COMMIT: it conflicted with another node's transaction.
+    **dict.fromkeys((1205, 1213, 1020, 1180, 1684, 3058, 3101, 3572), ErrorKind.TRANSIENT),
+    **dict.fromkeys((1290, 1792, 1836, 1874), ErrorKind.READ_ONLY),
     **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELLED),
     **dict.fromkeys((1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055), ErrorKind.DISCONNECT),
-    **dict.fromkeys((4031, 1040), ErrorKind.DISCONNECT),
+    # 1047: a node of Galera that is not ready. 1927, 3169: ended by an administrator.
+    **dict.fromkeys((4031, 1040, 1047, 1927, 3169), ErrorKind.DISCONNECT),
     **dict.fromkeys((1062, 1586), ErrorKind.DUPLICATE),
     **dict.fromkeys((1264, 1366, 1406, 3819, 4025, 3140), ErrorKind.INVALID_VALUE),
     1146: ErrorKind.MISSING_TABLE,
@@ -68,6 +71,9 @@ _STORAGE: Final = text(
     " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
     " ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC"
 )
+# What lets a server only read, and a session; the second has one name on each server.
+_SERVER_READS: Final = ("read_only", "super_read_only", "innodb_read_only")
+_SESSION_READS: Final = ("transaction_read_only", "tx_read_only")
 # JSON_TYPE's names for numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
 # The bytes that get a backslash, and a size that all of a statement but its texts is below.
@@ -118,6 +124,7 @@ class MySQLDialect(QueueDialect):
     index_if_not_exists = False
     aborts_on_error = False
     name_query = "SELECT DATABASE()"
+    session_seconds = OLDEST_SESSION
     updates_from = True
     # MariaDB numbers the rows of such an INSERT under a lock of the whole table.
     stage_piece = 20_000
@@ -339,6 +346,23 @@ class MySQLDialect(QueueDialect):
 
     def refuses_row_by(self, error: BaseException | None) -> bool:
         return _code(error) in _ROW_REFUSED
+
+    def server_reads_only(self, connection: Connection) -> bool:
+        return self._is_on(connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS)
+
+    def reading_setting(self, connection: Connection) -> str | None:
+        if not self._is_on(connection, "SESSION", *_SESSION_READS):
+            return None
+        return (
+            "Transactions of this login are READ ONLY by default. Remove what sets this when a "
+            "connection opens, such as init_connect of the server or init_command of the URL."
+        )
+
+    @staticmethod
+    def _is_on(connection: Connection, scope: str, *names: str) -> bool:
+        wanted = ", ".join(f"'{name}'" for name in names)
+        asked = f"SHOW {scope} VARIABLES WHERE variable_name IN ({wanted})"
+        return any(value not in {"OFF", "0"} for _, value in connection.exec_driver_sql(asked))
 
     def value_hint(self, error: BaseException | None) -> str:
         return self.value_hints.get(_code(error), "")

@@ -43,7 +43,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
-from queue_over_sql.dialects.base import ErrorKind, Notifications, sqlstate_of
+from queue_over_sql.dialects.base import (
+    OLDEST_SESSION,
+    ErrorKind,
+    Notifications,
+    sqlstate_of,
+)
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import (
     driver_connection,
@@ -87,6 +92,18 @@ _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
 # A lone surrogate in JSON: a high one without a low one after it, or a low one alone.
 _FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
+_READS_ONLY: Final = """
+    SELECT pg_is_in_recovery(), setting, source
+    FROM pg_settings WHERE name = 'default_transaction_read_only'"""
+_TURN_OFF: Final = "SET default_transaction_read_only = off."
+# Where a setting comes from that is not the whole server's, and how to undo it.
+_OF_LOGINS: Final = {
+    "user": f"Turn it off: ALTER ROLE … {_TURN_OFF}",
+    "database": f"Turn it off: ALTER DATABASE … {_TURN_OFF}",
+    "database user": f"Turn it off: ALTER ROLE … IN DATABASE … {_TURN_OFF}",
+    "client": "Remove it from the options of the URL or engine, or from PGOPTIONS.",
+    "session": "Remove what sets it when a connection opens.",
+}
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
 _FLOAT8, _NUMERIC = 701, 1700
 
@@ -157,6 +174,7 @@ class PostgreSQLDialect(AtOnceDialect):
     oldest_version: ClassVar = (12,)
     too_old = "PostgreSQL {needed} or newer is required; this server is {found}."
     replaces_routines = True
+    session_seconds = OLDEST_SESSION
     stage_table_options: ClassVar[Mapping[str, Any]] = {
         "prefixes": ["UNLOGGED"],
         "postgresql_with": {"autovacuum_enabled": False},
@@ -358,6 +376,21 @@ class PostgreSQLDialect(AtOnceDialect):
         if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
             return ErrorKind.DISCONNECT
         return super().classify_driver_error(error)
+
+    def server_reads_only(self, connection: Connection) -> bool:
+        """In recovery, or by its configuration, as some services set it on a full disk."""
+        in_recovery, value, source = connection.exec_driver_sql(_READS_ONLY).one()
+        return in_recovery or (value == "on" and source not in _OF_LOGINS)
+
+    def reading_setting(self, connection: Connection) -> str | None:
+        """``default_transaction_read_only``, and where it is set."""
+        _, value, source = connection.exec_driver_sql(_READS_ONLY).one()
+        if value != "on" or source not in _OF_LOGINS:
+            return None
+        return (
+            "The setting default_transaction_read_only is on for this login, set for the "
+            f"{source}. {_OF_LOGINS[source]}"
+        )
 
     def insert(self, table: Table) -> Insert:
         return postgresql.insert(table)

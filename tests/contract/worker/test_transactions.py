@@ -452,3 +452,101 @@ def test_commit_every_is_for_single_messages_in_transactions(sharing: Worker) ->
             sharing.handle("jobs", commit_every=2, **options)
     with pytest.raises(ValueError, match="commit_every"):
         sharing.handle("jobs", transactional=True, commit_every=0)
+
+
+def conflicts(engine: str) -> list[str]:
+    """Statements that end as conflicts between transactions do: deadlocks, certification."""
+    if engine == "postgresql":
+        return [
+            f"DO $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{code}'; END $$"
+            for code in ("40001", "40P01", "55P03")
+        ]
+    # 3101 and 1180 are those of group replication and Galera.
+    return [
+        f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'refused'"
+        for code in (1213, 1205, 1020, 3101, 1180)
+    ]
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_a_conflict_with_others_is_no_attempt(
+    make_service: MakeService, outside: Queue, effects_engine: Engine
+) -> None:
+    """What the database rolls back for others' sake runs again, and counts no attempt."""
+    single = make_service().worker(concurrency=1, poll_interval=(0.005, 0.05), prefetch=1)
+    left = conflicts(effects_engine.dialect.name)
+    attempts: list[int] = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        attempts.append(message.attempt)
+        add_effect(connection, len(attempts))
+        if left:
+            connection.exec_driver_sql(left.pop())
+
+    tries = len(left) + 1
+    outside.publish("a")
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert attempts == [1] * tries
+    assert effect_count(effects_engine) == 1
+
+
+@pytest.mark.engines("postgresql")
+def test_a_conflict_at_the_commit_is_no_attempt(
+    make_service: MakeService, outside: Queue, effects_engine: Engine
+) -> None:
+    """As Galera and SERIALIZABLE transactions end: every statement worked, but not the COMMIT."""
+    with effects_engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SEQUENCE commits")
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('commits') < 3 THEN RAISE serialization_failure; END IF;"
+            " RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON effects DEFERRABLE"
+            " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+    single = make_service().worker(concurrency=1, poll_interval=(0.005, 0.05), prefetch=1)
+    attempts: list[int] = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        attempts.append(message.attempt)
+        add_effect(connection, 1)
+
+    outside.publish("a")
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert attempts == [1, 1, 1]
+    assert effect_count(effects_engine) == 1
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_a_conflict_that_always_comes_is_a_failure(
+    make_service: MakeService, outside: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tries without attempts are bounded; so are those of a handler that may only read."""
+    monkeypatch.setattr("queue_over_sql.worker.handlers._REPEATS", 2)
+    single = make_service().worker(concurrency=1, poll_interval=(0.005, 0.05), prefetch=1)
+    conflict, *_ = conflicts(engine.dialect.name)
+    attempts: dict[str, list[int]] = {"conflict": [], "reads": []}
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        attempts[message.payload].append(message.attempt)
+        if message.payload == "conflict":
+            connection.exec_driver_sql(conflict)
+        elif engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        else:
+            connection.exec_driver_sql("START TRANSACTION READ ONLY")
+
+    outside.publish_many(list(attempts))
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 2))
+    assert attempts == {
+        "conflict": [1, 1, 1, 2, 2, 2, 3, 3, 3],
+        "reads": [1, 1, 2, 2, 3, 3],
+    }

@@ -1,0 +1,196 @@
+"""A switchover: the address leads to another server; the old one still answers, but only reads."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.pool import NullPool
+
+from queue_over_sql import DatabaseRefused, DatabaseUnavailable, QueueService
+from queue_over_sql.testing.servers import MariadbServer, MysqlServer, PostgresqlServer
+from tests.chaos.proxy import Proxy
+from tests.contract.bridge import Bridge
+from tests.contract.worker.running_worker import running
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from queue_over_sql import Message
+    from queue_over_sql.testing.plugin import TestDatabase
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+OFF = "ALTER SYSTEM SET default_transaction_read_only = on"
+
+
+def execute(url: str, *statements: str) -> None:
+    """Run statements on a connection of their own."""
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+class Standby(PostgresqlServer):
+    """A streaming standby of a stopped primary."""
+
+    ready = "database system is ready to accept read-only connections"
+
+    def __init__(self, primary: PostgresqlServer) -> None:
+        """Copy the data of the primary at the first start."""
+        super().__init__()
+        self._primary = primary
+
+    def initialise(self) -> None:
+        self._postgres = self._primary._postgres
+        self.prepare("cp", "-a", self._primary.data, self.data)
+        self.prepare("touch", self.data / "standby.signal")
+
+    def command(self) -> list[str]:
+        primary = f"host=127.0.0.1 port={self._primary.port} user={self.login.username}"
+        return [*super().command(), "-c", f"primary_conninfo={primary}"]
+
+
+@dataclasses.dataclass
+class Pair:
+    """Two servers, of which the second only reads at first.
+
+    Attributes:
+        old: URL of the first.
+        new: URL of the second.
+        demote: lets the first only read; it keeps its connections.
+        promote: lets the second write.
+    """
+
+    old: str
+    new: str
+    demote: Callable[[], None]
+    promote: Callable[[], None]
+
+
+@pytest.fixture
+def pair(engine_name: str) -> Iterator[Pair]:
+    """A primary and its standby on PostgreSQL; two servers elsewhere."""
+    with contextlib.ExitStack() as stack:
+        if engine_name == "postgresql":
+            primary = stack.enter_context(PostgresqlServer())
+            old = primary.create_database("switched")
+            primary.stop()
+            standby = Standby(primary)
+            stack.callback(standby.close)
+            # The copy is made while the primary stands still.
+            standby.initialise()
+            standby._initialised = True
+            primary.start()
+            standby.start()
+            new = standby.url("switched")
+            yield Pair(
+                old,
+                new,
+                lambda: execute(old, OFF, "SELECT pg_reload_conf()"),
+                lambda: execute(new, "SELECT pg_promote()"),
+            )
+            return
+        kind = MariadbServer if engine_name == "mariadb" else MysqlServer
+        urls = []
+        for _ in range(2):
+            root = stack.enter_context(kind()).create_database("switched")
+            app = make_url(root).set(username="app").render_as_string(hide_password=False)
+            # A login without the right to write to a server that only reads.
+            execute(
+                root,
+                "CREATE USER app@'127.0.0.1'",
+                "GRANT ALL ON switched.* TO app@'127.0.0.1'",
+            )
+            service = QueueService(app)
+            service.create_queue("jobs")
+            service.create_queue("probe")
+            service.stop()
+            urls.append((root, app))
+        (old_root, old), (new_root, new) = urls
+        execute(new_root, "SET GLOBAL read_only = 1")
+        yield Pair(
+            old,
+            new,
+            lambda: execute(old_root, "SET GLOBAL read_only = 1"),
+            lambda: execute(new_root, "SET GLOBAL read_only = 0"),
+        )
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("postgresql", "mariadb")
+@pytest.mark.parametrize("face", ["threads", pytest.param("asyncio", marks=pytest.mark.full)])
+def test_kept_connections_follow_a_switchover(pair: Pair, face: str) -> None:
+    """A service whose connections to the old server live on publishes and handles on the new one.
+
+    Meanwhile it says that the server only reads, and no attempt is counted for that.
+    """
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(contextlib.closing(Proxy(pair.old)))
+        service: Any
+        if face == "threads":
+            service = QueueService(proxy.url, consumer_timeout=10.0, reaper_interval=0.5)
+        else:
+            bridge = stack.enter_context(contextlib.closing(Bridge()))
+            url = proxy.url.replace("+pymysql", "").replace("+psycopg", "")
+            service = bridge.service(url, consumer_timeout=10.0, reaper_interval=0.5)
+        stack.callback(service.stop)
+        queue, probe = service.create_queue("jobs"), service.create_queue("probe")
+        seen: list[tuple[int, int]] = []
+        worker = service.worker(concurrency=2, poll_interval=(0.01, 0.1))
+
+        def handle(message: Message, connection: Any) -> None:
+            connection.exec_driver_sql("SELECT 1").close()
+            seen.append((message.payload, message.attempt))
+
+        worker.handle("jobs", transactional=True)(handle)
+        with running(worker):
+            queue.publish_many(list(range(10)))
+            eventually(lambda: len(seen) >= 10 and not queue.stats().live, "handled before")
+            pair.demote()
+            proxy.lead_to(pair.new)
+
+            def says_so() -> bool:
+                try:
+                    probe.publish(0)
+                except DatabaseUnavailable as error:
+                    return "only reads" in str(error)
+                return False
+
+            eventually(says_so, "both servers only read")
+            pair.promote()
+
+            def published() -> bool:
+                with contextlib.suppress(DatabaseUnavailable):
+                    return bool(queue.publish(10, key="10", on_conflict="skip"))
+                return False
+
+            eventually(published, "it publishes on the new server")
+            queue.publish_many(list(range(11, 20)))
+            eventually(lambda: len(seen) >= 20 and not queue.stats().live, "handled after")
+        assert sorted(seen) == [(number, 1) for number in range(20)]
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_a_login_that_only_reads_is_refused(database: TestDatabase) -> None:
+    """By a setting of the login: it is named, and nothing waits for it to change."""
+    url = make_url(database.url)
+    if database.engine == "postgresql":
+        option, named = {"options": "-c default_transaction_read_only=on"}, "default_transaction_"
+    else:
+        option, named = (
+            {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+            "READ ONLY by default",
+        )
+    through = url.update_query_dict(option).render_as_string(hide_password=False)
+    service = QueueService(database.url)
+    service.create_queue("jobs")
+    service.stop()
+    service = QueueService(through)
+    with pytest.raises(DatabaseRefused, match=named):
+        service.queue("jobs").publish(1)
+    service.stop()
