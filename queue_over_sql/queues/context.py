@@ -12,7 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbackError
+from sqlalchemy.exc import (
+    InvalidRequestError,
+    NoSuchTableError,
+    PendingRollbackError,
+    UnboundExecutionError,
+)
 
 from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
@@ -248,7 +253,15 @@ def _as_connection(
     # A Session can exist only if the ORM is loaded. Importing it here would double our import time.
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is not None and isinstance(given, orm.Session | orm.scoped_session):
-        return contextlib.nullcontext(given.connection())
+        try:
+            return contextlib.nullcontext(given.connection())
+        except UnboundExecutionError as error:
+            msg = (
+                "connection= is a Session that has a database for each class (binds=), or none, so "
+                "it does not say in whose transaction to work: pass "
+                "session.connection(bind_arguments={'mapper': YourClass})"
+            )
+            raise ValueError(msg) from error
     raw = raw_connection(given)
     on_loop = connections.engine.dialect.is_async
     if raw is not None and raw.driver.is_async == on_loop:

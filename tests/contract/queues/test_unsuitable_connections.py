@@ -434,3 +434,20 @@ def test_one_statement_needs_no_transaction(queue: Queue, engine: Engine) -> Non
         with opened(opener, committing) as caller:
             queue.publish("one", connection=caller)
             assert number == queue.stats().ready
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a session of the ORM, which both faces ask alike")
+def test_a_session_with_a_database_for_each_class_is_named(queue: Queue, engine: Engine) -> None:
+    """The error says which connection of it to pass, and that one works."""
+
+    class Order:
+        pass
+
+    with Session(binds={Order: engine}) as session:
+        with pytest.raises(ValueError, match=r"binds=.*bind_arguments"):
+            queue.publish(1, connection=session)
+        with session.connection(bind_arguments={"bind": engine}) as connection:
+            queue.publish(2, connection=connection)
+            session.commit()
+    assert 1 == queue.stats().ready
