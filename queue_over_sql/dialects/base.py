@@ -356,6 +356,12 @@ class QueueDialect(SqlDialect):
         """The driver's type code, if SQLAlchemy needs it to read values of the type."""
         return None
 
+    def exact_converter(
+        self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None
+    ) -> Callable[[Any], Any] | None:
+        """A converter that returns a driver's value as it is, where ``convert`` would change it."""
+        return convert
+
     def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
         """The statements that add columns to a table that may be large."""
         return [f"ALTER TABLE {table} ADD COLUMN {column}" for column in specifications]

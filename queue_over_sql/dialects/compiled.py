@@ -355,8 +355,11 @@ class StatementCache:
 
     def _converters_of(self, dialect: Dialect) -> Sequence[Callable[[Any], Any] | None]:
         kinds = [self.subject.live.c[name].type for name in self.subject.own_columns]
-        code = self.subject.dialect.result_code
-        return [kind.dialect_impl(dialect).result_processor(dialect, code(kind)) for kind in kinds]
+        code, exact = self.subject.dialect.result_code, self.subject.dialect.exact_converter
+        return [
+            exact(kind, kind.dialect_impl(dialect).result_processor(dialect, code(kind)))
+            for kind in kinds
+        ]
 
 
 def _picker(order: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:

@@ -301,6 +301,24 @@ def test_a_value_that_does_not_fit_names_its_column(service: QueueService) -> No
         read(queue, columns_of(queue))
 
 
+@pytest.mark.engines("sqlite", "mysql", "mariadb", "postgresql")
+def test_what_spark_cannot_hold_is_not_changed(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """A text or 5 is no boolean, NaN no decimal: the error names the column, others are read."""
+    wrong = {"sqlite": "'f'", "postgresql": "'NaN'"}.get(database.engine, "5")
+    kind: Any = Numeric(9, 2) if database.engine == "postgresql" else Boolean()
+    queue = service.create_queue("loose", columns=[Column("odd", kind)])
+    queue.publish(1)
+    table = queue.table
+    core_of(queue).context.run(
+        lambda connection: connection.execute(text(f"UPDATE {table.name} SET odd = {wrong}"))
+    )
+    with pytest.raises(ValueError, match=r"column odd holds a value.* option columns"):
+        read(queue, columns_of(queue))
+    assert ["1"] == [row["payload"] for row in read(queue, columns_of(queue, columns="payload"))]
+
+
 @by_driver
 def test_kafkas_columns_are_those_of_its_connector(queue: Queue) -> None:
     """Key and value as bytes, headers as a list of names and bytes, the rest as it must be."""

@@ -116,7 +116,10 @@ def array_of(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         return pa.array([None if v is None else convert(v) for v in values], kind)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
-        msg = f"column {field.name} holds a value that is not a {kind}: {error}"
+        msg = (
+            f"column {field.name} holds a value that is not a {kind}: {error}. Correct the value, "
+            "or read the other columns with the option columns"
+        )
         raise ValueError(msg) from error
 
 
@@ -183,7 +186,15 @@ def _clock(value: dt.timedelta) -> str:
 
 
 def _truth(value: Any) -> bool:
-    return any(value) if isinstance(value, bytes) else bool(value)
+    if isinstance(value, bytes):
+        return any(value)
+    if value not in _TRUTHS:
+        msg = f"{value!r} is neither true nor false"
+        raise ValueError(msg)
+    return bool(value)
+
+
+_TRUTHS: Final = (0, 1)
 
 
 def _decimal(value: Any) -> decimal.Decimal:

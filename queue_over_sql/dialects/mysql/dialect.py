@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -18,6 +19,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    Time,
     and_,
     case,
     cast,
@@ -168,6 +170,18 @@ class MySQLDialect(QueueDialect):
         if limit is not None and size > limit:
             what, raises = "statement with this message", "raise the server's max_allowed_packet"
             raise PayloadTooLarge(what, size, limit, raises)
+
+    def exact_converter(
+        self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None
+    ) -> Callable[[Any], Any] | None:
+        """A TIME is a length from -838 to 838 hours, of which a time of day holds one day."""
+        if convert is None or not isinstance(kind, Time):
+            return convert
+
+        def read(value: Any) -> Any:
+            return value if isinstance(value, timedelta) and value.days else convert(value)
+
+        return read
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
         """An exact collation, because default ones treat 'a', 'A' and 'a ' as equal."""

@@ -11,14 +11,18 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Connection,
+    Float,
     Insert,
     Integer,
+    Numeric,
     Select,
     Table,
     Update,
@@ -56,6 +60,8 @@ _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 # The largest number of rows of an INSERT, and of parameters of a statement:
 # https://www.sqlite.org/limits.html
 _ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
+_TRUTHS: Final = (0, 1, None)
+_EXACT_IN_FLOAT: Final = 2**53
 # From this number on, integers are floating-point numbers in SQLite.
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
@@ -220,6 +226,23 @@ class SQLiteDialect(AtOnceDialect):
     def lock_database(self, connection: Connection, table: Table) -> None:
         column = next(iter(table.c))
         connection.execute(update(table).where(false()).values({column: column}))
+
+    def exact_converter(
+        self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None
+    ) -> Callable[[Any], Any] | None:
+        """A column holds values of any type: text in a BOOLEAN, a large integer in a NUMERIC."""
+        if convert is None:
+            return None
+        if isinstance(kind, Boolean):
+            return lambda value: convert(value) if value in _TRUTHS else value
+        if isinstance(kind, Numeric) and not isinstance(kind, Float) and kind.asdecimal:
+            # SQLAlchemy would make a float of it.
+            return lambda value: (
+                Decimal(value)
+                if isinstance(value, int) and abs(value) > _EXACT_IN_FLOAT
+                else convert(value)
+            )
+        return convert
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """SQLite stores NULL for NaN."""
