@@ -497,7 +497,7 @@ class Connections:
         if pool is not self.engine.pool or changed_until(caller) is not None:
             known = pool.given if isinstance(pool, LentPool) else pool
             if self.dialect.moves(table) or not _is_in(known, self._same_database):
-                with self.translated():
+                with self.translated(callers=True):
                     settings = self._settings_in_same_database(caller, table, known)
         with self.dialect.respecting(caller, settings):
             yield
