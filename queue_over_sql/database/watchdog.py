@@ -132,7 +132,12 @@ class Watchdog:
             finally:
                 self.gave_up = False
 
-        running = self._runtime.start("queue-over-sql-end", run)
+        try:
+            running = self._runtime.start("queue-over-sql-end", run)
+        except RuntimeError:
+            # Since Python 3.12 no thread starts while the interpreter ends.
+            act()
+            return True
         running.join(seconds)
         if running.is_alive():
             self.gave_up = True

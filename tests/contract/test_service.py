@@ -260,3 +260,23 @@ def test_sessions_of_ended_threads_are_used_again(service: QueueService) -> None
     sessions = service._parts.connections._sessions
     assert isinstance(sessions, ThreadSessions)
     assert len(sessions._left) == 8
+
+
+@pytest.mark.threads("an event loop starts no threads")
+def test_a_stop_at_the_end_of_the_interpreter_gives_back(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on no thread can start then, and the stop does its work itself."""
+    service, other = make_service(), make_service()
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    queue.consume()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        service.stop()
+    assert other.consumers() == []
+    assert other.queue("jobs").stats().ready == 1
