@@ -15,6 +15,11 @@ H2_MEMBER=package/dist/liquibase/internal/lib/h2.jar
 H2_SHA256=b9d8f19358ada82a4f6eb5b174c6cfe320a375b5a9cb5a4fe456d623e6e55497
 H2_JAR_PATH="$CACHE/h2-$H2_VERSION.jar"
 
+# H2 2.3.232, for the full tier. No package of npm or PyPI is known to contain it, so it comes from
+# the cache or from Maven.
+H2_NEWER_VERSION=2.3.232
+H2_NEWER_SHA256=8dae62d22db8982c3dcb3826edb9c727c5d302063a67eef7d63d82de401f07d3
+
 docker_engine_answers() {
   command -v docker >/dev/null && timeout 10 docker version >/dev/null 2>&1
 }
@@ -167,6 +172,26 @@ older_h2_jar() {
 
 ensure_older_h2_jar() {
   [ -z "$(older_h2_jar)" ] && may_install && apt_install libh2-java || true
+}
+
+# newer_h2_jar: print the path of the pinned newer jar, if there is one.
+newer_h2_jar() {
+  local jar="h2-$H2_NEWER_VERSION.jar"
+  local of_maven="$HOME/.m2/repository/com/h2database/h2/$H2_NEWER_VERSION/$jar"
+  local found
+  for found in "$CACHE/$jar" "$of_maven"; do
+    if is_pinned "$found" "$H2_NEWER_SHA256"; then
+      printf '%s\n' "$found"
+      return
+    fi
+  done
+}
+
+ensure_newer_h2_jar() {
+  [ -n "$(newer_h2_jar)" ] && return
+  command -v mvn >/dev/null || return 0
+  say "Getting H2 $H2_NEWER_VERSION"
+  mvn -q dependency:get "-Dartifact=com.h2database:h2:$H2_NEWER_VERSION" >&2 || true
 }
 
 # packaged_postgresql: print the folder of this machine's packaged PostgreSQL programs.
