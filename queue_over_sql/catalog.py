@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from sqlalchemy.exc import CompileError
 from queue_over_sql import store
 from queue_over_sql.errors import (
     InvalidQueueName,
+    Locked,
     NotPermitted,
     QueueError,
     QueueNotFound,
@@ -72,6 +74,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _NOT_OPENED = (
     InvalidQueueName,
+    Locked,
     NotPermitted,
     QueueSchemaMismatch,
     SchemaOutdated,
@@ -225,7 +228,8 @@ class Catalog:
     def drop(self, name: str, *, wait: bool = True) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``.
 
-        Without ``wait`` it is not dropped while a transaction sends a reply to it.
+        Without ``wait`` it is not dropped while a transaction sends a reply to it, and Locked is
+        raised if one has used it for a second.
         """
         record = self._record(name)
         if record is None:
@@ -237,7 +241,7 @@ class Catalog:
 
         def act(connection: Connection) -> bool:
             dialect = self.connections.dialect
-            with dialect.creating(connection, self._settings.schema):
+            with dialect.creating(connection, self._settings.schema, brief=not wait):
                 if not wait and not replies.free(connection, system, dialect, prefix, name):
                     return False
                 if tables is None:
@@ -248,7 +252,8 @@ class Catalog:
                 ddl.drop_tables(connection, tables)
                 return True
 
-        dropped = self.connections.run(act, atomic=True)
+        with contextlib.nullcontext() if wait else self.connections.giving_way():
+            dropped = self.connections.run(act, atomic=True)
         if dropped:
             self._queues.pop(name, None)
         return dropped

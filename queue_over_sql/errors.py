@@ -470,6 +470,10 @@ class DatabaseUnavailable(QueueError):
     """The database cannot be reached, the connection broke, or a statement was cancelled."""
 
 
+class Locked(DatabaseUnavailable):
+    """Others held a lock for longer than a background job waits; nothing was changed."""
+
+
 class DatabaseRefused(QueueError):
     """The database refused a statement; the driver's error is the ``__cause__``."""
 

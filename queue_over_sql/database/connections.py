@@ -31,6 +31,7 @@ from sqlalchemy.exc import (
 
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
+    GIVES_WAY,
     KeptConnection,
     Session,
     Sessions,
@@ -39,7 +40,7 @@ from queue_over_sql.database.sessions import (
     give_back,
 )
 from queue_over_sql.database.watchdog import Watchdog
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import BRIEF_SECONDS, ErrorKind, QueueDialect
 from queue_over_sql.dialects.compiled import DIRECT, go_direct
 from queue_over_sql.dialects.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.dialects.engines import (
@@ -55,6 +56,7 @@ from queue_over_sql.dialects.session_changes import SessionChanges, changed_unti
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
+    Locked,
     PayloadInvalid,
     QueueError,
     ServiceClosed,
@@ -294,11 +296,12 @@ class Connections:
 
         Raises:
             DatabaseUnavailable: the database cannot be reached, stayed locked, or cancelled it.
+            Locked: it stayed locked, and the context gives way.
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
         patience = self.dialect.creation_seconds if creates else _RETRY_SECONDS
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else patience)
         reconnects = {
             ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
             # What may only read has changed nothing.
@@ -341,6 +344,19 @@ class Connections:
     def _alone(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         with self._write_lock.one_act():
             return self._once(act, atomic=atomic, durable=durable)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def giving_way() -> Iterator[None]:
+        """Let no act of this context wait for the locks of others for longer than a second.
+
+        Then ``run`` raises ``Locked``.
+        """
+        before = GIVES_WAY.set(True)
+        try:
+            yield
+        finally:
+            GIVES_WAY.reset(before)
 
     @staticmethod
     @contextlib.contextmanager
@@ -630,6 +646,8 @@ class Connections:
                     # It was opened while the others were closed, so it must be closed here.
                     self._drop(session)
                 self._check_open()
+                if GIVES_WAY.get():
+                    act, atomic = self._briefly(session, act, atomic=atomic)
                 if atomic:
                     result = self._in_transaction(session, act)
                 elif (limit := _limit.get()) is None:
@@ -656,6 +674,26 @@ class Connections:
             self.forks.leave(wait)
         watchdog.answered()
         return result
+
+    def _briefly(
+        self, session: Session, act: Callable[[Connection], T], *, atomic: bool
+    ) -> tuple[Callable[[Connection], T], bool]:
+        if self.is_begun(session.connection):
+            return act, atomic
+        if not self.dialect.keeps_settings:
+            return self._limited_locally(act), True
+        session.limit_lock_waits(self._limit_lock_waits)
+        return act, atomic
+
+    def _limit_lock_waits(self, connection: Connection) -> str:
+        return self.dialect.limit_lock_waits(connection, BRIEF_SECONDS)
+
+    def _limited_locally(self, act: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        def limited(connection: Connection) -> T:
+            self._limit_lock_waits(connection)
+            return act(connection)
+
+        return limited
 
     def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         return self.runtime.undisturbed(lambda: self._run_once(act, atomic=atomic, durable=durable))
@@ -853,7 +891,7 @@ class Connections:
             return DatabaseUnavailable(f"The connection to {self.where} broke: {reason}. {what}")
         if kind is ErrorKind.TRANSIENT:
             hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
-            return DatabaseUnavailable(
+            return (Locked if GIVES_WAY.get() else DatabaseUnavailable)(
                 f"The database {self.where} stayed locked by other transactions"
                 f"{f' ({hint})' if hint else ''}: {reason}.{_REPEAT if callers else ''}"
             )

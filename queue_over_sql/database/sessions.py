@@ -11,11 +11,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.dialects.compiled import go_direct
+from queue_over_sql.dialects.compiled import go_direct, run_text
 from queue_over_sql.dialects.session_changes import release_changed
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _close(connection: Connection) -> None:
 
 _log = logging.getLogger(__name__)
 
+GIVES_WAY: Final[ContextVar[bool]] = ContextVar("gives_way", default=False)
+"""Whether acts of this context give way to those who hold locks."""
 # A session that was idle for longer is checked before it is used.
 _IDLE_SECONDS = 5.0
 # How long the stop of a service waits for a thread that uses its connection.
@@ -160,6 +163,18 @@ class Session:
         self.lock = threading.RLock()
         self._closed = False
         self.used_at = self.made_at
+        # Undoes its limit on waits for locks; None while it has none.
+        self._unlimited: str | None = None
+
+    def limit_lock_waits(self, limit: Callable[[Connection], str]) -> None:
+        """Let it wait for locks only briefly, by ``limit``, while its users give way."""
+        if self._unlimited is None:
+            self._unlimited = limit(self.connection)
+
+    def _wait_as_before(self) -> None:
+        undo, self._unlimited = self._unlimited, None
+        if undo:
+            run_text(self.connection, undo)
 
     def alive(self) -> bool:
         """Whether the connection works; it asks the server if the session was idle."""
@@ -168,6 +183,11 @@ class Session:
         if not self.depth and (self.unwanted or self.is_old):
             self.unwanted = True
             return False
+        if self._unlimited is not None and not GIVES_WAY.get():
+            try:
+                self._wait_as_before()
+            except SQLAlchemyError:
+                return False
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
             return True
         try:
@@ -216,6 +236,8 @@ class Session:
             self.connection.invalidate()
             broken = True
         try:
+            if not broken:
+                self._wait_as_before()
             if self._restore is not None and not broken:
                 self._restore(self.connection)
         except BaseException:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 Pause = Callable[[float], None]
+BRIEF_SECONDS: Final = 1
+"""How long background work waits for the locks of others."""
 
 
 @contextlib.contextmanager
@@ -223,6 +225,8 @@ class QueueDialect(SqlDialect):
     """How long the creation and removal of tables waits for transactions that use them."""
     look_first = False
     """An idle claim should read before it writes, because writing takes the only write lock."""
+    keeps_settings = True
+    """A session keeps its settings between transactions."""
     separate_durable_sessions = False
     """Publishing needs a connection with a stricter durability than claiming."""
     has_files = False
@@ -434,8 +438,18 @@ class QueueDialect(SqlDialect):
         """Roll back what ``begin`` began."""
         run_text(connection, "ROLLBACK")
 
+    def limit_lock_waits(self, connection: Connection, seconds: int) -> str:
+        """Limit how long this session waits for locks; returns the statement that undoes this.
+
+        Where the session does not keep its settings, this transaction. Empty if there is nothing to
+        set: then the engine does not wait by itself.
+        """
+        return ""
+
     @contextlib.contextmanager
-    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+    def creating(
+        self, connection: Connection, schema: str | None, *, brief: bool = False
+    ) -> Iterator[None]:
         """Let one creator of tables run at a time, in a transaction.
 
         This may commit what the transaction did before.
@@ -443,6 +457,10 @@ class QueueDialect(SqlDialect):
         Args:
             connection: in a transaction.
             schema: the schema of the tables; None for the connection's.
+            brief: give up after ``BRIEF_SECONDS`` on another creator, or on a table in use.
+
+        Raises:
+            Locked: another creator held the lock for longer than ``brief`` allows.
         """
         yield
 

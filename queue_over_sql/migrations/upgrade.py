@@ -205,7 +205,7 @@ class Upgrader:
 
     def _upgrade(self, system: SystemTables, name: str, patience: float) -> None:
         def act(connection: Connection) -> bool:
-            return self._upgrade_locked(connection, system, name)
+            return self._upgrade_locked(connection, system, name, brief=not patience)
 
         def lacks(connection: Connection) -> bool:
             prefix = self._settings.table_prefix
@@ -215,10 +215,12 @@ class Upgrader:
         if self._patiently(f"queue {name!r}", patience, act, lacks):
             _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
 
-    def _upgrade_locked(self, connection: Connection, system: SystemTables, name: str) -> bool:
+    def _upgrade_locked(
+        self, connection: Connection, system: SystemTables, name: str, *, brief: bool
+    ) -> bool:
         dialect, prefix = self._connections.dialect, self._settings.table_prefix
         schema = self._settings.schema
-        with dialect.creating(connection, schema):
+        with dialect.creating(connection, schema, brief=brief):
             # Another process may have upgraded or dropped it meanwhile, or was killed halfway.
             record = registry.queue_record(connection, system, prefix, name)
             if record is None or not is_outdated(record):

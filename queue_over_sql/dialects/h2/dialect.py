@@ -27,13 +27,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import BRIEF_SECONDS, ErrorKind, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, pause
 from queue_over_sql.dialects.requests import ClaimRequest, read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable, Locked, UnsupportedByEngine
 from queue_over_sql.message import MessageRow, Unreadable
 from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 from queue_over_sql.schema.dialect import microseconds
@@ -135,8 +135,15 @@ class H2Dialect(QueueDialect):
     oldest_version: ClassVar = (2, 1, 214)
     too_old = "H2 {needed} or newer is required; this database is {found}."
 
+    def limit_lock_waits(self, connection: Connection, seconds: int) -> str:
+        before = connection.exec_driver_sql("SELECT LOCK_TIMEOUT()").scalar_one()
+        connection.exec_driver_sql(f"SET LOCK_TIMEOUT {seconds * 1000}").close()
+        return f"SET LOCK_TIMEOUT {before}"
+
     @contextlib.contextmanager
-    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+    def creating(
+        self, connection: Connection, schema: str | None, *, brief: bool = False
+    ) -> Iterator[None]:
         """A row is the lock, because DDL commits here and would release a transaction's lock.
 
         The row of a dead creator is ignored when it is old, or was written by another clock.
@@ -144,15 +151,16 @@ class H2Dialect(QueueDialect):
         Raises:
             DatabaseUnavailable: others held the lock for too long.
         """
-        deadline = time.monotonic() + 2 * _CREATION_SECONDS
+        turn = BRIEF_SECONDS if brief else 2 * _CREATION_SECONDS
+        deadline = time.monotonic() + turn
         while not self._took_creation_lock(connection):
             if time.monotonic() > deadline:
                 msg = (
-                    "Other processes have been creating queues in this database for "
-                    f"{2 * _CREATION_SECONDS} seconds. Nothing was changed. Wait for them, or "
-                    f"delete the row of the table {_CREATION}, and try again."
+                    f"Other processes have been creating queues in this database for {turn} "
+                    "seconds. Nothing was changed. Wait for them, or delete the row of the table "
+                    f"{_CREATION}, and try again."
                 )
-                raise DatabaseUnavailable(msg)
+                raise (Locked if brief else DatabaseUnavailable)(msg)
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
         try:
             yield

@@ -37,12 +37,18 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import DropTableComment
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.base import OLDEST_SESSION, ErrorKind, QueueDialect, Rounds
+from queue_over_sql.dialects.base import (
+    BRIEF_SECONDS,
+    OLDEST_SESSION,
+    ErrorKind,
+    QueueDialect,
+    Rounds,
+)
 from queue_over_sql.dialects.compiled import StatementCache, run_text
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.errors import DatabaseUnavailable, PayloadTooLarge
+from queue_over_sql.errors import DatabaseUnavailable, Locked, PayloadTooLarge
 from queue_over_sql.schema.conditions import JsonPath, JsonScalar, path_text
 from queue_over_sql.schema.dialect import microseconds
 
@@ -81,8 +87,13 @@ _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
 # The bytes that get a backslash, and a size that all of a statement but its texts is below.
 _ESCAPED: Final = (b"\\", b"'", b'"', b"\0", b"\n", b"\r", b"\x1a")
 _REST_OF_STATEMENT: Final = 2048
+# How long a session waits for a row and for a table, and the variables that keep the user's limits.
+_LIMITS: Final = {
+    "innodb_lock_wait_timeout": "@queue_over_sql_row",
+    "lock_wait_timeout": "@queue_over_sql_table",
+}
 # How long a creator of tables waits for another one's lock, and the lock's name.
-_CREATION_SECONDS = 60
+_CREATION_SECONDS = 30
 _CREATION_LOCK: Final = "queue_over_sql."
 _LOCK_NAME_LIMIT: Final = 64
 
@@ -297,8 +308,17 @@ class MySQLDialect(QueueDialect):
     def begin(self, connection: Connection) -> None:
         run_text(connection, "START TRANSACTION")
 
+    def limit_lock_waits(self, connection: Connection, seconds: int) -> str:
+        """For rows and for tables; the session keeps its former limits in variables."""
+        kept = ", ".join(f"{kept} = @@SESSION.{name}" for name, kept in _LIMITS.items())
+        limits = ", ".join(f"SESSION {name} = {seconds}" for name in _LIMITS)
+        run_text(connection, f"SET {kept}, {limits}")
+        return "SET " + ", ".join(f"SESSION {name} = {kept}" for name, kept in _LIMITS.items())
+
     @contextlib.contextmanager
-    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+    def creating(
+        self, connection: Connection, schema: str | None, *, brief: bool = False
+    ) -> Iterator[None]:
         """A named lock orders the creators, because DDL commits by itself here.
 
         Raises:
@@ -308,17 +328,19 @@ class MySQLDialect(QueueDialect):
         # lock, the holder's ALTER could wait for it in turn (3058).
         self.commit(connection)
         name = _creation_lock_name(schema or connection.scalar(select(func.database())))
-        if connection.scalar(select(func.get_lock(name, _CREATION_SECONDS))) != 1:
+        turn = BRIEF_SECONDS if brief else _CREATION_SECONDS
+        if connection.scalar(select(func.get_lock(name, turn))) != 1:
             msg = (
-                "Another process has been creating queues in this database for "
-                f"{_CREATION_SECONDS} seconds and holds the lock {name!r}. Nothing was changed. "
-                "Wait for it, or find it with SHOW PROCESSLIST and end it, and try again."
+                f"Another process has been creating queues in this database for {turn} seconds "
+                f"and holds the lock {name!r}. Nothing was changed. Wait for it, or find it with "
+                "SHOW PROCESSLIST and end it, and try again."
             )
-            raise DatabaseUnavailable(msg)
+            raise (Locked if brief else DatabaseUnavailable)(msg)
         before = run_text(connection, "SELECT @@SESSION.lock_wait_timeout").scalar_one()
         try:
             # The server's default is a year.
-            run_text(connection, f"SET SESSION lock_wait_timeout = {self.lock_seconds}")
+            limit = BRIEF_SECONDS if brief else self.lock_seconds
+            run_text(connection, f"SET SESSION lock_wait_timeout = {limit}")
             self.begin(connection)
             yield
             # The next creator must see all of it.

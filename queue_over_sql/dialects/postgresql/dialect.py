@@ -44,6 +44,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
 from queue_over_sql.dialects.base import (
+    BRIEF_SECONDS,
     OLDEST_SESSION,
     ErrorKind,
     Notifications,
@@ -357,11 +358,27 @@ class PostgreSQLDialect(AtOnceDialect):
     def _plans_by_index(self, connection: Connection) -> bool:
         return not self.pooler.shares_sessions and _prepares(connection)
 
+    @property
+    def keeps_settings(self) -> bool:  # type: ignore[override] # known when it has connected
+        return not self.pooler.shares_sessions
+
+    def limit_lock_waits(self, connection: Connection, seconds: int) -> str:
+        local = "" if self.keeps_settings else "LOCAL "
+        run_text(connection, f"SET {local}lock_timeout = '{seconds}s'")
+        return "RESET lock_timeout" if self.keeps_settings else ""
+
     @contextlib.contextmanager
-    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
-        """CREATE … IF NOT EXISTS can fail in a race; the commit releases the lock."""
+    def creating(
+        self, connection: Connection, schema: str | None, *, brief: bool = False
+    ) -> Iterator[None]:
+        """CREATE … IF NOT EXISTS can fail in a race; the commit releases the lock.
+
+        The limit comes first, because the server's own is usually none.
+        """
+        turn, use = (BRIEF_SECONDS,) * 2 if brief else (self.creation_seconds, self.lock_seconds)
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{int(turn * 1000)}ms'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{use}s'")
         yield
 
     @contextlib.contextmanager

@@ -21,6 +21,7 @@ from queue_over_sql import (
 from queue_over_sql.database import connections
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.engines import dialect_of
+from queue_over_sql.dialects.postgresql.dialect import _CREATION_LOCK
 from tests.contract.queue_state import ARGUMENT_ERRORS, live_rows, payloads
 from tests.refusals import refused
 
@@ -261,6 +262,24 @@ def test_a_drop_does_not_wait_for_ever(
     queue.publish("kept")
     assert payloads(other.queue("jobs").consume()) == ["kept"]
     assert other.drop_queue("jobs")
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.threads("the wait is the database's")
+def test_a_creator_does_not_wait_for_ever(
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit counts from the wait for another creator on, who may never end."""
+    monkeypatch.setattr(QueueDialect, "creation_seconds", 0.5)
+    with ThreadPoolExecutor(1) as pool, engine.connect() as stuck:
+        stuck.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        late = pool.submit(service.create_queue, "jobs")
+        try:
+            with pytest.raises(DatabaseUnavailable, match="locked"):
+                late.result(20)
+        finally:
+            stuck.rollback()
+    assert "jobs" == service.create_queue("jobs").name
 
 
 @pytest.mark.empty_database
