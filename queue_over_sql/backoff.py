@@ -7,12 +7,14 @@ import logging
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
+K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger(__name__)
 
 
@@ -84,13 +86,56 @@ class OutageLog:
             )
 
 
+_BLOCKED_SECONDS = 2.0
+
+
+class Turns(Generic[K]):
+    """The order in which a background job serves many things, some of which others have locked.
+
+    What was locked the last time comes last, and the one that has waited longest comes first of
+    these. All of them together get only a few seconds of a run. So they delay the others once.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._blocked: dict[K, None] = {}
+
+    def of(self, things: Iterable[K]) -> Iterator[K]:
+        """The things to serve now; report each by ``served`` or ``blocked``."""
+        present = dict.fromkeys(things)
+        for gone in self._blocked.keys() - present.keys():
+            self._blocked.pop(gone, None)
+        last = list(self._blocked)
+        yield from [thing for thing in present if thing not in self._blocked]
+        until = time.monotonic() + _BLOCKED_SECONDS
+        for thing in last:
+            if time.monotonic() > until:
+                return
+            yield thing
+
+    def served(self, thing: K) -> None:
+        """Note that nobody had locked it."""
+        if thing in self._blocked:
+            self._blocked.pop(thing, None)
+            _log.info("%s has served %s, which others had locked.", self._who, thing)
+
+    def blocked(self, thing: K, error: Exception) -> None:
+        """Note that others have locked it, and log this once."""
+        if thing not in self._blocked:
+            reason = " ".join(str(error).split())
+            _log.warning("%s serves all others, but waits for %s: %s", self._who, thing, reason)
+        self._blocked.pop(thing, None)
+        self._blocked[thing] = None
+
+
 _SHARE = 19
 
 
 class RateLimit:
     """Decides when a job may run again: after its interval in seconds, or later if it is slow.
 
-    One slow run may be an exception, so only the faster of the last two runs counts.
+    One slow run may be an exception, so only the faster of the last two runs counts. A run that
+    fails does not count: it says nothing about the cost, because it may have waited for others.
     """
 
     def __init__(self, interval: float, *, ready: bool) -> None:
@@ -98,6 +143,7 @@ class RateLimit:
         self._next_at = float("-inf") if ready else time.monotonic() + interval
         self._costs = (0.0, 0.0)
         self._spared = 0.0
+        self._goes_on = False
         self._lock = threading.Lock()
 
     def due(self) -> bool:
@@ -118,15 +164,20 @@ class RateLimit:
         """Do not count so much of the present run as its cost."""
         self._spared += seconds
 
+    def go_on(self) -> None:
+        """Let the job run again at once, because the present run ends in the middle of its work."""
+        self._goes_on = True
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Measure a run."""
-        began, self._spared = time.monotonic(), 0.0
-        try:
-            yield
-        finally:
-            ended = time.monotonic()
-            with self._lock:
-                self._costs = (self._costs[1], max(0.0, ended - began - self._spared))
-                stretched = ended + _SHARE * min(self._costs)
-                self._next_at = max(began + self._interval, stretched)
+        """Measure a run, unless it fails."""
+        began, self._spared, self._goes_on = time.monotonic(), 0.0, False
+        yield
+        ended = time.monotonic()
+        with self._lock:
+            if self._goes_on:
+                self._next_at = ended
+                return
+            self._costs = (self._costs[1], max(0.0, ended - began - self._spared))
+            stretched = ended + _SHARE * min(self._costs)
+            self._next_at = max(began + self._interval, stretched)

@@ -7,15 +7,17 @@ uses at most about 5 % of the time.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.backoff import OutageLog, RateLimit
+from queue_over_sql.backoff import OutageLog, RateLimit, Turns
 from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseUnavailable,
+    Locked,
     NotPermitted,
     QueueError,
     QueueNotFound,
@@ -23,29 +25,66 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.recovery import LEAST_STEP_US
+from queue_over_sql.queues.recovery import LEAST_STEP_US, take_turn
 from queue_over_sql.store import recovery
 from queue_over_sql.store.clock_steps import ClockStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.observer import Observer
-    from queue_over_sql.queue import Queue
+    from queue_over_sql.queue import Queue, QueueCore
 
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass
+class _Pass:
+    """The results of one pass.
+
+    Attributes:
+        failure: why something could not be served, if anything.
+        is_over: whether nothing is left to do, except what failed.
+    """
+
+    report: ReaperReport = dataclasses.field(default_factory=ReaperReport)
+    failure: QueueError | None = None
+    is_over: bool = True
+
+    def add(self, done: ReaperReport) -> None:
+        """Count what was done."""
+        self.report += done
+
+    def fail(self, error: QueueError) -> None:
+        """Keep the worst failure: a lock will be released, another failure may last."""
+        if self.failure is None or isinstance(self.failure, Locked):
+            self.failure = error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """One task for one queue, in steps."""
+
+    core: QueueCore
+    steps: Callable[[], Iterator[ReaperReport]]
+
+
 class Reaper:
     """Releases messages of dead consumers, dead-letters, prunes archives, and runs other chores.
+
+    It gives way: a task that waits for the lock of another transaction is put off, and everything
+    else is done. Queues take turns, so that one with much to do does not delay the others.
 
     Args:
         queues: returns the queues to serve.
         expired_consumers: returns the ids of the consumers whose heartbeat is overdue.
         forget_consumer: deletes the registration of a consumer.
         chores: other jobs to run at each interval.
+        elsewhere: jobs that have a loop of their own; ``run_once`` does them, too.
         observer: notified of each pass.
+        giving_way: the context in which acts do not wait long for the locks of others.
     """
 
     def __init__(
@@ -53,70 +92,58 @@ class Reaper:
         queues: Callable[[], Iterable[Queue]],
         expired_consumers: Callable[[], list[str]],
         forget_consumer: Callable[[str], None],
+        *,
         chores: Sequence[Callable[[], ReaperReport]] = (),
+        elsewhere: Sequence[Callable[[], ReaperReport]] = (),
         observer: Observer | None = None,
+        giving_way: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._queues = queues
         self._expired_consumers = expired_consumers
         self._forget_consumer = forget_consumer
         self._chores = chores
+        self._elsewhere = elsewhere
         self._observer = observer
+        self._giving_way = giving_way
+        self._turns = Turns[str]("The reaper")
         # The scheduler keeps the interval. This adds a pause after a slow pass.
         self._rate_limit = RateLimit(0.0, ready=True)
         self._outage = OutageLog("The reaper")
         # Refused operations, each logged once; the reapers of other services do them.
         self._refused: set[str] = set()
 
-    def run_once(self, *, patient: bool = False) -> ReaperReport:
-        """Run one pass over all queues.
-
-        Args:
-            patient: run slow steps only in some of the passes.
+    def run_once(self) -> ReaperReport:
+        """Run passes over all queues until nothing is left to do.
 
         Raises:
-            DatabaseUnavailable: the pass was interrupted; the next pass continues.
+            DatabaseUnavailable: the database cannot be reached, or others held a lock for too
+                long; the next pass continues.
             QueueError: a queue could not be served; all others were.
         """
-        began = time.monotonic()
-        # Fixed before the pass: only the messages of these consumers are certainly all released.
-        dead = self._expired_consumers()
-        report = ReaperReport(consumers=len(dead))
+        report, chores = ReaperReport(), [*self._chores, *self._elsewhere]
         failure: QueueError | None = None
-        for queue in self._queues():
-            try:
-                report += self._reap(queue, patient=patient)
-            except QueueNotFound:
-                _log.debug("Queue %s was dropped during the pass.", queue.name)
-            except (DatabaseUnavailable, ServiceClosed):
-                raise
-            except NotPermitted as error:
-                self._leave_to_others(error)
-                failure = error
-            except QueueError as error:
-                # One queue that cannot be served must not stop the work on the others.
-                _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
-                failure = error
-        report += self._do_chores()
-        if self._observer is not None:
-            self._observer.reaped(report, time.monotonic() - began)
+        with self._giving_way():
+            while True:
+                done = self._pass(chores, patient=False)
+                report, failure, chores = report + done.report, failure or done.failure, []
+                if done.is_over:
+                    break
         if failure is not None:
             raise failure
-        for consumer_id in dead:
-            self._forget_consumer(consumer_id)
-        _log.log(logging.DEBUG if report == ReaperReport() else logging.INFO, "Reaper: %s", report)
         return report
 
     def run_if_due(self) -> None:
         """Run one pass, or only the chores if slow passes delayed the next one.
 
-        Chores always run, because schedules cannot wait.
+        If a queue has more to do than one turn allows, the next pass follows at once. So the other
+        queues are looked at meanwhile.
         """
         try:
-            if self._rate_limit.due():
-                with self._rate_limit.running():
-                    self.run_once(patient=True)
-            else:
-                self._do_chores()
+            with self._giving_way():
+                if self._rate_limit.due():
+                    self._run_passes()
+                else:
+                    self._do(self._chores, _Pass())
             self._outage.ended()
         except ServiceClosed:
             return
@@ -127,14 +154,96 @@ class Reaper:
         except QueueError as error:
             _log.warning("A pass of the reaper failed; the next pass tries again: %s", error)
 
-    def _do_chores(self) -> ReaperReport:
-        report = ReaperReport()
-        for chore in self._chores:
+    def _run_passes(self) -> None:
+        is_over = False
+        while not is_over:
+            with self._rate_limit.running():
+                is_over = self._pass(self._chores, patient=True).is_over
+                if not is_over:
+                    self._rate_limit.go_on()
+
+    def _pass(self, chores: Sequence[Callable[[], ReaperReport]], *, patient: bool) -> _Pass:
+        began, done = time.monotonic(), _Pass()
+        # Fixed before the pass: only the messages of these consumers are certainly all released.
+        dead = self._expired_consumers()
+        tasks = {
+            f"queue {queue.name} ({what})": task
+            for queue in self._queues()
+            for what, task in _tasks(
+                core_of(queue), self._rate_limit.spare, patient=patient
+            ).items()
+        }
+        unusable: set[QueueCore] = set()
+        for name in self._turns.of(tasks):
+            if tasks[name].core not in unusable and not self._serve(name, tasks[name], done):
+                unusable.add(tasks[name].core)
+        self._do(chores, done)
+        if done.failure is None and done.is_over:
+            self._forget(dead, done)
+        if self._observer is not None:
+            self._observer.reaped(done.report, time.monotonic() - began)
+        level = logging.DEBUG if done.report == ReaperReport() else logging.INFO
+        _log.log(level, "Reaper: %s", done.report)
+        return done
+
+    def _serve(self, name: str, task: _Task, done: _Pass) -> bool:
+        """Do a task for one turn; False if the queue cannot be served now."""
+        began, before = time.monotonic(), done.report.restored
+        queue = task.core.context.name
+        try:
+            done.is_over &= take_turn(task.steps(), done.add)
+        except Locked as error:
+            self._turns.blocked(name, error)
+            done.fail(error)
+            self._rate_limit.spare(time.monotonic() - began)
+            return True
+        except QueueNotFound:
+            _log.debug("Queue %s was dropped during the pass.", queue)
+            return False
+        except (DatabaseUnavailable, ServiceClosed):
+            raise
+        except NotPermitted as error:
+            self._leave_to_others(error)
+            done.fail(error)
+            return False
+        except QueueError as error:
+            # One queue that cannot be served must not stop the work on the others.
+            _log.warning("The reaper cannot serve queue %s: %s", queue, error)
+            done.fail(error)
+            self._rate_limit.spare(time.monotonic() - began)
+            return False
+        finally:
+            if done.report.restored > before:
+                task.core.announce()
+        self._turns.served(name)
+        return True
+
+    def _do(self, chores: Sequence[Callable[[], ReaperReport]], done: _Pass) -> None:
+        began = time.monotonic()
+        for chore in chores:
             try:
-                report += chore()
+                done.add(chore())
             except NotPermitted as error:
                 self._leave_to_others(error)
-        return report
+            except (DatabaseUnavailable, ServiceClosed) as error:
+                if not isinstance(error, Locked):
+                    raise
+                _log.debug("The reaper puts a chore off: %s", error)
+                done.fail(error)
+            except QueueError as error:
+                _log.warning("The reaper cannot do a chore; the next pass tries again: %s", error)
+                done.fail(error)
+        # They are done at each interval anyway, and may have waited for others.
+        self._rate_limit.spare(time.monotonic() - began)
+
+    def _forget(self, dead: Sequence[str], done: _Pass) -> None:
+        for consumer_id in dead:
+            try:
+                self._forget_consumer(consumer_id)
+            except Locked as error:
+                _log.debug("Consumer %s is forgotten later: %s", consumer_id, error)
+            else:
+                done.add(ReaperReport(consumers=1))
 
     def _leave_to_others(self, error: NotPermitted) -> None:
         if str(error) not in self._refused:
@@ -144,17 +253,30 @@ class Reaper:
                 error,
             )
 
-    def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
-        core = core_of(queue)
-        acts = core.recovery
-        report = ReaperReport(restored=core.claimer.recall())
-        report += acts.expired_leases() + acts.orphaned_claims()
+
+def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) -> dict[str, _Task]:
+    """What is to be done for a queue, apart, so that a lock delays only one of these."""
+    acts = core.recovery
+
+    def lost_answers() -> Iterator[ReaperReport]:
+        yield ReaperReport(restored=core.claimer.recall())
+
+    def dead_consumers() -> Iterator[ReaperReport]:
+        yield from acts.orphaned_claims()
         acts.pace.put_off()
-        if report.restored:
-            core.announce()
+
+    def archive() -> Iterator[ReaperReport]:
         # What fills the archive must not fill it faster than the reaper may remove it.
-        pruned = acts.prune(patient=patient, spare=self._rate_limit.spare)
-        return report + acts.unknown_kinds() + pruned
+        yield acts.prune(patient=patient, spare=spare)
+
+    tasks = {
+        "lost answers": lost_answers,
+        "expired leases": acts.expired_leases,
+        "dead consumers": dead_consumers,
+        "unknown kinds": acts.unknown_kinds,
+        "archive": archive,
+    }
+    return {name: _Task(core, steps) for name, steps in tasks.items()}
 
 
 class ClockWatch:
@@ -178,7 +300,8 @@ class ClockWatch:
         now = connections.run(connections.dialect.read_clock)
         seen, self._seen = self._seen, (now, elapsed_clock())
         if seen is None:
-            self._serve(self._queues(), lambda queue: self._find_step(queue, now))
+            if not self._serve(self._queues(), lambda queue: self._find_step(queue, now)):
+                self._seen = None
             return ReaperReport()
         passed = round((asked - seen[1]) * 1_000_000)
         if seen[0] + passed - now > LEAST_STEP_US:
@@ -186,8 +309,8 @@ class ClockWatch:
         if self._owed is not None:
             step = dataclasses.replace(self._owed, now=now)
             everything = self._queues(temporary=True)
-            self._serve(everything, lambda queue: core_of(queue).recovery.keep_due(step))
-            self._owed = None
+            if self._serve(everything, lambda queue: core_of(queue).recovery.keep_due(step)):
+                self._owed = None
         return ReaperReport()
 
     def _find_step(self, queue: Queue, now: int) -> None:
@@ -195,10 +318,15 @@ class ClockWatch:
         if step := acts.clock_step(now):
             acts.keep_due(step)
 
-    def _serve(self, queues: Iterable[Queue], serve: Callable[[Queue], object]) -> None:
+    def _serve(self, queues: Iterable[Queue], serve: Callable[[Queue], object]) -> bool:
+        """Serve all; False if others had locked some, which is to be done again."""
+        all_served = True
         for queue in queues:
             try:
                 serve(queue)
+            except Locked as error:
+                all_served = False
+                _log.debug("The messages of queue %s wait for a lock: %s", queue.name, error)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
             except (DatabaseUnavailable, ServiceClosed):
@@ -209,6 +337,7 @@ class ClockWatch:
                 )
             except QueueError as error:
                 _log.warning("The messages of queue %s cannot be kept due: %s", queue.name, error)
+        return all_served
 
 
 # How long the writer of a batch has to drop its staging tables before the reaper does.
@@ -223,6 +352,7 @@ class StagedWriteCleanup:
         self._parts = parts
         self._rate_limit = RateLimit(_CLEANUP_SECONDS, ready=True)
         self._refused: set[str] = set()
+        self._turns = Turns[str]("The removal of staging tables")
 
     def run_if_due(self) -> ReaperReport:
         """Clean up at most once a minute."""
@@ -235,16 +365,24 @@ class StagedWriteCleanup:
         """Drop abandoned staging tables, forget old commits, and return how many were dropped."""
         connections, system = self._parts.connections, self._parts.system()
         dialect = connections.dialect
-        connections.run(lambda c: recovery.prune_commits(c, system, dialect))
+        try:
+            connections.run(lambda c: recovery.prune_commits(c, system, dialect))
+        except Locked as error:
+            _log.debug("Old commits of staged writes are removed later: %s", error)
         names = connections.run(
             lambda c: recovery.orphaned_stages(c, system, dialect, patience=_ABANDONED_US)
         )
-        return sum(self._drop(name) for name in names)
+        return sum(self._drop(name) for name in self._turns.of(names))
 
     def _drop(self, name: str) -> bool:
         connections, system = self._parts.connections, self._parts.system()
+        began = time.monotonic()
         try:
             connections.run(lambda c: recovery.drop_stages(c, system, [name]), atomic=True)
+        except Locked as error:
+            self._turns.blocked(name, error)
+            self._rate_limit.spare(time.monotonic() - began)
+            return False
         except (DatabaseUnavailable, ServiceClosed):
             raise
         except QueueError as error:
@@ -252,4 +390,5 @@ class StagedWriteCleanup:
                 self._refused.add(name)
                 _log.warning("The staging table %s cannot be dropped: %s", name, error)
             return False
+        self._turns.served(name)
         return True

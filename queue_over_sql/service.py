@@ -176,18 +176,20 @@ class QueueService:
         self._told_what_is_left = False
         self._schedules = Schedules(self._parts)
         self._migrations = Migrations(self._upgrader, parts.check_open)
+        self._firer = ScheduleFirer(parts)
         self._reaper = Reaper(
             self.queues,
             self._expired_consumers,
             self._forget_expired,
             chores=[
                 ClockWatch(parts, self.queues).look,
-                ScheduleFirer(parts).fire_due,
                 self._reply_queues.reap,
                 StagedWriteCleanup(parts).run_if_due,
                 self._maintain,
             ],
+            elsewhere=[self._firer.fire_due],
             observer=parts.observer,
+            giving_way=connections.giving_way,
         )
         if parts.observer is not None:
             parts.observer.opened(self)
@@ -249,6 +251,7 @@ class QueueService:
                 if self._parts.connections.background:
                     seconds = self._settings.reaper_seconds
                     self._background.every(seconds, "reaper", self._reaper.run_if_due)
+                    self._background.every(seconds, "schedules", self._firer.run_if_due)
             self._started_in = os.getpid()
 
     @property

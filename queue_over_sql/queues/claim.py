@@ -512,7 +512,10 @@ class Claimer:
         if not pace.due():
             return False
         with pace.running():
-            return self._recovery.restore() > 0
+            restored, is_over = self._recovery.restore_in_turn()
+            if not is_over:
+                pace.go_on()
+        return restored > 0
 
     def _mark(self, level: int) -> LowWatermark:
         mark = self._marks.get(level)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND, duration_text
-from queue_over_sql.errors import visible
+from queue_over_sql.errors import Locked, visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
@@ -36,14 +36,18 @@ if TYPE_CHECKING:
     from queue_over_sql.store import DeadClaim
 
     Find = Callable[..., list[DeadClaim]]
+    # The ids of messages by their claim and the reason of its end.
+    _Groups = dict[tuple[Claim, str], list[int]]
 
 
 _log = logging.getLogger(__name__)
 
 BATCH = 500
+_SPENT: Final = "out of attempts: "
 LEAST_STEP_US = 1_000_000
 """A smaller step back of the database's clock only delays messages by as much."""
-_BATCHES_PER_PASS = 20
+# How long one queue is served before the next one has its turn.
+_TURN_SECONDS = 0.25
 # Fewer commits, because nobody else needs what is removed.
 _PRUNE_BATCH: Final = 2_500
 # How long the removal of one kind of rows may take before other work has its turn.
@@ -64,15 +68,36 @@ class Recovery:
         self._unfinished: dict[Outcome, tuple[tuple[int | None, int | None], store.Place]] = {}
 
     def restore(self) -> int:
-        """Recover messages of dead consumers, as a pass does; returns how many were given back."""
-        return (self.expired_leases() + self.orphaned_claims()).restored
+        """Recover all messages of dead consumers; returns how many were given back."""
+        total, is_over = 0, False
+        while not is_over:
+            restored, is_over = self.restore_in_turn()
+            total += restored
+        return total
 
-    def expired_leases(self) -> ReaperReport:
-        """Recover messages whose lease has expired."""
+    def restore_in_turn(self) -> tuple[int, bool]:
+        """Recover messages of dead consumers until a turn is over, as a pass does.
+
+        Returns:
+            How many were given back, and whether that was all except what others have locked.
+        """
+        reports: list[ReaperReport] = []
+        is_over = True
+        with self._context.connections.giving_way():
+            for steps in (self.expired_leases(), self.orphaned_claims()):
+                try:
+                    is_over &= take_turn(steps, reports.append)
+                except Locked as error:
+                    # The reaper logs it.
+                    _log.debug("Queue %s: %s", self._context.name, error)
+        return sum(report.restored for report in reports), is_over
+
+    def expired_leases(self) -> Iterator[ReaperReport]:
+        """Recover messages whose lease has expired, batch by batch."""
         return self._all(store.expired_leases, LEASE_EXPIRED)
 
-    def orphaned_claims(self) -> ReaperReport:
-        """Recover messages of consumers that are expired or gone."""
+    def orphaned_claims(self) -> Iterator[ReaperReport]:
+        """Recover messages of consumers that are expired or gone, batch by batch."""
         return self._all(store.orphaned_claims, CONSUMER_DIED)
 
     def clock_step(self, now: int) -> ClockStep | None:
@@ -108,14 +133,14 @@ class Recovery:
             )
         return kept
 
-    def unknown_kinds(self) -> ReaperReport:
+    def unknown_kinds(self) -> Iterator[ReaperReport]:
         """End messages that were due for the ``kind_timeout`` and that no living consumer can read.
 
-        Only a service that has kinds does this.
+        It does so batch by batch. Only a service that has kinds does this.
         """
         context, kinds = self._context, self._context.kinds
         if kinds is None:
-            return ReaperReport()
+            return
         settings, sql = context.settings, context.sql
         context.declare_kinds()
         reason = f"no consumer knew its kind for {settings.kind_timeout}"
@@ -133,10 +158,11 @@ class Recovery:
             limit=BATCH,
             disposition=disposition,
         )
-        levels = range(settings.priorities)
-        return ReaperReport(
-            dead_lettered=sum(self._in_batches(partial(bury, level=n)) for n in levels)
-        )
+        for level in range(settings.priorities):
+            buried = BATCH
+            while buried == BATCH:
+                buried = context.run(partial(bury, level=level), atomic=True)
+                yield ReaperReport(dead_lettered=buried)
 
     def prune(
         self, *, patient: bool = False, spare: Callable[[float], None] | None = None
@@ -195,35 +221,34 @@ class Recovery:
                 lambda c: store.last_to_prune(c, context.sql, outcome, ttl=age, keep=keep)
             )
 
-    def _in_batches(self, prune: Callable[[Connection], int]) -> int:
-        pruned = 0
-        for _ in range(_BATCHES_PER_PASS):
-            batch = self._context.run(prune, atomic=True)
-            pruned += batch
-            if batch < BATCH:
-                break
-        return pruned
-
-    def _all(self, find: Find, reason: str) -> ReaperReport:
-        report, context = ReaperReport(), self._context
+    def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
+        context = self._context
         look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
         # Usually there is nothing, and finding that out needs no transaction.
         if not context.run(partial(look, limit=1)):
-            return report
+            return
         while True:
-            found, done, buried = context.run(
-                lambda c: self._batch(c, look(c, limit=BATCH), reason), atomic=True
+            found, restored, spent = context.run(
+                lambda c: self._restored(c, look(c, limit=BATCH), reason), atomic=True
             )
-            report += done
-            if buried:
+            yield ReaperReport(restored=restored)
+            buried: list[int] = []
+            if spent:
+                # Apart, because a dead letter may have to wait for others.
+                buried = context.run(
+                    lambda c: self._buried(c, look(c, limit=BATCH), spent),  # noqa: B023 - runs at once
+                    atomic=True,
+                )
                 self._note_dead(buried, reason)
+                yield ReaperReport(dead_lettered=len(buried))
             # Rows that were found but not changed are being settled by another transaction.
-            if found < BATCH or done == ReaperReport():
-                return report
+            if found < BATCH or not (restored or buried):
+                return
 
-    def _batch(
+    def _restored(
         self, connection: Connection, dead: Sequence[DeadClaim], reason: str
-    ) -> tuple[int, ReaperReport, list[int]]:
+    ) -> tuple[int, int, _Groups]:
+        """Restore claims; returns how many were found and restored, and those out of attempts."""
         context, sql = self._context, self._context.sql
         held = Counter(found.claim.consumer_id for found in dead)
         holders = store.holders(connection, sql, list(held)) if held else {}
@@ -241,9 +266,6 @@ class Recovery:
             group = forgiven if forgive else spent if found.out_of_attempts else counted
             text = keeping_last_error(why, found.last_error)
             group.setdefault((found.claim, text), []).append(found.message_id)
-        buried: list[int] = []
-        for settlement in _settlements(spent, "out of attempts: "):
-            buried += self._settlements.dead_letter(connection, settlement)
         restored = sum(
             len(store.restore(connection, sql, settlement)) for settlement in _settlements(counted)
         )
@@ -251,7 +273,21 @@ class Recovery:
             len(store.restore(connection, sql, settlement, context.settings.max_attempts))
             for settlement in _settlements(forgiven)
         )
-        return len(dead), ReaperReport(restored=restored, dead_lettered=len(buried)), sorted(buried)
+        return len(dead), restored, spent
+
+    def _buried(
+        self, connection: Connection, dead: Sequence[DeadClaim], spent: _Groups
+    ) -> list[int]:
+        # A lease may have been renewed since they were found.
+        still = {(found.message_id, found.claim) for found in dead}
+        left = {
+            (claim, why): [each for each in ids if (each, claim) in still]
+            for (claim, why), ids in spent.items()
+        }
+        buried: list[int] = []
+        for settlement in _settlements({key: ids for key, ids in left.items() if ids}, _SPENT):
+            buried += self._settlements.dead_letter(connection, settlement)
+        return sorted(buried)
 
     def _note_dead(self, ids: Sequence[int], reason: str) -> None:
         context = self._context
@@ -280,6 +316,16 @@ def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -
     if removed and spare is not None:
         spare(lasted)
     return removed, ended
+
+
+def take_turn(steps: Iterator[ReaperReport], add: Callable[[ReaperReport], None]) -> bool:
+    """Do steps until a turn is over, and ``add`` what each did; returns whether nothing is left."""
+    until = time.monotonic() + _TURN_SECONDS
+    for done in steps:
+        add(done)
+        if time.monotonic() >= until:
+            return False
+    return True
 
 
 def _settlements(

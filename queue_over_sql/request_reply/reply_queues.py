@@ -7,9 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql import store
-from queue_over_sql.backoff import RateLimit
+from queue_over_sql.backoff import RateLimit, Turns
 from queue_over_sql.errors import (
     DatabaseUnavailable,
+    Locked,
     NotPermitted,
     QueueError,
     QueueNotFound,
@@ -123,6 +124,7 @@ class ReplyQueues:
         self._own: ReplyBox | None = None
         self._shared = settings.reply_queue
         self._stuck: set[str] = set()
+        self._turns = Turns[str]("The removal of reply queues")
         self._cleaning = RateLimit(min(1.0, settings.reaper_seconds), ready=True)
         self.waited_for: set[str] = set()
 
@@ -189,11 +191,15 @@ class ReplyQueues:
 
     def reap(self) -> ReaperReport:
         """Drop the temporary queues of all consumers that expired or are gone."""
-        return ReaperReport(dropped=sum(self._drop(name) for name in self._boxes.orphaned()))
+        orphaned = self._turns.of(self._boxes.orphaned())
+        return ReaperReport(dropped=sum(self._drop(name) for name in orphaned))
 
     def _drop(self, name: str) -> bool:
         try:
-            return self._boxes.drop(name)
+            dropped = self._boxes.drop(name)
+        except Locked as error:
+            self._turns.blocked(name, error)
+            return False
         except (DatabaseUnavailable, ServiceClosed):
             raise
         except QueueError as error:
@@ -201,6 +207,8 @@ class ReplyQueues:
                 self._stuck.add(name)
                 _log.warning("The reply queue %s cannot be dropped: %s", name, error)
             return False
+        self._turns.served(name)
+        return dropped
 
     def _clean(self, own: ReplyBox) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Publishing the messages of schedules, in each pass of the reaper."""
+"""Publishing the messages of schedules, in a background loop of each service."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql.backoff import OutageLog, Turns
 from queue_over_sql.errors import (
     UNREADABLE,
     DatabaseUnavailable,
+    Locked,
     QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
@@ -25,7 +27,7 @@ from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.schedules.store import Version
+    from queue_over_sql.schedules.store import PendingSchedule, Version
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
@@ -35,6 +37,7 @@ class ScheduleAccess:
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self.run = parts.connections.run
+        self.giving_way = parts.connections.giving_way
         self.observer = parts.observer
 
     def publishing(
@@ -100,23 +103,50 @@ class ScheduleFirer:
         self._access = ScheduleAccess(parts)
         # When to look at each schedule again, as long as it does not change.
         self._wake_at: dict[str, tuple[Version, int]] = {}
+        self._turns = Turns[str]("The publishing of schedules")
         # Schedules whose failure was logged, so that it is not logged in each pass.
         self._complaints: dict[str, str] = {}
+        self._outage = OutageLog("The publishing of schedules")
+        self._refusal: str | None = None
 
     def fire_due(self) -> ReaperReport:
         """Publish what is due; see ``Schedules.fire_due``."""
         scope, fired = self._access.scope(), 0
         pending = self._access.run(lambda connection: store.pending_schedules(connection, scope))
-        for schedule in pending:
-            version, wake_at = self._wake_at.get(schedule.name, (None, 0))
-            if version != schedule.version or wake_at <= schedule.now:
-                fired += self._fire_or_complain(schedule.name)
+        due = [schedule.name for schedule in pending if self._may_be_due(schedule)]
+        for name in self._turns.of(due):
+            fired += self._fire_or_complain(name)
         self._forget_all_but({schedule.name for schedule in pending})
         return ReaperReport(scheduled=fired)
+
+    def run_if_due(self) -> None:
+        """Publish what is due; never raises for a database that cannot be reached."""
+        try:
+            with self._access.giving_way():
+                report = self.fire_due()
+            self._outage.ended()
+        except ServiceClosed:
+            return
+        except DatabaseUnavailable as error:
+            self._outage.began(error)
+        except QueueError as error:
+            if self._refusal != str(error):
+                self._refusal = str(error)
+                _log.warning("Schedules cannot publish their messages: %s", error)
+        else:
+            if report.scheduled:
+                _log.info("Schedules published %d messages.", report.scheduled)
+
+    def _may_be_due(self, schedule: PendingSchedule) -> bool:
+        version, wake_at = self._wake_at.get(schedule.name, (None, 0))
+        return version != schedule.version or wake_at <= schedule.now
 
     def _fire_or_complain(self, name: str) -> int:
         try:
             fired = self._fire(name)
+        except Locked as error:
+            self._turns.blocked(name, error)
+            return 0
         except (DatabaseUnavailable, ServiceClosed):
             raise
         except (QueueError, *UNREADABLE) as error:
@@ -124,6 +154,7 @@ class ScheduleFirer:
                 _log.warning("Schedule %r cannot publish its messages: %s", name, error)
             self._complaints[name] = str(error)
             return 0
+        self._turns.served(name)
         self._complaints.pop(name, None)
         return fired
 

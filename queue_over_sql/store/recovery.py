@@ -85,7 +85,8 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
         live.c.last_error,
     ).where(condition)
     if size:
-        return statement.where(among_ids(live, size)).with_for_update()
+        among = statement.where(among_ids(live, size))
+        return among.with_for_update(skip_locked=dialect.skip_locked)
     statement = statement.limit(number("p_count"))
     return statement.with_for_update(skip_locked=True) if dialect.skip_locked else statement
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 import queue_over_sql
+import queue_over_sql.reaper
 from queue_over_sql import backoff as pacing
+from queue_over_sql.backoff import Turns
+from queue_over_sql.errors import DatabaseUnavailable, Locked
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.reaper import Reaper
 
@@ -39,6 +42,77 @@ def test_chores_are_done_between_costly_passes(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(4):
         reaper.run_if_due()
     assert ["pass", "chore", "pass", "chore", "chore", "chore"] == done
+
+
+def test_what_failed_or_waited_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pass that waited for a database or for a lock, the next one comes in time."""
+    clock = Clock()
+    monkeypatch.setattr(pacing, "time", clock)
+    passes: list[float] = []
+
+    def look() -> list[str]:
+        passes.append(clock.now)
+        clock.now += 30
+        raise DatabaseUnavailable("it does not answer")
+
+    def chore() -> ReaperReport:
+        clock.now += 1000
+        raise Locked("somebody reads the table")
+
+    failing = Reaper(list, look, lambda _: None)
+    for _ in range(5):
+        failing.run_if_due()
+    assert 5 == len(passes)
+    monkeypatch.setattr(queue_over_sql.reaper, "time", clock)
+
+    def note() -> list[str]:
+        passes.append(clock.now)
+        return []
+
+    waiting = Reaper(list, note, lambda _: None, chores=[chore])
+    for _ in range(5):
+        waiting.run_if_due()
+    assert 10 == len(passes)
+
+
+def test_one_chore_that_fails_keeps_no_other_from_being_done() -> None:
+    """Each has its turn, and who asked for the pass learns what failed."""
+    done: list[int] = []
+
+    def fail() -> ReaperReport:
+        raise Locked("somebody reads the table")
+
+    def work() -> ReaperReport:
+        done.append(1)
+        return ReaperReport()
+
+    reaper = Reaper(list, list, lambda _: None, chores=[fail, work], elsewhere=[work])
+    with pytest.raises(Locked):
+        reaper.run_once()
+    assert [1, 1] == done
+
+
+def test_what_is_locked_comes_last_and_gets_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many locked queues delay the others once; later they share a few seconds, in turn."""
+    clock = Clock()
+    monkeypatch.setattr(pacing, "time", clock)
+    turns = Turns[str]("The test")
+    names = ["a", "b", "c", "d", "e", "free"]
+
+    def run() -> list[str]:
+        served = []
+        for name in turns.of(names):
+            served.append(name)
+            if name == "free":
+                turns.served(name)
+            else:
+                clock.now += 1
+                turns.blocked(name, Locked("it is in use"))
+        return served
+
+    assert names == run()
+    assert ["free", "a", "b", "c"] == run()
+    assert ["free", "d", "e", "a"] == run()
 
 
 def test_a_pass_counts_what_its_chores_did() -> None:

@@ -155,13 +155,13 @@ def test_a_call_hands_out_a_message_once(queue: Queue, monkeypatch: pytest.Monke
 def beside_the_restore(queue: Queue, patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something between the two looks of the queue's next claim."""
     recovery = core_of(queue).recovery
-    restore = recovery.restore
+    restore = recovery.restore_in_turn
 
-    def acting() -> int:
+    def acting() -> tuple[int, bool]:
         act()
-        return restore() + 1
+        return restore()[0] + 1, True
 
-    patch.setattr(recovery, "restore", acting)
+    patch.setattr(recovery, "restore_in_turn", acting)
     patch.setattr(recovery.pace, "due", lambda: True)
 
 

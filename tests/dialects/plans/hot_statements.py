@@ -273,6 +273,11 @@ def _verbs(count: int) -> dict[str, Prepare]:
     }
 
 
+def _recover(old: OldQueue, name: str) -> Act:
+    steps = getattr(core_of(old.queue).recovery, name)
+    return lambda: list(steps())
+
+
 ACTS: Final[Mapping[str, Prepare]] = {
     "claim 1 from the mark": lambda old: _claim(old, 1, fully=False),
     "claim 1, full look": lambda old: _claim(old, 1, fully=True),
@@ -287,8 +292,8 @@ ACTS: Final[Mapping[str, Prepare]] = {
     **_verbs(100),
     "give a claim back": _unclaim,
     "give back all": lambda old: lambda: core_of(old.queue).release_all(str(uuid.UUID(int=0))),
-    "find expired leases": lambda old: core_of(old.queue).recovery.expired_leases,
-    "find claims of the dead": lambda old: core_of(old.queue).recovery.orphaned_claims,
+    "find expired leases": lambda old: _recover(old, "expired_leases"),
+    "find claims of the dead": lambda old: _recover(old, "orphaned_claims"),
     "publish, key skipped": lambda old: _publish(old, "skip"),
     "publish, key replaced": lambda old: _publish(old, "replace"),
     "publish 100, keys skipped": lambda old: _publish_keys(old, "skip"),
