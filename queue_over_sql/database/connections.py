@@ -823,7 +823,7 @@ class Connections:
             now = time.monotonic()
             made_at = connection.info.setdefault(_MADE_AT, now)
             longest = math.inf if self._dialect is None else self._dialect.session_seconds
-            if made_at > self.switched_at and now - made_at < longest:
+            if made_at == now or (made_at > self.switched_at and now - made_at < longest):
                 return connection
             # It leads to a server that was left, or is too old.
             connection.invalidate()
