@@ -146,6 +146,20 @@ class ArchivedAtOnce(RoundsAtOnce):
         return sql.get(archive_rounds_at_once).run(connection, values).rowcount
 
 
+@functools.lru_cache(maxsize=1000)
+def _identity_of(schema: str | None, table: str) -> str:
+    # Each use of a caller's connection needs it.
+    preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+    name = preparer.quote(table)
+    if schema is not None:
+        name = f"{preparer.quote_schema(schema)}.{name}"
+    name = name.replace("'", "''")
+    return (
+        "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
+        f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
+    )
+
+
 class PostgreSQLDialect(AtOnceDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
@@ -300,12 +314,7 @@ class PostgreSQLDialect(AtOnceDialect):
 
     def database_identity(self, table: Table) -> str | None:
         """The database, the server's start time in microseconds, and the table."""
-        preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
-        name = preparer.format_table(table).replace("'", "''")
-        return (
-            "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
-            f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
-        )
+        return _identity_of(table.schema, table.name)
 
     def moves(self, table: Table) -> bool:
         """By its ``search_path``."""
