@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
@@ -290,6 +291,7 @@ class Message(Generic[Payload_co]):
     __slots__ = (
         "_cancelled",
         "_claim",
+        "_lease_ends_at",
         "_lease_expires_at",
         "_on_cancelled",
         "_queue_max_attempts",
@@ -317,6 +319,7 @@ class Message(Generic[Payload_co]):
         self._claim: Claim | None = None
         self._settler = settler
         self._lease_expires_at = row.lease_expires_at
+        self._lease_ends_at = math.inf
         self._queue_max_attempts = queue_max_attempts
         self.settled = False
         self._cancelled = False
@@ -622,9 +625,21 @@ def lease_runs_at(message: Message, microseconds: int) -> bool:
     return message._lease_expires_at is not None and microseconds < message._lease_expires_at
 
 
-def note_lease(message: Message, microseconds: int) -> None:
-    """Note a renewed lease."""
+def note_lease(message: Message, microseconds: int, ends_at: float) -> None:
+    """Note a renewed lease: its end by the database's clock, and on ``elapsed_clock``."""
     message._lease_expires_at = microseconds
+    message._lease_ends_at = ends_at
+
+
+def note_claim(message: Message, began: float) -> None:
+    """Note that its claim began at this time of ``elapsed_clock``."""
+    if (length := message._row.claimed_lease_us) is not None:
+        message._lease_ends_at = began + length / 1_000_000
+
+
+def lease_ends_at(message: Message) -> float:
+    """The earliest end of its lease on ``elapsed_clock``; infinite if it has none."""
+    return message._lease_ends_at
 
 
 def note_cancelled(message: Message) -> None:

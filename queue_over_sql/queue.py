@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -10,10 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never
 
 from queue_over_sql import store
+from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.durations import Duration
-from queue_over_sql.errors import DatabaseRefused, PayloadInvalid, QueueError
-from queue_over_sql.message import Message, Payload, Publication, Published, claim_of
-from queue_over_sql.observer import facts_of
+from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
+from queue_over_sql.message import (
+    Message,
+    Payload,
+    Publication,
+    Published,
+    claim_of,
+    claimed_lease_us,
+    lease_ends_at,
+)
+from queue_over_sql.observer import facts_of, log_lost
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.claim import Claimer
 from queue_over_sql.queues.decoding import Decoder, as_where
@@ -39,6 +49,9 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
     from queue_over_sql.settings import EffectiveSettings
+
+
+_log = logging.getLogger(__name__)
 
 
 def name_of(queue: object) -> str:
@@ -100,7 +113,7 @@ class QueueCore:
             # Some do not belong to this consumer: ack the others, raise, and claim nothing.
             settlements.ack(messages)
         settlements.guard(messages)
-        began = time.monotonic()
+        began = elapsed_clock()
         try:
             settled, rows = self.claimer.exchange(
                 count, lease, groups, keep=settlements.keeps_finished, where=wanted
@@ -386,7 +399,8 @@ class Queue(Generic[Payload]):
         """Yield messages one after another; the caller settles each of them.
 
         Args:
-            prefetch: how many to claim at once; those not yet yielded are released at the end.
+            prefetch: how many to claim at once. The leases of those not yet yielded are renewed
+                when you ask for the next one. They are released at the end.
             wait: the stream ends if no message arrives for this long; None: it never ends.
             lease: length of each lease.
         """
@@ -398,12 +412,29 @@ class Queue(Generic[Payload]):
                 waiting = self.consume(prefetch, lease=lease, wait=patience)
                 if not waiting and wait is not None:
                     return
-                while waiting and self.holds(waiting[0]):
+                while waiting := self._still_held(waiting):
                     yield waiting.pop(0)
         finally:
             if waiting:
                 with contextlib.suppress(QueueError):
                     self.release(waiting)
+
+    def _still_held(self, waiting: list[Message[Payload]]) -> list[Message[Payload]]:
+        """Those that may be yielded; renews their leases once a third of them has passed."""
+        held = [message for message in waiting if self.holds(message)]
+        if any(map(_is_short, held)):
+            try:
+                self.extend(held)
+            except ClaimLost as error:
+                log_lost(self.name, error)
+                held = [message for message in held if message not in error.messages]
+            except QueueError as error:
+                _log.warning("Queue %s: leases could not be renewed: %s", self.name, error)
+        late = [message for message in held if elapsed_clock() >= lease_ends_at(message)]
+        if late:
+            with contextlib.suppress(QueueError):
+                self.release(late)
+        return [message for message in held if message not in late]
 
     def exchange(
         self,
@@ -738,3 +769,8 @@ class Queue(Generic[Payload]):
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
+
+
+def _is_short(message: Message) -> bool:
+    length = (claimed_lease_us(message) or 0) / 1_000_000
+    return lease_ends_at(message) - elapsed_clock() < length * 2 / 3

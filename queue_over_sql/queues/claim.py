@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.backoff import look_pauses
+from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.dialects.requests import wanted
 from queue_over_sql.durations import to_microseconds, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
-from queue_over_sql.message import AGE
+from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.suspects import may_run_together
@@ -104,7 +105,7 @@ class Claimer:
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
-            began = time.monotonic()
+            began = elapsed_clock()
             rows = self.claim(count, lease, matching)
             if rows:
                 messages = self.decoded(rows, began)
@@ -174,15 +175,17 @@ class Claimer:
         return rows[:kept]
 
     def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
-        """The readable messages of claimed rows; the claim started at ``began``."""
+        """The readable messages of claimed rows; the claim began at ``began``, on that clock."""
         try:
             messages = self._decoder.messages(rows)
         except BaseException:
             self.abandon(rows)
             raise
+        for message in messages:
+            note_claim(message, began)
         observer = self._context.observer
         if observer is not None and messages:
-            observer.claimed(self._context.name, facts_of(messages), time.monotonic() - began)
+            observer.claimed(self._context.name, facts_of(messages), elapsed_clock() - began)
         return messages
 
     def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:

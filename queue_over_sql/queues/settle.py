@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import store
+from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import (
     ClaimLost,
@@ -267,6 +268,7 @@ class Settlements:
         lengths = {m.id: explicit or claimed_lease_us(m) or 0 for m in messages}
         groups = self.grouped(messages, apart=lengths)
         expiries: dict[int, int] = {}
+        began = elapsed_clock()
 
         def extend(target: Connection, settlement: Settlement) -> set[int]:
             sql = self._context.sql
@@ -280,7 +282,8 @@ class Settlements:
         finally:
             for message in _newest(messages):
                 if message.id in expiries:
-                    note_lease(message, expiries[message.id])
+                    ends_at = began + lengths[message.id] / 1_000_000
+                    note_lease(message, expiries[message.id], ends_at)
 
     def check_held(self, connection: Connection, message: Message) -> None:
         """Lock a message under the fence until the transaction ends, unless it has no claim.

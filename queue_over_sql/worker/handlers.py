@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.backoff import Backoff
+from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
+from queue_over_sql.message import lease_ends_at
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of, traceback_of, users_frames
@@ -168,6 +170,7 @@ class HandlerRun:
             _log.warning(
                 "Queue %s: the worker skips messages whose claims are lost.", self.queue.name
             )
+        held = self._in_time(held)
         if not held:
             return []
         if len(held) > 1 and not self._handler.batch:
@@ -177,6 +180,21 @@ class HandlerRun:
             finished = self._call(held)
         self.used_at = time.monotonic()
         return finished
+
+    def _in_time(self, messages: list[Message]) -> list[Message]:
+        """Those whose lease runs; gives back the others, uncounted, if they are still held."""
+        now = elapsed_clock()
+        late = [message for message in messages if now >= lease_ends_at(message)]
+        if not late:
+            return messages
+        _log.warning(
+            "Queue %s: the worker releases messages whose lease ended before their handler began. "
+            "Set a longer lease, or a smaller prefetch: %s",
+            self.queue.name,
+            ", ".join(map(repr, late)),
+        )
+        self._give_back(late)
+        return [message for message in messages if message not in late]
 
     def _call_together(self, messages: list[Message]) -> None:
         shared = _SharedTransaction(self._handler, self._draining, self._invoke)

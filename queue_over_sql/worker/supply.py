@@ -150,9 +150,10 @@ class Supply:
         self._size = handler.batch or 1
         self._threads = threads
         self._parts = parts
-        self._claimed: Callable[[Sequence[Message]], object] = len
-        if handler.lease_keepalive:
-            self._claimed = keeper.holding(lambda: self.queue, self._in_hand)
+        # Without lease_keepalive, the lease of a message is for its handler, so it is renewed until
+        # that begins.
+        renewed = self._in_hand if handler.lease_keepalive else self._not_begun
+        self._claimed = keeper.holding(lambda: self.queue, renewed)
         self._prefetch = prefetch
         self._each = each
         # Messages that are claimed and not begun, with the time of the claim; messages of running
@@ -316,6 +317,9 @@ class Supply:
         """Release the messages of running calls."""
         for call in list(self._calls.values()):
             _settle(self.queue, self.queue.release, call)
+
+    def _not_begun(self) -> Mapping[int, Sequence[Message]]:
+        return {0: [*(message for message, _ in list(self._ready)), *self._suspects]}
 
     def _in_hand(self) -> Mapping[int, Sequence[Message]]:
         # A call with locked rows must not delay the others.

@@ -159,7 +159,8 @@ class Worker:
             queue: the queue or its name; it must exist when the worker starts.
             transactional: call ``function(message, connection)``, and commit its writes through
                 ``connection`` together with the ack. The function must not commit or roll back.
-            lease_keepalive: whether to renew the lease while the function runs.
+            lease_keepalive: whether to renew the lease while the function runs. The lease of a
+                message that waits for its turn is always renewed.
             batch: call the function with a list of up to this many messages.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
                 ``where`` a queue may have several handlers; messages that match none of them stay

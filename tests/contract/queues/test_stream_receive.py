@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import DatabaseUnavailable
+from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.message import lease_ends_at
+from queue_over_sql.queue import core_of
 from tests.contract.queue_state import counts, payloads
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import MakeService
 
 
 # A stream only claims and settles; test_claim and test_settle do so on every engine.
@@ -107,3 +113,43 @@ def test_a_stream_goes_on_with_what_comes_later(queue: Queue) -> None:
     stream.close()
     assert message.payload == "second"
     message.ack()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_stream_keeps_the_leases_of_what_it_has_not_yielded(make_service: MakeService) -> None:
+    """They wait for longer than a lease; nobody else gets them, and none is yielded too late."""
+    with make_service(reaper_interval=0.05) as other:
+        queue = make_service().create_queue("jobs", max_attempts=1)
+        queue.publish_many(range(6))
+        seen: list[int] = []
+        for message in queue.stream(prefetch=6, lease=1.0):
+            seen.append(message.payload)
+            message.ack()
+            # A third of the lease or more passes with each of them.
+            time.sleep(0.4)
+        assert list(range(6)) == seen
+        assert 0 == other.queue("jobs").stats().archived
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("replaces a method of the synchronous core")
+def test_a_stream_yields_nothing_whose_lease_has_ended(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot renew the leases, the messages come back with a new claim, uncounted."""
+    queue = make_service().create_queue("jobs")
+    queue.publish_many(range(3))
+    stream = queue.stream(prefetch=3, lease=0.1)
+    first = next(stream)
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise DatabaseUnavailable("the database is gone")
+
+    monkeypatch.setattr(core_of(queue).settlements, "extend", unavailable)
+    wait_until(lambda: lease_ends_at(first) < elapsed_clock())
+    second = next(stream)
+    assert (1, 1) == (second.payload, second.attempt)
+    assert first.claimed_at is not None
+    assert second.claimed_at is not None
+    assert first.claimed_at < second.claimed_at
+    stream.close()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from queue_over_sql import DatabaseUnavailable
+from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.message import lease_ends_at
+from queue_over_sql.queue import core_of
 from tests.contract.queue_state import counts
 from tests.contract.worker.running_worker import running
 from tests.waiting import wait_until
@@ -47,7 +52,7 @@ def test_without_keepalive_a_long_handler_loses_its_message(
     worker: Worker, make_service: MakeService
 ) -> None:
     """The loss of one claim does not end the worker, and nothing is lost."""
-    queue = make_service().create_queue("brief", lease=0.05)
+    queue = make_service().create_queue("brief", lease=0.5)
     attempts: list[int] = []
 
     @worker.handle("brief", lease_keepalive=False)
@@ -62,3 +67,55 @@ def test_without_keepalive_a_long_handler_loses_its_message(
         queue.publish("next")
         wait_until(lambda: len(attempts) >= 3 and queue.messages().count() == 0, timeout=30)
     assert attempts[:2] == [1, 2]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_what_waits_for_its_handler_keeps_its_lease(make_service: MakeService) -> None:
+    """Without lease_keepalive the lease is for the handler, and not for the time before it."""
+    with make_service(reaper_interval=0.05):
+        service = make_service()
+        queue = service.create_queue("jobs", max_attempts=1, lease=0.9, archive="all")
+        queue.publish_many(range(8))
+        worker = service.worker(concurrency=1, prefetch=8)
+        began: list[int] = []
+
+        @worker.handle("jobs", lease_keepalive=False)
+        def work(message: Message) -> None:
+            began.append(message.payload)
+            time.sleep(0.3)
+
+        with running(worker, until_empty=True):
+            pass
+        assert list(range(8)) == began
+        assert (8, 0) == (queue.stats().done, queue.stats().failed)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("replaces a method of the synchronous core")
+def test_no_handler_begins_after_its_lease(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where leases cannot be renewed, what is too late is released, uncounted, and claimed anew."""
+    service = make_service()
+    queue = service.create_queue("jobs", max_attempts=20, lease=0.2, archive="all")
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise DatabaseUnavailable("the database is gone")
+
+    monkeypatch.setattr(core_of(queue).settlements, "extend", unavailable)
+    for form in ({}, {"batch": 2}):
+        worker = service.worker(concurrency=1, prefetch=6)
+        late: list[float] = []
+
+        def work(given: Any, late: list[float] = late) -> None:
+            messages = given if isinstance(given, list) else [given]
+            late.extend(elapsed_clock() - lease_ends_at(message) for message in messages)
+            time.sleep(0.15)
+
+        worker.handle("jobs", lease_keepalive=False, **form)(work)  # type: ignore[call-overload] # any form
+        queue.publish_many(range(6))
+        with running(worker, until_empty=True):
+            pass
+        assert 6 <= len(late)
+        assert max(late) < 0, form
+    assert (12, 0) == (queue.stats().done, queue.stats().failed)
