@@ -13,7 +13,6 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
-    case,
     delete,
     exists,
     func,
@@ -163,15 +162,18 @@ def holders(
     connection: Connection, sql: StatementCache, consumer_ids: Collection[str]
 ) -> dict[str, Holder]:
     """The consumers of these ids that are registered."""
-    consumers, now = sql.subject.system.consumers, sql.subject.dialect.now()
+    consumers, now = sql.subject.system.consumers, sql.subject.dialect.heartbeat_now()
+    names = ("consumer_id", "name", "host", "pid", "durable", "heartbeat_at", "expires_at")
+    columns = [consumers.c[name] for name in names]
+    registered = select(*columns, now).where(consumers.c.consumer_id.in_(consumer_ids))
+    return {row[0]: _holder(row) for row in connection.execute(registered)}
+
+
+def _holder(row: Sequence[Any]) -> Holder:
+    _, name, host, pid, durable, heartbeat_at, expires_at, now = row
     # It sends three heartbeats in its timeout.
-    timeout = consumers.c.expires_at - consumers.c.heartbeat_at
-    late = (now - consumers.c.heartbeat_at) * 2 > timeout
-    columns = [consumers.c[name] for name in ("consumer_id", "name", "host", "pid", "durable")]
-    found = connection.execute(
-        select(*columns, case((late, 1), else_=0)).where(consumers.c.consumer_id.in_(consumer_ids))
-    )
-    return {row[0]: Holder(*row[1:4], bool(row[4]), bool(row[5])) for row in found}
+    late = (now - heartbeat_at) * 2 > expires_at - heartbeat_at
+    return Holder(name, host, pid, bool(durable), late)
 
 
 # -- what crashed writers of batches left behind
