@@ -525,7 +525,7 @@ class Connections:
         if not is_known:
             if type(dialect_of(caller)) is not type(self.dialect):
                 raise self._wrong(_named(caller))
-            self.dialect.check_pooled(caller)
+            self.dialect.check_caller(caller)
         question = self.dialect.database_identity(table)
         settings: Sequence[Any] = ()
         if question is not None:

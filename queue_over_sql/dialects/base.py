@@ -349,11 +349,12 @@ class QueueDialect(SqlDialect):
             UnsupportedByEngine: the driver's options do not work with this pooler.
         """
 
-    def check_pooled(self, connection: Connection) -> None:
-        """Refuse a caller's connection whose driver options do not work with its pooler.
+    def check_caller(self, connection: Connection) -> None:
+        """Refuse a caller's connection whose driver options do not work with us or its pooler.
 
         Raises:
-            UnsupportedByEngine: they do not work.
+            UnsupportedByEngine: they do not work with its pooler.
+            ValueError: it reads whole numbers or texts as other types.
         """
 
     def result_code(self, kind: TypeEngine[Any]) -> Any:
@@ -668,6 +669,9 @@ _STATES = {
     "23505": ErrorKind.DUPLICATE,
     "23514": ErrorKind.INVALID_VALUE,
     "22001": ErrorKind.INVALID_VALUE,
+    # Characters that the database's encoding lacks, and bytes that are none.
+    "22P05": ErrorKind.INVALID_VALUE,
+    "22021": ErrorKind.INVALID_VALUE,
     "42P01": ErrorKind.MISSING_TABLE,
     "42P07": ErrorKind.TABLE_EXISTS,
     "42501": ErrorKind.FORBIDDEN,

@@ -70,8 +70,17 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "mysql": {"isolation_level": "READ COMMITTED"},
     "mariadb": {"isolation_level": "READ COMMITTED"},
 }
+_BYTES: Final = (
+    "SQLAlchemy cannot use this engine, because it gives bytes for texts, as in a database with "
+    "the encoding SQL_ASCII: create it with connect_args={'client_encoding': 'utf8'}."
+)
 _PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
-    "postgresql+psycopg": {"connect_timeout": _CONNECT_SECONDS, **KEEPALIVES},
+    "postgresql+psycopg": {
+        "connect_timeout": _CONNECT_SECONDS,
+        # A database with the encoding SQL_ASCII would give texts as bytes.
+        "client_encoding": "utf8",
+        **KEEPALIVES,
+    },
     "mysql+pymysql": _PYMYSQL,
     "mariadb+pymysql": _PYMYSQL,
 }
@@ -149,6 +158,8 @@ class EngineForm:
         given = {key: value for key, value in arguments.items() if key not in url.query}
         taken_off = [f"_{name}" for name in ("read_timeout", "write_timeout") if name in given]
         given |= _prepare_threshold(url)
+        if url.get_backend_name() in {"mysql", "mariadb"}:
+            given["use_unicode"] = True
         engine = self._create_own(url, connect_args=given)
         if taken_off:
 
@@ -172,11 +183,20 @@ class EngineForm:
         source = engine.pool.recreate()
 
         def creator() -> DBAPIConnection:
-            opened = source.connect()
+            try:
+                opened = source.connect()
+            except TypeError as error:
+                if engine.dialect.driver != "psycopg":
+                    raise
+                raise UnsupportedByEngine(_BYTES) from error
             connection = opened.dbapi_connection
             opened.detach()
             if connection is None:  # pragma: no cover - the pool has just opened it
                 raise RuntimeError
+            driver = engine.dialect.get_driver_connection(connection)
+            if not getattr(driver, "use_unicode", True):
+                # Of MySQL's drivers, which would give bytes for texts.
+                driver.use_unicode = True
             return connection
 
         return OpenedEngine(self._create_own(url, creator=creator))
@@ -189,6 +209,12 @@ class EngineForm:
             from queue_over_sql.dialects.mysql import hooks  # noqa: PLC0415 - only for MySQL
 
             hooks.listen(engine)
+        if engine.dialect.driver == "psycopg":
+            from queue_over_sql.dialects.postgresql import (  # noqa: PLC0415 - only for PostgreSQL
+                plain_values,
+            )
+
+            plain_values.listen(engine)
         return engine
 
     def _create(self, url: URL, **options: Any) -> Engine:

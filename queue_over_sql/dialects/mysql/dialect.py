@@ -45,6 +45,7 @@ from queue_over_sql.dialects.base import (
     Rounds,
 )
 from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
@@ -251,6 +252,11 @@ class MySQLDialect(QueueDialect):
     def moves(self, table: Table) -> bool:
         """After ``USE``, and other settings count for each use, too."""
         return True
+
+    def check_caller(self, connection: Connection) -> None:
+        if not getattr(driver_connection(connection), "use_unicode", True):
+            msg = "connection= gives bytes for texts: open it without use_unicode=False."
+            raise ValueError(msg)
 
     @contextlib.contextmanager
     def respecting(

@@ -58,6 +58,7 @@ from queue_over_sql.dialects.driver_calls import (
 )
 from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
+from queue_over_sql.dialects.postgresql.plain_values import read_otherwise
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.dialects.requests import (
     ClaimRequest,
@@ -222,8 +223,17 @@ class PostgreSQLDialect(AtOnceDialect):
     def notice_pooler(self, connection: Connection) -> None:
         self.pooler.notice(connection)
 
-    def check_pooled(self, connection: Connection) -> None:
+    def check_caller(self, connection: Connection) -> None:
         self.pooler.check(connection)
+        if connection.dialect.driver != "psycopg":
+            return
+        if odd := read_otherwise(driver_connection(connection)):
+            msg = (
+                f"connection= reads {', '.join(odd)} as other types than int and str, so the queue "
+                "cannot compare them. Register your loaders on cursors instead of the connection; "
+                "where texts are bytes, open it with client_encoding=utf8."
+            )
+            raise ValueError(msg)
 
     def refusal_hint(self, error: BaseException | None) -> str:
         return self.pooler.refusal_hint(error)

@@ -222,3 +222,22 @@ def test_handlers_transactions_lock_no_gaps(service: QueueService, engine_name: 
     queue.publish_many([1, 2])
     worker.run()
     assert ["READ-COMMITTED"] * 2 == levels
+
+
+def test_texts_are_texts_where_the_driver_gives_bytes(database: TestDatabase) -> None:
+    """A URL or an engine with ``use_unicode=False`` is served; its own connection is refused."""
+    url = make_url(database.url)
+    in_bytes = create_engine(url, connect_args={"use_unicode": False})
+    for given in (url.update_query_dict({"use_unicode": "0"}), in_bytes):
+        with QueueService(given) as service:
+            queue = service.create_queue("jobs")
+            queue.publish("😀", key="ké")
+            [message] = queue.consume()
+            assert ("😀", "ké") == (message.payload, message.key)
+            with (
+                in_bytes.begin() as own,
+                pytest.raises(ValueError, match="without use_unicode=False"),
+            ):
+                queue.publish("x", connection=own)
+            message.ack()
+    in_bytes.dispose()
