@@ -60,11 +60,10 @@ READS: dict[str, Any] = {
         "mysql": {"jobs.id*"},
         "": _CLAIM,
     },
+    # First a window of the ids; these are rare there, so the status finds the few that there are.
     "remove in batches": {
-        "sqlite": _ID,
-        "h2": _CLAIM,
-        "mysql": _CLAIM,
-        "": ({"jobs*"}, {"jobs.claim"}),
+        "postgresql": (_ID | {"jobs*"}, _ID | _CLAIM),
+        "": _ID | _CLAIM,
     },
     # Statistics are counted when asked: in an index that holds all that is asked for.
     "statistics": {
@@ -131,11 +130,20 @@ def _wrong_plans(old: OldQueue, act: str) -> str:
     optional = {"consumers.id"} if act == "find claims of the dead" else set()
     fine = (
         plans
-        and not any(plan.sorts for plan in plans)
+        and not any(plan.sorts for plan in plans if not _of_a_window(act, plan))
         and reads - optional in _expected(act, old)
         and (act not in PICKS or _enters_at_the_mark(old.engine, plans))
     )
     return "" if fine else f"reads {reads}\n" + "\n\n".join(map(str, plans))
+
+
+def _of_a_window(act: str, plan: Plan) -> bool:
+    """Whether it is the plan for any window of ids, which does not know how small the window is.
+
+    PostgreSQL prefers the plan for the very window, because that is cheaper.
+    """
+    generic = plan.statement.startswith("GENERIC: ") and plan.reads == {"jobs.id"}
+    return generic and act == "remove in batches"
 
 
 def _enters_at_the_mark(engine: str, plans: Sequence[Plan]) -> bool:
