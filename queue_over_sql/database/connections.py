@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from sqlalchemy import Connection, Dialect, Engine, Table
+    from sqlalchemy.engine.interfaces import ExceptionContext
 
     from queue_over_sql.dialects.raw_connections import RawConnection, RawDriver
     from queue_over_sql.errors import NotPermitted
@@ -116,11 +117,29 @@ _ENDED = (
 )
 
 
+_UNDONE = (
+    "The database undid the handler's whole transaction: {reason}. The handler caught this error "
+    "and went on, so it must run again. Let such an error end the handler."
+)
+
+
 # The time limit in seconds for statements that only read, in this context.
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
 
 # The errors of drivers for numbers and texts that they cannot send.
 _UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def _weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Call a method as long as its object is there; an engine keeps its listeners."""
+    known = weakref.WeakMethod(method)
+
+    def listener(context: Any) -> None:
+        found = known()
+        if found is not None:
+            found(context)
+
+    return listener
 
 
 def _not_sent(error: Exception) -> PayloadInvalid:
@@ -220,6 +239,13 @@ class Connections:
         self._begun: set[Connection] = set()
         # Connections that a handler has now, and how it tried to end their transactions.
         self._lent: dict[Connection, str] = {}
+        # Those whose transaction the database undid meanwhile, and why.
+        self._undone: dict[Connection, DBAPIError] = {}
+        listener = _weakly(self._note_failure)
+        event.listen(self.engine, "handle_error", listener)
+        self._forget_failures = functools.partial(
+            event.remove, self.engine, "handle_error", listener
+        )
 
     @property
     def engine(self) -> Engine:
@@ -420,6 +446,7 @@ class Connections:
 
         Raises:
             QueueError: it tried to commit, or it rolled back or closed the connection and went on.
+            DatabaseUnavailable: the database undid the transaction, and it went on.
         """
         self._lent[connection] = ""
         try:
@@ -430,9 +457,14 @@ class Connections:
                 raise QueueError(_ENDED) from error
             raise
         else:
+            undone = self._undone.get(connection)
+            if undone is not None:
+                reason = str(undone.orig).strip()
+                raise DatabaseUnavailable(_UNDONE.format(reason=reason)) from undone
             if self._lent[connection] or connection.closed:
                 raise QueueError(_ENDED)
         finally:
+            self._undone.pop(connection, None)
             del self._lent[connection]
 
     @contextlib.contextmanager
@@ -515,8 +547,13 @@ class Connections:
             if self.dialect.moves(table) or not _is_in(known, self._same_database):
                 with self.translated(callers=True):
                     settings = self._settings_in_same_database(caller, table, known)
-        with self.dialect.respecting(caller, settings):
-            yield
+        try:
+            with self.dialect.respecting(caller, settings):
+                yield
+        except DBAPIError as error:
+            # What is sent directly to the driver tells no listener.
+            self._note_undoing(caller, error)
+            raise
 
     def _settings_in_same_database(
         self, caller: Connection, table: Table, known: Any
@@ -620,6 +657,7 @@ class Connections:
         """Give all connections back, and dispose of the engine if it is ours."""
         self.refuse()
         self._close_sessions()
+        self._forget_failures()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
 
@@ -848,6 +886,22 @@ class Connections:
         # SQLAlchemy also rolls back what failed before the transaction began.
         if connection in self._lent and connection.in_transaction():
             self._lent[connection] = self._lent[connection] or "rollback"
+
+    def _note_failure(self, context: ExceptionContext) -> None:
+        connection, error = context.connection, context.sqlalchemy_exception
+        if connection is not None and isinstance(error, DBAPIError):
+            self._note_undoing(connection, error)
+
+    def _note_undoing(self, connection: Connection, error: DBAPIError) -> None:
+        # What follows is in another transaction: an ack there would commit without the effects.
+        if (
+            connection in self._lent
+            and connection not in self._undone
+            and not error.connection_invalidated
+            and error.orig is not None
+            and self.dialect.undoes_transaction(connection, error.orig)
+        ):
+            self._undone[connection] = error
 
     def _unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
         cause = error.orig if isinstance(error, DBAPIError) else error

@@ -522,6 +522,13 @@ class QueueDialect(SqlDialect):
         """Classify a driver's error by its code."""
         return _STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
 
+    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
+        """Whether the database undid the whole transaction with this error of a statement.
+
+        False where it refuses all further statements until the caller rolls back.
+        """
+        return False
+
     def refuses_row(self, error: DBAPIError) -> bool:
         """Whether a constraint or a trigger refused a row, so that other rows may be accepted."""
         if self.classify(error) in {ErrorKind.DUPLICATE, ErrorKind.INVALID_VALUE}:

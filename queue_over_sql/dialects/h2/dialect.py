@@ -86,6 +86,7 @@ _KINDS = {
     90121: ErrorKind.DISCONNECT,
 }
 _TOO_LONG = 22001
+_DEADLOCK = 40001
 _OTHERS = """
     SELECT (SELECT IS_ADMIN FROM INFORMATION_SCHEMA.USERS WHERE USER_NAME = CURRENT_USER),
            (SELECT COUNT(*) FROM INFORMATION_SCHEMA.SESSIONS WHERE SESSION_ID <> SESSION_ID())"""
@@ -320,6 +321,9 @@ class H2Dialect(QueueDialect):
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
+
+    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
+        return getattr(error, "code", 0) == _DEADLOCK
 
     def claim_index_hint(self, base: str) -> str | None:
         """The index gives the order; an ORDER BY would lock every matching row."""

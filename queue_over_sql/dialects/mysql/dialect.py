@@ -72,6 +72,9 @@ _KINDS = {
     **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
 }
+# InnoDB undoes all of the transaction: deadlocks, changed rows, too many locks, other nodes.
+_UNDOING: Final = frozenset((1213, 1020, 1206, 3101))
+_TIMED_OUT: Final = 1205
 # NULL, no default value, foreign keys, and SIGNAL in a trigger.
 _ROW_REFUSED: Final = frozenset((1048, 1216, 1217, 1364, 1451, 1452, 1557, 1644, 1761, 1762))
 # The collation of the names does not tell upper from lower case.
@@ -166,8 +169,10 @@ class MySQLDialect(QueueDialect):
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
-        most = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        asked = "SELECT @@max_allowed_packet, @@innodb_rollback_on_timeout"
+        most, on_timeout = connection.exec_driver_sql(asked).one()
         self.statement_bytes = int(most)
+        self._undoing = _UNDOING | {_TIMED_OUT} if int(on_timeout) else _UNDOING
 
     def check_sent(self, values: Iterable[Any]) -> None:
         """As drivers send them: as literals, with a backslash before some characters.
@@ -385,6 +390,9 @@ class MySQLDialect(QueueDialect):
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         return _KINDS.get(_code(error), ErrorKind.OTHER)
+
+    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
+        return _code(error) in self._undoing
 
     def refuses_row_by(self, error: BaseException | None) -> bool:
         return _code(error) in _ROW_REFUSED

@@ -263,6 +263,11 @@ class SQLiteDialect(AtOnceDialect):
             return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
         return ErrorKind.OTHER
 
+    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
+        """After RAISE(ROLLBACK), OR ROLLBACK, a full disk and the like."""
+        raw: Any = connection.connection.dbapi_connection
+        return raw is not None and not raw.in_transaction
+
     def refuses_row_by(self, error: BaseException | None) -> bool:
         return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == _CONSTRAINT
 

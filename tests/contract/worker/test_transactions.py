@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from queue_over_sql import DatabaseUnavailable, QueueError
@@ -490,6 +493,79 @@ def test_a_conflict_with_others_is_no_attempt(
         wait_until(lambda: counts(outside) == (0, 0, 0))
     assert attempts == [1] * tries
     assert effect_count(effects_engine) == 1
+
+
+def _lose_a_deadlock(connection: Connection, engine: Engine, effect: int) -> None:
+    """Add an effect, and lose against an older transaction with more changes."""
+    older_has_two, has_one = threading.Event(), threading.Event()
+    lock = "UPDATE deadlocks SET other = other + 1 WHERE id = {}"
+
+    def older() -> None:
+        with engine.connect() as mine, suppress(DBAPIError):
+            mine.exec_driver_sql(lock.format(2))
+            for number in range(100, 150):
+                mine.exec_driver_sql(f"INSERT INTO deadlocks VALUES ({number}, 0)")
+            older_has_two.set()
+            assert has_one.wait(20)
+            mine.exec_driver_sql(lock.format(1))
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(older)
+        assert older_has_two.wait(20)
+        add_effect(connection, effect)
+        connection.exec_driver_sql(lock.format(1))
+        has_one.set()
+        try:
+            connection.exec_driver_sql(lock.format(2))
+        finally:
+            ended.result(20)
+
+
+@pytest.mark.threads("a driver's connections are the same on a loop")
+@pytest.mark.engines("sqlite", "mysql", "mariadb", "h2")
+def test_what_the_database_undid_is_not_acked(
+    make_service: MakeService, outside: Queue, effects_engine: Engine
+) -> None:
+    """A handler that catches a deadlock and goes on has lost its effects, so it runs again.
+
+    The ack alone would be committed. PostgreSQL refuses all further statements by itself.
+    """
+    service = make_service()
+    single = service.worker(concurrency=1, poll_interval=(0.005, 0.05), prefetch=1)
+    other = service.create_queue("other")
+    with effects_engine.begin() as setup:
+        setup.exec_driver_sql("CREATE TABLE deadlocks (id INT PRIMARY KEY, other INT)")
+        setup.exec_driver_sql("INSERT INTO deadlocks VALUES (1, 0), (2, 0)")
+        if effects_engine.dialect.name == "sqlite":
+            for table in ("deadlocks", other.table.name):
+                setup.exec_driver_sql(
+                    f"CREATE TRIGGER undo_{table} BEFORE INSERT ON {table}"
+                    " BEGIN SELECT RAISE(ROLLBACK, 'all of it'); END"
+                )
+    calls: dict[str, int] = {"statement": 0, "verb": 0}
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        calls[message.payload] += 1
+        first = calls[message.payload] == 1
+        with suppress(DBAPIError, QueueError):
+            if first and effects_engine.dialect.name != "sqlite":
+                _lose_a_deadlock(connection, effects_engine, message.id)
+                return
+            add_effect(connection, message.id)
+            if first and message.payload == "verb":
+                other.publish("refused", connection=connection)
+            elif first:
+                connection.exec_driver_sql("INSERT INTO deadlocks VALUES (99, 0)")
+        # What follows is in another transaction.
+        connection.exec_driver_sql("UPDATE deadlocks SET other = 7 WHERE id = 2")
+
+    wanted = ["statement", "verb"] if effects_engine.dialect.name == "sqlite" else ["statement"]
+    outside.publish_many(wanted)
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert [calls[each] for each in wanted] == [2] * len(wanted)
+    assert effect_count(effects_engine) == len(wanted)
 
 
 @pytest.mark.engines("postgresql")
