@@ -83,6 +83,7 @@ class Consumer:
         self._on_register = on_register
         self._identity: Identity | None = None
         self._former: set[str] = set()
+        self._recalls: dict[Callable[[], object], None] = {}
         # Held while one caller stores the kinds that this consumer knows.
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()
@@ -160,10 +161,35 @@ class Consumer:
         return identity.alive
 
     def heartbeat(self) -> None:
-        """Renew the registration; called every third of the timeout, on its own connection."""
+        """Renew the registration, then give back what nobody works on.
+
+        It is called every third of the timeout, on its own connection.
+        """
+        if self._renew():
+            self._recall()
+
+    def recall_by(self, recall: Callable[[], object]) -> None:
+        """Call this after each heartbeat from now on.
+
+        Services that were not started have no reaper to give back messages of interrupted claims.
+        """
+        self._recalls[recall] = None
+
+    def _recall(self) -> None:
+        for recall in list(self._recalls):
+            try:
+                # A lock must not delay the next heartbeat.
+                with self._connections.giving_way():
+                    recall()
+            except ServiceClosed:
+                return
+            except QueueError as error:
+                _log.info("Messages of interrupted claims are given back later: %s", error)
+
+    def _renew(self) -> bool:
         identity = self._identity
         if identity is None or not identity.alive:
-            return
+            return False
         deadline = self._deadline()
         try:
             system, dialect, me = self._system(), self._connections.dialect, identity.consumer_id
@@ -171,10 +197,10 @@ class Consumer:
                 lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
             )
         except ServiceClosed:
-            return
+            return False
         except QueueError as error:
             _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
-            return
+            return False
         if renewed:
             identity.deadline = deadline
         else:
@@ -184,6 +210,7 @@ class Consumer:
                 identity.consumer_id,
             )
             identity.deadline = float("-inf")
+        return renewed
 
     def close(self) -> str | None:
         """Close the consumer for good; returns the id whose messages are to be released.

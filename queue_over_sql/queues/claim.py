@@ -216,7 +216,7 @@ class Claimer:
             self.look_fully()
 
     def abandon(self, rows: Sequence[MessageRow]) -> None:
-        """Let the next claim give these messages back first, because nobody works on them."""
+        """Let the next claim or heartbeat give these back first: nobody works on them."""
         stamps = (row.claim for row in rows)
         known = dict.fromkeys(stamp for stamp in stamps if stamp is not None)
         self._note_unanswered(known, certain=True)
@@ -508,6 +508,11 @@ class Claimer:
     def _note_unanswered(self, stamps: Iterable[Claim], *, certain: bool = False) -> None:
         now = time.monotonic()
         self._unanswered.extend(_Unanswered(stamp, now, certain) for stamp in stamps)
+        self._context.consumer.recall_by(self._recall_and_announce)
+
+    def _recall_and_announce(self) -> None:
+        if self._unanswered and self.recall():
+            self._context.announce()
 
     def _restore_if_due(self) -> bool:
         """Recover messages of dead consumers, as the reaper does and with its rate limit."""

@@ -114,6 +114,30 @@ def test_a_cancelled_claim_is_given_back(url: str) -> None:
     run(url, check)
 
 
+def test_a_cancelled_claim_comes_back_without_another(url: str) -> None:
+    """A service that was not started has no reaper, and may never claim again."""
+
+    async def main() -> None:
+        service = AsyncQueueService(url)
+        queue = await service.create_queue("jobs")
+        sync = core_of(queue._sync).context
+        await queue.consume()
+        await queue.publish_many(["a", "b"])
+        for late in (False, True):
+            for at in range(1, MOST_AWAITS):
+                hit, messages = await interrupt(queue.consume(2), at, late=late)
+                await queue.release(messages or [])
+                async with asyncio.timeout(PATIENCE):
+                    while (await queue.stats()).ready < 2:
+                        await run_awaited(sync.consumer.heartbeat)
+                if not hit:
+                    break
+            assert at > 1, "it never awaited anything"
+        await service.stop()
+
+    asyncio.run(main())
+
+
 @mostly_on_one
 def test_a_cancelled_ack_is_done_or_not(url: str) -> None:
     """The message is gone, or it is still held and may be acked again."""

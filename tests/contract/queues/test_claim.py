@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import ClaimLost, store
+from queue_over_sql import ClaimLost, Publication, store
 from queue_over_sql.queue import core_of
 from tests.contract.queue_state import ARGUMENT_ERRORS, counts, ids, payloads, set_columns
 from tests.refusals import refused
@@ -41,6 +43,33 @@ def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
         with refused(lease, *ARGUMENT_ERRORS):
             queue.consume(lease=lease)
     assert queue.stats().ready == 1
+
+
+@dataclasses.dataclass
+class Order:
+    """A kind of messages: Ctrl-C comes while the second one is decoded."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+@pytest.mark.threads("only threads are interrupted by signals")
+def test_an_interrupted_claim_comes_back_with_a_heartbeat(make_service: MakeService) -> None:
+    """A service that was not started has no reaper, and may never claim again."""
+    make_service().create_queue("jobs").publish_many(
+        [Publication({"number": number}, kind="Order") for number in (1, 2)]
+    )
+    queue = make_service(consumer_timeout=3).create_queue("jobs", kinds=[Order])
+    with pytest.raises(KeyboardInterrupt):
+        queue.consume(2)
+    wait_until(lambda: (2, 0) == (queue.stats().ready, queue.stats().claimed), timeout=60)
+    [first] = queue.consume(1)
+    assert (1, Order(1)) == (first.attempt, first.payload)
+    first.ack()
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
