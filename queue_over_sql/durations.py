@@ -19,8 +19,8 @@ Duration: TypeAlias = float | timedelta | str
 NEVER: Final = 253_402_300_799_999_999
 """Stands for "never", in microseconds: the end of the year 9999."""
 
-ALWAYS: Final = -(2**62)
-"""A time before any message, in microseconds."""
+ALWAYS: Final = -(2**63)
+"""The least time that a database holds, in microseconds: no message is due before it."""
 
 UNITS: Final = {
     "us": 1e-6,

@@ -324,6 +324,17 @@ def test_messages(make_service: MakeService, engine: Engine) -> None:
     others_go_on(make_service())
 
 
+@pytest.mark.usefixtures("prepared")
+def test_a_message_that_was_due_before_all_time_is_delivered(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """The least number that the column holds is a due time like any other."""
+    bad = make_service().queue("bad")
+    bad.publish("x")
+    _write(engine, "UPDATE queue_bad SET available_at = :least", least=-(2**63))
+    assert ["x"] == [message.payload for message in bad.consume(5)]
+
+
 def _treat(bad: Queue) -> None:
     held: list[Message] = []
     ours(lambda: [_facts(each) for each in bad.messages().list()])
