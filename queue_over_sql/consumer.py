@@ -52,6 +52,7 @@ class Identity:
         self.pid = os.getpid()
         # Whether its heartbeat was started.
         self.kept = False
+        self._over = False
         self._round = 0
         self._lock = threading.Lock()
 
@@ -62,9 +63,31 @@ class Identity:
             return Claim(self.consumer_id, self._round)
 
     @property
-    def alive(self) -> bool:
+    def looks_alive(self) -> bool:
         """Whether the deadline is ahead and this is the process that registered."""
-        return elapsed_clock() < self.deadline and self.pid == os.getpid()
+        return elapsed_clock() < self.deadline and not self._over and self.pid == os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """As ``looks_alive``; the first who finds the deadline passed ends the identity for good.
+
+        He drops its messages. They would stay claimed until their leases end if the answer to a
+        late heartbeat let the identity live again.
+        """
+        if self.looks_alive:
+            return True
+        if self.pid != os.getpid():
+            # The lock may have been held when this process was forked.
+            return False
+        with self._lock:
+            # A heartbeat may have come between.
+            self._over = not self.looks_alive
+            return not self._over
+
+    def renew(self, deadline: float) -> None:
+        """Set another deadline, which lets no identity live again that has ended."""
+        with self._lock:
+            self.deadline = deadline
 
 
 class Consumer:
@@ -151,7 +174,7 @@ class Consumer:
     def alive(self) -> bool:
         """Whether it is registered and its last heartbeat is still valid, without a query."""
         identity = self._identity
-        return identity is not None and identity.alive
+        return identity is not None and identity.looks_alive
 
     def holds(self, claim: Claim | None) -> bool:
         """Whether this consumer is alive and made the claim with its current identity; no query."""
@@ -202,7 +225,7 @@ class Consumer:
             _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
             return False
         if renewed:
-            identity.deadline = deadline
+            identity.renew(deadline)
         else:
             _log.warning(
                 "Consumer %s missed its heartbeat deadline and is considered dead, so it "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import column, table, text, update
 
-from queue_over_sql import ClaimLost, ConsumerExpired
+from queue_over_sql import ClaimLost, ConsumerExpired, consumer
+from queue_over_sql.service import parts_of
+from queue_over_sql.store import consumers as registrations
 from tests.contract.queue_state import counts, ids, live_rows, payloads
 from tests.waiting import consume_exactly, wait_until
 
@@ -134,3 +137,42 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
             queue.ack(lost)
     queue.ack(again)
     assert counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_an_identity_that_was_found_late_does_not_live_again(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a heartbeat comes after the deadline, and a message was refused meanwhile.
+
+    It is delivered again when the registration ends, and not only when its lease does.
+    """
+    ahead, renew = 0.0, registrations.renew
+    monkeypatch.setattr(consumer, "elapsed_clock", lambda: time.monotonic() + ahead)
+    service = make_service(consumer_timeout=30)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish("x")
+    (taken,) = queue.consume()
+
+    def answered_late(*arguments: Any) -> bool:
+        nonlocal ahead
+        renewed = renew(*arguments)
+        ahead = 31.0
+        with pytest.raises(ConsumerExpired):
+            taken.ack()
+        return renewed
+
+    monkeypatch.setattr(registrations, "renew", answered_late)
+    ahead = 20.0
+    parts_of(service).consumer.heartbeat()
+    monkeypatch.setattr(registrations, "renew", renew)
+    with pytest.raises(ConsumerExpired):
+        taken.ack()
+    assert queue.consume() == []
+    assert service.consumer_id != taken.consumer_id
+    expire(engine, taken.consumer_id)
+    with make_service(reaper_interval=0.05):
+        (again,) = consume_exactly(queue, 1)
+    assert again.attempt == 2
+    again.ack()
