@@ -28,6 +28,9 @@ _SHARE = 3
 _LONGEST_SLEEP = 60.0
 # A handler learns within this time that its message was cancelled, even if the lease is long.
 _LONGEST_INTERVAL = 10.0
+# A lease may be as short as a microsecond, and an edit of the row may make it negative. The renewal
+# must leave an event loop time for everything else.
+_SHORTEST_INTERVAL = 0.01
 # A message may just have been acked, without being marked as settled yet.
 _SETTLING_SECONDS = 0.2
 # The largest number of messages in a log record.
@@ -192,4 +195,4 @@ def _note_lost(messages: Iterable[Message]) -> None:
 def _interval(messages: Iterable[Message]) -> float:
     lengths = (claimed_lease_us(message) or 0 for message in messages)
     share = min(lengths, default=math.inf) / 1_000_000 / _SHARE
-    return share if share == math.inf else min(share, _LONGEST_INTERVAL)
+    return share if share == math.inf else min(max(share, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import text
 
 from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.consumer import elapsed_clock
@@ -17,6 +18,8 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sqlalchemy import Engine
 
     from queue_over_sql import Message
     from queue_over_sql.testing.plugin import MakeService
@@ -119,3 +122,24 @@ def test_no_handler_begins_after_its_lease(
         assert 6 <= len(late)
         assert max(late) < 0, form
     assert (12, 0) == (queue.stats().done, queue.stats().failed)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("lease_us", [1, -1])
+def test_a_lease_that_is_over_at_once_does_not_keep_the_worker_busy(
+    worker: Worker, make_service: MakeService, engine: Engine, lease_us: int
+) -> None:
+    """Its renewal leaves time for other messages, also on an event loop."""
+    queue = make_service().create_queue("brief")
+    handled: list[str] = []
+
+    @worker.handle("brief")
+    def work(message: Message) -> None:
+        handled.append(message.payload)
+
+    queue.publish("brief", lease=1e-6)
+    queue.publish("next")
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE queue_brief SET lease_us = {lease_us} WHERE id = 1"))
+    with running(worker):
+        wait_until(lambda: "next" in handled, timeout=20)
