@@ -191,7 +191,10 @@ class SQLiteDialect(AtOnceDialect):
     def misplaced_file(self, connection: Connection) -> str | None:
         """The database or its log, by their inodes; it takes a few microseconds."""
         known: Mapping[str, FileId | None] = connection.info.get(FILES, {})
-        return next((file for file, found in known.items() if file_id(file) != found), None)
+        for file, found in known.items():
+            if file_id(file) != found:
+                return file
+        return None
 
     def maintenance(self, run: Run, where: str) -> Sequence[Callable[[], None]]:
         return [WriteAheadLog(self, run, where).bound]
