@@ -117,6 +117,10 @@ _ENDED = (
 )
 
 
+_FORKED = (
+    "This connection belongs to the process that forked this one. Open a connection of your own in "
+    "the child."
+)
 _UNDONE = (
     "The database undid the handler's whole transaction: {reason}. The handler caught this error "
     "and went on, so it must run again. Let such an error end the handler."
@@ -128,6 +132,14 @@ _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", d
 
 # The errors of drivers for numbers and texts that they cannot send.
 _UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def _refuse_children(process: int) -> Callable[..., None]:
+    def refuse(*_: object) -> None:
+        if os.getpid() != process:
+            raise QueueError(_FORKED)
+
+    return refuse
 
 
 def _weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -871,6 +883,7 @@ class Connections:
         connection = self._connect()
         event.listen(connection, "commit", self._refuse_commit)
         event.listen(connection, "rollback", self._note_rollback)
+        event.listen(connection, "before_cursor_execute", _refuse_children(os.getpid()))
         # The only connection of a database cannot be closed.
         if not (self._opened.shared or self._opened.borrowed):
             changes = SessionChanges(scoped=self.dialect.scopes_settings)

@@ -10,8 +10,10 @@ import functools
 import inspect
 import itertools
 import logging
+import os
 import sys
 import time
+import traceback
 import types
 from collections.abc import (
     Awaitable,
@@ -296,8 +298,16 @@ class HandlerRun:
     def _invoke_lending(self, argument: Any, *lent: Connection) -> None:
         with self._connections.lending(lent[0]) if lent else contextlib.nullcontext():
             # What a message leaves in context variables must not be seen by the next one.
-            context = contextvars.copy_context()
-            refuse_unfinished(context.run(self._handler.function, argument, *lent))
+            context, process = contextvars.copy_context(), os.getpid()
+            try:
+                result = context.run(self._handler.function, argument, *lent)
+            except BaseException as error:
+                if os.getpid() != process:
+                    _end_child(error)
+                raise
+            if os.getpid() != process:
+                _end_child()
+            refuse_unfinished(result)
 
     def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""
@@ -647,6 +657,27 @@ class _SharedTransaction:
         if transaction is not None and connection.get_transaction() is not transaction:
             msg = "the handler ended the transaction"
             raise _NotShared(msg)
+
+
+def _end_child(error: BaseException | None = None) -> None:
+    """End a process that the handler forked, and that comes out of its call.
+
+    It is a copy of the worker's thread: it would settle the message and end the transaction over
+    the connection of its parent.
+    """
+    status: object = 1
+    if error is None or isinstance(error, SystemExit):
+        status = None if error is None else error.code
+    else:
+        traceback.print_exception(error)
+    if not (status is None or isinstance(status, int)):
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"{status}\n")
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit((status or 0) & 0xFF)
 
 
 def _is_its_own(error: BaseException) -> bool:

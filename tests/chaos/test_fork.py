@@ -38,6 +38,16 @@ def test_a_child_of_a_busy_parent_has_locks_of_its_own(database: TestDatabase, f
     _run("busy_forker", form, database.url)
 
 
+@pytest.mark.engines("sqlite", "postgresql", "mariadb")
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_child_that_a_handler_forked_ends_with_its_call(database: TestDatabase) -> None:
+    """It rolled back its parent's transaction over the shared connection, and hung.
+
+    The parent then acked the message without the handler's effects.
+    """
+    _run("handler_forker", database.url)
+
+
 def _run(role: str, *arguments: str) -> None:
     command = [sys.executable, "-m", f"tests.chaos.roles.{role}", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
