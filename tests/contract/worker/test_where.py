@@ -77,7 +77,7 @@ def test_handlers_share_a_queue_by_their_conditions(working: QueueService, jobs:
         seen[1].append(message.payload)
 
     with running(worker):
-        wait_until(lambda: (20, 0, 0) == counts(jobs), timeout=10)
+        wait_until(lambda: (20, 0, 0) == counts(jobs))
         jobs.publish(100, columns={"tenant": 1})
         wait_until(lambda: 100 in seen[1])
     assert list(range(0, 60, 3)) == sorted(seen[0])
@@ -98,7 +98,7 @@ def test_conditions_of_another_services_table_work(working: QueueService, jobs: 
         seen.extend(message.payload for message in messages)
 
     with running(worker):
-        wait_until(lambda: len(remaining(jobs)) == 20, timeout=10)
+        wait_until(lambda: len(remaining(jobs)) == 20)
     assert list(range(1, 30, 3)) == sorted(seen)
 
 
@@ -115,7 +115,7 @@ def test_overlapping_conditions_handle_once(working: QueueService, jobs: Queue) 
             seen.append(message.payload)
 
     with running(worker):
-        wait_until(lambda: remaining(jobs) == [], timeout=10)
+        wait_until(lambda: remaining(jobs) == [])
     assert list(range(40)) == sorted(seen)
 
 
@@ -131,7 +131,7 @@ def test_a_handler_with_a_condition_serves_oldest_first(working: QueueService, j
         seen.append(message.payload)
 
     with running(worker):
-        wait_until(lambda: len(seen) == 20, timeout=10)
+        wait_until(lambda: len(seen) == 20)
     assert list(range(2, 60, 3)) == seen
 
 
@@ -154,7 +154,7 @@ def test_a_handler_with_a_condition_retries_and_dead_letters_its_own(
         add_effect(connection, message.payload)
 
     with running(worker):
-        wait_until(lambda: (0, 0, 3) == counts(jobs), timeout=10)
+        wait_until(lambda: (0, 0, 3) == counts(jobs))
     assert [1, 1, 1, 2, 2, 2, 3, 3, 3] == sorted(attempts)
     assert [0, 2, 4] == sorted(payloads(archived(jobs)))
     assert 3 == effect_count(effects_engine)
