@@ -345,6 +345,7 @@ class Connections:
             # What may only read has changed nothing.
             ErrorKind.READ_ONLY: _RECONNECTS if _limit.get() is None else 0,
         }
+        switched = {kind for kind in (ErrorKind.READ_ONLY,) if reconnects[kind]}
         tries = 0
         unknown: DBAPIError | None = None
         while True:
@@ -360,7 +361,9 @@ class Connections:
                 hopeless = self.watchdog.gave_up
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
-                elif reconnects.get(kind) and not hopeless:
+                elif not hopeless and (
+                    reconnects.get(kind, 0) > 0 or self._writes_now(kind, switched)
+                ):
                     reconnects[kind] -= 1
                     is_unknown = counts and kind is ErrorKind.DISCONNECT
                     unknown = error if is_unknown else unknown
@@ -378,6 +381,13 @@ class Connections:
                 continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+
+    def _writes_now(self, kind: ErrorKind, switched: set[ErrorKind]) -> bool:
+        # Asked once an act.
+        if kind not in switched:
+            return False
+        switched.clear()
+        return self.writes_again()
 
     def _alone(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         with self._write_lock.one_act():
@@ -638,6 +648,18 @@ class Connections:
             return self.dialect.server_reads_only(connection)
         return False
 
+    def writes_again(self) -> bool:
+        """Whether a server that only read a moment ago can write now; then all connect anew.
+
+        Where it only reads for this login, that is its setting and does not end by itself.
+        """
+        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
+            dialect = self.dialect
+            if not (dialect.server_reads_only(connection) or dialect.reading_setting(connection)):
+                self._renew_all()
+                return True
+        return False
+
     def close_to_others(self, seconds: float) -> None:
         """Let only this caller work from now on, and wait up to ``seconds`` for acts of others."""
         self._left_to = self.runtime.me()
@@ -837,7 +859,10 @@ class Connections:
             session.unwanted = True
         if _limit.get() is not None or now - self.switched_at < _SWITCH_SECONDS:
             return
-        self.switched_at = now
+        self._renew_all()
+
+    def _renew_all(self) -> None:
+        self.switched_at = time.monotonic()
         self._breaks += 1
         self._sessions.renew()
 

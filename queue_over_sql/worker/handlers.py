@@ -373,10 +373,11 @@ class HandlerRun:
         kind = self._connections.kind_behind(error)
         if kind is not ErrorKind.READ_ONLY:
             return kind is ErrorKind.TRANSIENT
-        # The first time it was the kept connection's server; then it may be the handler's doing.
+        # The first time it was the kept connection's server. The second time that may have begun
+        # to write just now. Then it is the handler's doing.
         if tries > 1 and self._connections.server_reads_only():
             raise _Conflict from error
-        return tries == 1
+        return tries == 1 or (tries == 2 and self._connections.writes_again())  # noqa: PLR2004
 
     def _in_transaction(
         self, messages: list[Message], act: Callable[[Connection], list[Message]]

@@ -175,6 +175,72 @@ def test_kept_connections_follow_a_switchover(pair: Pair, face: str) -> None:
         assert sorted(seen) == [(number, 1) for number in range(20)]
 
 
+class Watched(Proxy):
+    """Calls a function before it passes on the third refusal of a server that only reads."""
+
+    def __init__(self, url: str, act: Callable[[], None]) -> None:
+        self._act, self.refused = act, 0
+        super().__init__(url)
+        if "pymysql" in url:
+            # It encrypts by default where the server can.
+            open_url = make_url(self.url).update_query_dict({"ssl_disabled": "true"})
+            self.url = open_url.render_as_string(hide_password=False)
+
+    def _pass_on(self, answer: bytes) -> bytes:
+        if b"read-only" in answer:
+            self.refused += 1
+            if self.refused == 3:
+                self._act()
+        return super()._pass_on(answer)
+
+
+@pytest.mark.engines("mysql", "mariadb")
+@pytest.mark.default_on("mariadb")
+def test_a_server_that_writes_again_just_now_refuses_nothing(pair: Pair) -> None:
+    """It refused to write, but when it is asked for the reason, it only reads no more.
+
+    That was an error which said that the database refuses the statement, and for a transactional
+    handler a failed attempt, which made an innocent dead letter of its message.
+    """
+    root = make_url(pair.old).set(username="root").render_as_string(hide_password=False)
+
+    def restore() -> None:
+        execute(root, "SET GLOBAL read_only = 0")
+
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(contextlib.closing(Watched(pair.old, restore)))
+        publisher = QueueService(proxy.url)
+        stack.callback(publisher.stop)
+        queue = publisher.create_queue("jobs", max_attempts=1)
+        publisher.create_queue("probe")
+        service = QueueService(pair.old, consumer_timeout=10.0)
+        stack.callback(service.stop)
+        queue.publish("before")
+        pair.demote()
+        proxy.refused = 0
+        queue.publish("meanwhile")
+        assert proxy.refused == 3
+        worker = service.worker(concurrency=1, poll_interval=(0.01, 0.1))
+        tries: list[tuple[str, int]] = []
+
+        @worker.handle("jobs", transactional=True)
+        def handle(message: Message, connection: Any) -> None:
+            tries.append((message.payload, message.attempt))
+            if len(tries) == 1:
+                pair.demote()
+            try:
+                connection.exec_driver_sql("DELETE FROM queue_probe").close()
+            except Exception:
+                if len(tries) == 2:
+                    restore()
+                raise
+
+        with running(worker):
+            eventually(lambda: not queue.stats().live, "both are handled")
+        assert tries == [("before", 1)] * 3 + [("meanwhile", 1)]
+        assert not queue.archive.messages(status="failed").list()
+
+
 @pytest.mark.engines("postgresql", "mysql", "mariadb")
 def test_a_login_that_only_reads_is_refused(database: TestDatabase) -> None:
     """By a setting of the login: it is named, and nothing waits for it to change."""

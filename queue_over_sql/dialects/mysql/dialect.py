@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
@@ -75,6 +76,9 @@ _KINDS = {
 # InnoDB undoes all of the transaction: deadlocks, changed rows, too many locks, other nodes.
 _UNDOING: Final = frozenset((1213, 1020, 1206, 3101))
 _TIMED_OUT: Final = 1205
+# An option of the server refuses the statement, which its text names: also --secure-file-priv.
+_OPTION: Final = 1290
+_READS: Final = re.compile("read.only")
 # NULL, no default value, foreign keys, and SIGNAL in a trigger.
 _ROW_REFUSED: Final = frozenset((1048, 1216, 1217, 1364, 1451, 1452, 1557, 1644, 1761, 1762))
 # The collation of the names does not tell upper from lower case.
@@ -389,7 +393,10 @@ class MySQLDialect(QueueDialect):
         return math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        return _KINDS.get(_code(error), ErrorKind.OTHER)
+        code = _code(error)
+        if code == _OPTION and not _READS.search(str(error)):
+            return ErrorKind.OTHER
+        return _KINDS.get(code, ErrorKind.OTHER)
 
     def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
         return _code(error) in self._undoing

@@ -624,5 +624,5 @@ def test_a_conflict_that_always_comes_is_a_failure(
         wait_until(lambda: counts(outside) == (0, 0, 2))
     assert attempts == {
         "conflict": [1, 1, 1, 2, 2, 2, 3, 3, 3],
-        "reads": [1, 1, 2, 2, 3, 3],
+        "reads": [1, 1, 1, 2, 2, 2, 3, 3, 3],
     }
