@@ -39,6 +39,8 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The limit of 1,000 years is far from the overflow of BIGINT microseconds.
 _LONGEST = timedelta(days=365_250)
+LONGEST_US: Final = _LONGEST // MICROSECOND
+"""The longest duration in microseconds: 1,000 years."""
 # The largest BIGINT; adding to it would overflow.
 _BOUND = 2**63 - 1
 _FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND

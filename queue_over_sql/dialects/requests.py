@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ColumnElement
 
-from queue_over_sql.durations import ALWAYS, NEVER
+from queue_over_sql.durations import ALWAYS, LONGEST_US, NEVER
 from queue_over_sql.message import Claim, MessageRow, Outcome, Unreadable
 from queue_over_sql.schema.conditions import rebased
 from queue_over_sql.schema.existing import ERROR, SUCCESS
-from queue_over_sql.schema.queue_tables import ARCHIVE_COLUMNS, MESSAGE_COLUMNS
+from queue_over_sql.schema.queue_tables import ARCHIVE_COLUMNS, MESSAGE_COLUMNS, MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,8 +297,9 @@ def stamped_row(
 ) -> MessageRow:
     """The row after the stamp, made from the row that was read before."""
     values = list(row[:_CORE])
-    values[_ATTEMPT] += 1
+    values[_ATTEMPT] = min(values[_ATTEMPT] + 1, MOST_ATTEMPTS)
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
+    lease = min(lease, LONGEST_US)
     values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
     return _message_row(
         values, _own_values(sql.subject, row, sql.own_converters(connection.dialect))

@@ -21,7 +21,7 @@ from queue_over_sql.message import DEAD, Outcome, Status
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.selection import QueueStats
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import has_status
+from queue_over_sql.store import has_status, subtractable
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -277,7 +277,7 @@ def _newest(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> 
 
 def _oldest(tables: QueueTables, levels: int, limit: int | None) -> Any:
     c = tables.live.c
-    ready = (has_status(tables, Status.READY), *tables.live_only())
+    ready = (has_status(tables, Status.READY), *subtractable(c), *tables.live_only())
     if limit is not None and levels > _MOST_LEVELS:
         return _first(tables, and_(*ready), limit).subquery()
     parts = [

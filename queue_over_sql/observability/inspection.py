@@ -17,7 +17,7 @@ from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
 from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import consumers as registrations
-from queue_over_sql.store import registry
+from queue_over_sql.store import registry, subtractable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +162,7 @@ class Inspection:
         live, dialect = tables.live, self.dialect
         claimed = select(live.c.id).where(dialect.is_claimed(live)).limit(1)
         lease = select(dialect.now() - func.min(live.c.lease_expires_at)).where(
-            dialect.is_claimed(live)
+            dialect.is_claimed(live), *subtractable(live.c, "lease_expires_at")
         )
         with self.connection() as connection:
 
@@ -206,7 +206,11 @@ def _age(tables: QueueTables, level: int) -> Any:
     # The age of the oldest ready message of a priority, the first one in the claim index.
     c, now = tables.live.c, tables.dialect.now()
     return select(now - func.min(c.available_at)).where(
-        c.consumer_id.is_(None), c.priority == level, c.available_at <= now, *tables.live_only()
+        c.consumer_id.is_(None),
+        c.priority == level,
+        c.available_at <= now,
+        *subtractable(c),
+        *tables.live_only(),
     )
 
 

@@ -52,6 +52,8 @@ PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix of a derived name; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
 
+MOST_ATTEMPTS: Final = 2**31 - 1
+"""The largest number that the column of attempts holds."""
 MESSAGE_COLUMNS: Final = (
     "id",
     "message_key",

@@ -22,6 +22,7 @@ from queue_over_sql.store.admin import prune_archive as prune_archive
 from queue_over_sql.store.admin import purge as purge
 from queue_over_sql.store.admin import remove_exported as remove_exported
 from queue_over_sql.store.admin import server_now as server_now
+from queue_over_sql.store.admin import subtractable as subtractable
 from queue_over_sql.store.claim import DecodeTaken as DecodeTaken
 from queue_over_sql.store.claim import Disposition as Disposition
 from queue_over_sql.store.claim import anything_to_claim as anything_to_claim

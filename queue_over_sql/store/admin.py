@@ -69,7 +69,7 @@ def _live_counts(tables: QueueTables) -> Select[Any]:
         _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
         _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
         _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
-        (now - _min_if(live.c.available_at, ready)).label("age"),
+        (now - _min_if(live.c.available_at, and_(ready, *subtractable(live.c)))).label("age"),
     ).where(*tables.live_only())
 
 
@@ -80,6 +80,11 @@ def _archive_counts(tables: QueueTables) -> Select[Any]:
         .where(*tables.finished_only())
         .group_by(outcome)
     )
+
+
+def subtractable(columns: Any, name: str = "available_at") -> list[ColumnElement[bool]]:
+    """The instant can be subtracted from the present without an overflow."""
+    return [columns[name] >= literal_column(str(-(2**62)))]
 
 
 def greatest_priority(tables: QueueTables) -> Select[Any]:

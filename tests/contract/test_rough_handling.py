@@ -313,6 +313,50 @@ def test_one_broken_queue_does_not_keep_the_reaper_from_the_others(
     wait_until(fails_at_the_broken_one, timeout=30)
 
 
+# What a person or another program writes into the row of a message.
+_MOST = 2**63 - 1
+ODD_NUMBERS = (
+    *(f"lease_us = {number}" for number in (_MOST, -_MOST, 0)),
+    *(f"attempt_count = {number}" for number in (2**31 - 1, -(2**31) + 1)),
+    *(f"max_attempts = {number}" for number in (0, -1, 2**31 - 1)),
+    *(
+        f"{name} = {number}"
+        for name in ("published_at", "scheduled_at", "last_attempt_at")
+        for number in (_MOST, -_MOST)
+    ),
+    f"available_at = {-_MOST}",
+)
+
+
+@pytest.mark.driver_decides
+def test_a_number_edited_by_hand_stops_only_its_own_message(queue: Queue, engine: Engine) -> None:
+    """A lease or a count that overflows made the database refuse each claim of the queue."""
+    queue.publish_many([f"good {number}" for number in range(len(ODD_NUMBERS) + 1)])
+    ids = [message.id for message in queue.messages().list()]
+    queue.publish_many(list(ODD_NUMBERS))
+    odd = {m.payload: m.id for m in queue.messages().list() if m.id not in ids}
+    with engine.begin() as connection:
+        for change, number in odd.items():
+            connection.exec_driver_sql(f"UPDATE queue_jobs SET {change} WHERE id = {number}")
+        # They come first.
+        connection.exec_driver_sql(
+            f"UPDATE queue_jobs SET available_at = 1 WHERE id > {max(ids)} AND available_at > 1"
+        )
+    done: set[str] = set()
+    for _ in range(3):
+        messages = queue.consume(100)
+        done |= {message.payload for message in messages}
+        # Some leases ended before they began.
+        with contextlib.suppress(ClaimLost):
+            queue.ack(messages[::2])
+        with contextlib.suppress(ClaimLost):
+            queue.nack(messages[1::2], delay=0)
+    with contextlib.suppress(ClaimLost):
+        queue.ack(queue.consume(100))
+    assert {f"good {number}" for number in range(len(ODD_NUMBERS) + 1)} <= done
+    assert queue.stats().live <= 1, queue.messages().list()
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_of_two_claims_of_a_message_the_older_is_lost(queue: Queue) -> None:
     """Both in one batch: the newer is settled, and the older one is named."""

@@ -66,7 +66,7 @@ from queue_over_sql.dialects.driver_calls import driver_connection, driver_error
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 from queue_over_sql.dialects.statements import archive, claim
-from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.dialects.statements.parameters import next_attempt, number
 from queue_over_sql.message import Outcome
 from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -489,7 +489,7 @@ def _columns(tables: QueueTables, source: Table | CTE) -> list[Any]:
         "payload": read(source.c.payload),
         "headers": read(source.c.headers),
         # The number of this delivery; a rollback undoes it.
-        "attempt_count": source.c.attempt_count + 1,
+        "attempt_count": next_attempt(source),
     }
     facts = [special.get(column, source.c[column]).label(name) for name, column, _ in FACTS]
     return [*facts, *[source.c[name] for name in tables.own_columns]]

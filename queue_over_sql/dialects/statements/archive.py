@@ -25,6 +25,7 @@ from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
     fence,
+    next_attempt,
     number,
     reason,
     words,
@@ -128,7 +129,7 @@ def remove_exported(tables: QueueTables, size: int) -> Delete:
 def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
     """Finish locked messages in place by id; a ``take`` counts as an attempt."""
     live = tables.live
-    counted = {"attempt_count": live.c.attempt_count + 1} if attempted else {}
+    counted = {"attempt_count": next_attempt(live)} if attempted else {}
     return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    BigInteger,
     ClauseElement,
     ColumnElement,
     Integer,
@@ -24,11 +25,13 @@ from sqlalchemy import (
 from queue_over_sql.dialects.statements.parameters import (
     among_ids,
     id_parameters,
+    next_attempt,
     number,
     uncounted,
     update_by_id,
     words,
 )
+from queue_over_sql.durations import LONGEST_US
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.requests import Where
@@ -132,14 +135,17 @@ def stamp_values(
     """The values that a claim writes. It counts the attempt, so that a crash counts, too."""
     live = tables.live
     if expires_at is None:
-        lease = func.coalesce(number("p_lease"), live.c.lease_us, number("p_queue_lease"))
+        # As the attempts: what somebody wrote into the row must not overflow.
+        longest = literal_column(str(LONGEST_US), BigInteger())
+        own = case((live.c.lease_us > longest, longest), else_=live.c.lease_us)
+        lease = func.coalesce(number("p_lease"), own, number("p_queue_lease"))
         expires_at = now + lease
     return {
         "consumer_id": words("p_consumer"),
         "consumer_round": number("p_round"),
         "claimed_at": now,
         "lease_expires_at": expires_at,
-        "attempt_count": live.c.attempt_count + 1,
+        "attempt_count": next_attempt(live),
         # The owner may have enqueued a row again by its due time alone.
         **tables.still_live(),
     }

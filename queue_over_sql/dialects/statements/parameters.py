@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, String, and_, bindparam, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    String,
+    and_,
+    bindparam,
+    case,
+    literal_column,
+    update,
+)
+
+from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Table, Update
+    from sqlalchemy import FromClause, Table, Update
 
     from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -39,6 +50,15 @@ NEW_LIFE: dict[str, Any] = {
 def uncounted(tables: QueueTables) -> dict[str, Any]:
     """The values of a message that was given back without counting the attempt."""
     return CLAIM_CLEARED | {"attempt_count": tables.live.c.attempt_count - 1}
+
+
+def next_attempt(rows: FromClause) -> ColumnElement[int]:
+    """The number of a message's next attempt.
+
+    What somebody wrote into the row must not overflow: the database would refuse the whole claim.
+    """
+    count = rows.c.attempt_count
+    return case((count >= literal_column(str(MOST_ATTEMPTS)), count), else_=count + 1)
 
 
 def number(name: str) -> ColumnElement[Any]:

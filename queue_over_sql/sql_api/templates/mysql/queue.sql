@@ -164,7 +164,8 @@ BEGIN
           SET _token = queue_over_sql_token();
         END IF;
         UPDATE <live> SET consumer_id = '<me>', consumer_round = _token, claimed_at = _now,
-               lease_expires_at = _now + COALESCE(lease_us, _lease), attempt_count = attempt_count + 1
+               lease_expires_at = _now + COALESCE(LEAST(lease_us, 31557600000000000), _lease),
+               attempt_count = LEAST(attempt_count, 2147483646) + 1
          WHERE id = _id AND consumer_id IS NULL;
         IF ROW_COUNT() = 1 THEN
           SET _ids = CONCAT(_ids, ',', _id);
@@ -253,7 +254,7 @@ BEGIN
        WHERE id = _id;
     WHEN 'extend' THEN
       -- Without a length it is that of the queue or the message.
-      UPDATE <live> SET lease_expires_at = _now + COALESCE(_length, lease_us, <setting lease_us>)
+      UPDATE <live> SET lease_expires_at = _now + COALESCE(_length, LEAST(lease_us, 31557600000000000), <setting lease_us>)
        WHERE id = _id;
     WHEN 'nack' THEN
       IF _delay IS NULL AND _attempts < _allowed THEN

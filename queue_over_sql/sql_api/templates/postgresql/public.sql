@@ -74,7 +74,8 @@ BEGIN
         ' ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED),'
         ' stamped AS ('
         ' UPDATE %1$s AS m SET consumer_id = ''<me>'', consumer_round = $4, claimed_at = $2,'
-        ' lease_expires_at = $2 + coalesce(m.lease_us, $5), attempt_count = m.attempt_count + 1'
+        ' lease_expires_at = $2 + coalesce(CASE WHEN m.lease_us > 31557600000000000 THEN 31557600000000000 ELSE m.lease_us END, $5),'
+        ' attempt_count = CASE WHEN m.attempt_count < 2147483647 THEN m.attempt_count + 1 ELSE m.attempt_count END'
         ' FROM picked WHERE m.id = picked.id RETURNING m.*)'
         -- Of the same types for all queues: a session keeps the plans of what is done with them.
         ' SELECT id, %3$s AS payload, CAST(kind AS text) AS kind, CAST(headers AS text) AS headers,'
@@ -226,7 +227,7 @@ DECLARE
   touched int;
 BEGIN
   -- Without a length it is that of the queue or the message.
-  EXECUTE format('UPDATE %s SET lease_expires_at = $3 + coalesce($4, lease_us, $5)'
+  EXECUTE format('UPDATE %s SET lease_expires_at = $3 + coalesce($4, CASE WHEN lease_us > 31557600000000000 THEN 31557600000000000 ELSE lease_us END, $5)'
                  ' WHERE id = $1 AND consumer_id = ''<me>'' AND consumer_round = $2',
                  <schema>.queue_over_sql_table(queue, ''))
     USING id, token, <schema>.queue_over_sql_now(), lease, CAST(settings->>'lease_us' AS bigint);
