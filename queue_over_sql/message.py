@@ -637,6 +637,18 @@ def note_claim(message: Message, began: float) -> None:
         message._lease_ends_at = began + length / 1_000_000
 
 
+_SHORTEST_LEASE_US: Final = 100_000
+
+
+def may_come_in_time(message: Message) -> bool:
+    """Whether its lease is long enough that a handler can usually begin before it ends.
+
+    A message with a shorter lease is not released when it is late: it would be claimed again and
+    again, uncounted. When its lease is found expired, the attempt counts.
+    """
+    return (claimed_lease_us(message) or 0) >= _SHORTEST_LEASE_US
+
+
 def lease_ends_at(message: Message) -> float:
     """The earliest end of its lease on ``elapsed_clock``; infinite if it has none."""
     return message._lease_ends_at

@@ -22,6 +22,7 @@ from queue_over_sql.message import (
     claim_of,
     claimed_lease_us,
     lease_ends_at,
+    may_come_in_time,
 )
 from queue_over_sql.observer import facts_of, log_lost
 from queue_over_sql.queues.archive import Archive
@@ -433,7 +434,7 @@ class Queue(Generic[Payload]):
         late = [message for message in held if elapsed_clock() >= lease_ends_at(message)]
         if late:
             with contextlib.suppress(QueueError):
-                self.release(late)
+                self.release([message for message in late if may_come_in_time(message)])
         return [message for message in held if message not in late]
 
     def exchange(

@@ -32,7 +32,7 @@ from queue_over_sql.backoff import Backoff
 from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
-from queue_over_sql.message import lease_ends_at
+from queue_over_sql.message import lease_ends_at, may_come_in_time
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of, traceback_of, users_frames
@@ -184,18 +184,18 @@ class HandlerRun:
         return finished
 
     def _in_time(self, messages: list[Message]) -> list[Message]:
-        """Those whose lease runs; gives back the others, uncounted, if they are still held."""
+        """Those whose lease runs; gives back the others, uncounted, unless it is very short."""
         now = elapsed_clock()
         late = [message for message in messages if now >= lease_ends_at(message)]
         if not late:
             return messages
         _log.warning(
-            "Queue %s: the worker releases messages whose lease ended before their handler began. "
+            "Queue %s: the worker skips messages whose lease ended before their handler began. "
             "Set a longer lease, or a smaller prefetch: %s",
             self.queue.name,
             ", ".join(map(repr, late)),
         )
-        self._give_back(late)
+        self._give_back([message for message in late if may_come_in_time(message)])
         return [message for message in messages if message not in late]
 
     def _call_together(self, messages: list[Message]) -> None:

@@ -125,6 +125,27 @@ def test_no_handler_begins_after_its_lease(
 
 
 @pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_lease_that_no_handler_can_meet_uses_up_the_attempts(make_service: MakeService) -> None:
+    """Such a message is not claimed again and again, uncounted, by a worker or a stream."""
+    service = make_service(reaper_interval=0.05)
+    service.start()
+    for name in ("worked", "streamed"):
+        queue = service.create_queue(name, max_attempts=2)
+        queue.publish("brief", lease=1e-6)
+        queue.publish("usual")
+    worker, handled = service.worker(concurrency=1), list[str]()
+    worker.handle("worked")(lambda message: handled.append(message.payload))
+    with running(worker):
+        wait_until(lambda: 1 == service.queue("worked").stats().failed)
+    for message in service.queue("streamed").stream(wait=1):
+        handled.append(message.payload)
+        message.ack()
+    wait_until(lambda: 1 == service.queue("streamed").stats().failed)
+    assert ["usual"] * 2 == handled
+
+
+@pytest.mark.engines("sqlite")
 @pytest.mark.parametrize("lease_us", [1, -1])
 def test_a_lease_that_is_over_at_once_does_not_keep_the_worker_busy(
     worker: Worker, make_service: MakeService, engine: Engine, lease_us: int
