@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -413,8 +414,13 @@ class Queue(Generic[Payload]):
                 waiting = self.consume(prefetch, lease=lease, wait=patience)
                 if not waiting and wait is not None:
                     return
-                while waiting := self._still_held(waiting):
-                    yield waiting.pop(0)
+                look_at = _renew_at(waiting)
+                while waiting:
+                    if elapsed_clock() >= look_at or not self.holds(waiting[0]):
+                        waiting = self._still_held(waiting)
+                        look_at = _renew_at(waiting)
+                    if waiting:
+                        yield waiting.pop(0)
         finally:
             if waiting:
                 with contextlib.suppress(QueueError):
@@ -423,7 +429,7 @@ class Queue(Generic[Payload]):
     def _still_held(self, waiting: list[Message[Payload]]) -> list[Message[Payload]]:
         """Those that may be yielded; renews their leases once a third of them has passed."""
         held = [message for message in waiting if self.holds(message)]
-        if any(map(_is_short, held)):
+        if elapsed_clock() >= _renew_at(held):
             try:
                 self.extend(held)
             except ClaimLost as error:
@@ -772,6 +778,7 @@ class Queue(Generic[Payload]):
         return f"<Queue {self.name}>"
 
 
-def _is_short(message: Message) -> bool:
-    length = (claimed_lease_us(message) or 0) / 1_000_000
-    return lease_ends_at(message) - elapsed_clock() < length * 2 / 3
+def _renew_at(messages: Iterable[Message]) -> float:
+    """When a third of the first lease has passed, on ``elapsed_clock``."""
+    lengths = ((message, (claimed_lease_us(message) or 0) / 1_000_000) for message in messages)
+    return min((lease_ends_at(m) - length * 2 / 3 for m, length in lengths), default=math.inf)

@@ -16,7 +16,7 @@ from tests.contract.queue_state import counts, payloads
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
-    from queue_over_sql import Queue
+    from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -129,6 +129,26 @@ def test_a_stream_keeps_the_leases_of_what_it_has_not_yielded(make_service: Make
             time.sleep(0.4)
         assert list(range(6)) == seen
         assert 0 == other.queue("jobs").stats().archived
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("replaces a method of the synchronous core")
+def test_a_stream_looks_at_one_message_for_each_that_it_yields(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at all that waited, so a large prefetch made each message slower."""
+    looks, holds = 0, queue.holds
+
+    def counted(message: Message) -> bool:
+        nonlocal looks
+        looks += 1
+        return holds(message)
+
+    monkeypatch.setattr(queue, "holds", counted)
+    queue.publish_many(range(50))
+    for message in queue.stream(prefetch=50):
+        message.ack()
+    assert looks <= 2 * 50
 
 
 @pytest.mark.engines("sqlite")
