@@ -52,7 +52,7 @@ from queue_over_sql.dialects.engines import (
     unfit_way,
 )
 from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
-from queue_over_sql.dialects.session_changes import SessionChanges, changed_until
+from queue_over_sql.dialects.session_changes import ParentAlone, SessionChanges, changed_until
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -117,10 +117,6 @@ _ENDED = (
 )
 
 
-_FORKED = (
-    "This connection belongs to the process that forked this one. Open a connection of your own in "
-    "the child."
-)
 _UNDONE = (
     "The database undid the handler's whole transaction: {reason}. The handler caught this error "
     "and went on, so it must run again. Let such an error end the handler."
@@ -132,14 +128,6 @@ _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", d
 
 # The errors of drivers for numbers and texts that they cannot send.
 _UNSENDABLE = (OverflowError, UnicodeEncodeError)
-
-
-def _refuse_children(process: int) -> Callable[..., None]:
-    def refuse(*_: object) -> None:
-        if os.getpid() != process:
-            raise QueueError(_FORKED)
-
-    return refuse
 
 
 def _weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -908,7 +896,7 @@ class Connections:
         connection = self._connect()
         event.listen(connection, "commit", self._refuse_commit)
         event.listen(connection, "rollback", self._note_rollback)
-        event.listen(connection, "before_cursor_execute", _refuse_children(os.getpid()))
+        event.listen(connection, "before_cursor_execute", ParentAlone(), retval=True)
         # The only connection of a database cannot be closed.
         if not (self._opened.shared or self._opened.borrowed):
             changes = SessionChanges(scoped=self.dialect.scopes_settings)

@@ -17,7 +17,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.driver_calls import translated
-from queue_over_sql.dialects.session_changes import SessionChanges
+from queue_over_sql.dialects.session_changes import may_skip
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
@@ -289,9 +289,7 @@ class CompiledStatement:
 # listeners to this one connection.
 def _has_begun(connection: Connection, raw: Any) -> bool:
     listeners: Any = connection.dispatch
-    if listeners.after_cursor_execute or any(
-        type(each) is not SessionChanges for each in listeners.before_cursor_execute
-    ):
+    if listeners.after_cursor_execute or not all(map(may_skip, listeners.before_cursor_execute)):
         return False
     if connection.closed or connection.invalidated:
         return False

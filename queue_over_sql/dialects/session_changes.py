@@ -1,16 +1,23 @@
-"""Whether a handler's statements change the session that the next user of its connection gets."""
+"""Listeners to a handler's statements: whether they change its session, or come from a child."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from queue_over_sql.errors import QueueError
+
 UNTIL: Final = "queue_over_sql_changed_until"
 """Where a connection's ``info`` says how long its session stays changed; see ``changed_until``."""
 TRANSACTION_ENDS: Final = "transaction"
 CLOSED: Final = "closed"
+_FORKED: Final = (
+    "This connection belongs to the process that forked this one. Open a connection of your own in "
+    "the child."
+)
 
 # What comes before a statement: space, brackets and comments, but not MySQL's executable comments.
 _BEFORE: Final = r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?![!M])(?:[^*]|\*(?!/))*\*/)*"
@@ -60,6 +67,38 @@ class SessionChanges:
             else:
                 info[UNTIL] = CLOSED
         return statement, parameters
+
+
+class ParentAlone:
+    """Listens to the statements of one connection, and refuses those of a forked child."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that opened the connection."""
+        return os.getpid() == self._process
+
+    def __call__(  # noqa: PLR0917 - SQLAlchemy's
+        self,
+        connection: Connection,
+        cursor: object,
+        statement: str,
+        parameters: Any,
+        context: object,
+        executemany: object,
+    ) -> tuple[str, Any]:
+        del connection, cursor, context, executemany
+        if not self.is_here:
+            raise QueueError(_FORKED)
+        return statement, parameters
+
+
+def may_skip(listener: Any) -> bool:
+    """Whether our own statements need not be shown to a listener."""
+    kind = type(listener)
+    return kind is SessionChanges or (kind is ParentAlone and listener.is_here)
 
 
 def changed_until(connection: Connection) -> str | None:

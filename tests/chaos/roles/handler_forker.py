@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from queue_over_sql import Message, QueueService
 
-HOW = {"returns": 0, "exits": 3, "fails": 1, "undoes a part": 1}
+HOW = {"returns": 0, "exits": 3, "fails": 1, "undoes a part": 1, "publishes": 1}
 
 
 def main(url: str) -> int:
@@ -33,6 +33,8 @@ def main(url: str) -> int:
                 sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - it ends with the child
                 if part is not None:
                     part.rollback()
+                if message.payload == "publishes":
+                    queue.publish("from the child", connection=connection)
                 if message.payload == "exits":
                     sys.exit(HOW["exits"])
                 if message.payload == "fails":

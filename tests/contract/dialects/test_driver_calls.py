@@ -10,12 +10,15 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseRefused
+from queue_over_sql.dialects.compiled import DriverResult
 from queue_over_sql.queue import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_over_sql import QueueService
+    from sqlalchemy import Connection
+
+    from queue_over_sql import Message, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
 pytestmark = pytest.mark.threads("asks the engine of threads")
@@ -71,6 +74,27 @@ def test_an_error_of_the_driver_is_chained_under_ours(service: QueueService) -> 
     assert isinstance(between, DBAPIError)
     assert "no_such_table" in str(between.statement)
     assert between.orig is not None
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_our_statements_on_a_handlers_connection_take_the_short_way(service: QueueService) -> None:
+    """Our own listeners to such a connection do not keep acks and publishes from it."""
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    context, results = core_of(queue).context, list[object]()
+    worker = service.worker()
+
+    @worker.handle("jobs", transactional=True)
+    def work(_: Message, connection: Connection) -> None:
+        context.connections.hasten(connection)
+        results.append(context.sql.get(_one).run(connection))
+
+    worker.run(until_empty=True)
+    assert [DriverResult] == [type(result) for result in results]
+
+
+def _one(_: object) -> Any:
+    return text("SELECT 1")
 
 
 def _no_such_table(_: object) -> Any:
