@@ -271,7 +271,9 @@ class Connections:
     def dialect(self) -> QueueDialect:
         """The differences of this server. The first use connects, and may refuse the server."""
         if self._dialect is None:
-            with self._lock:
+            # In this order: what waits for the end of a fork must not hold a lock, which the child
+            # would inherit.
+            with self.forks.using(), self._lock:
                 if self._dialect is None:
                     self._dialect = self._choose()
         return self._dialect
@@ -287,7 +289,7 @@ class Connections:
 
     def _choose(self) -> QueueDialect:
         try:
-            with self.forks.using(), self._connect() as connection:
+            with self._connect() as connection:
                 dialect = dialect_of(connection)
                 dialect.notice_pooler(connection)
         except DBAPIError as error:
