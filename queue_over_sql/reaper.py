@@ -135,8 +135,8 @@ class Reaper:
     def run_if_due(self) -> None:
         """Run one pass, or only the chores if slow passes delayed the next one.
 
-        If a queue has more to do than one turn allows, the next pass follows at once. So the other
-        queues are looked at meanwhile.
+        If a queue has more to do than one turn allows, the next pass follows at once, so that the
+        other queues have their turns between.
         """
         try:
             with self._giving_way():
@@ -225,11 +225,11 @@ class Reaper:
                 done.add(chore())
             except NotPermitted as error:
                 self._leave_to_others(error)
-            except (DatabaseUnavailable, ServiceClosed) as error:
-                if not isinstance(error, Locked):
-                    raise
+            except Locked as error:
                 _log.debug("The reaper puts a chore off: %s", error)
                 done.fail(error)
+            except (DatabaseUnavailable, ServiceClosed):
+                raise
             except QueueError as error:
                 _log.warning("The reaper cannot do a chore; the next pass tries again: %s", error)
                 done.fail(error)
@@ -282,7 +282,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
 class ClockWatch:
     """Notices when the database's clock is set back, and keeps due what was due; a chore.
 
-    The clock of this process that nobody sets tells what the database's should show.
+    The monotonic clock of this process tells what the database's clock should show.
     """
 
     def __init__(self, parts: ServiceParts, queues: Callable[..., Iterable[Queue]]) -> None:
@@ -298,11 +298,13 @@ class ClockWatch:
         connections = self._parts.connections
         asked = elapsed_clock()
         now = connections.run(connections.dialect.read_clock)
-        seen, self._seen = self._seen, (now, elapsed_clock())
+        seen, shown = self._seen, (now, elapsed_clock())
         if seen is None:
-            if not self._serve(self._queues(), lambda queue: self._find_step(queue, now)):
-                self._seen = None
+            # If this fails, the next look is the first one again.
+            if self._serve(self._queues(), lambda queue: self._find_step(queue, now)):
+                self._seen = shown
             return ReaperReport()
+        self._seen = shown
         passed = round((asked - seen[1]) * 1_000_000)
         if seen[0] + passed - now > LEAST_STEP_US:
             self._owed = ClockStep(now, until=seen[0] + passed)
@@ -319,7 +321,7 @@ class ClockWatch:
             acts.keep_due(step)
 
     def _serve(self, queues: Iterable[Queue], serve: Callable[[Queue], object]) -> bool:
-        """Serve all; False if others had locked some, which is to be done again."""
+        """Serve all; False if others held locks on some, so that the caller tries again."""
         all_served = True
         for queue in queues:
             try:
