@@ -92,8 +92,8 @@ _BLOCKED_SECONDS = 2.0
 class Turns(Generic[K]):
     """The order in which a background job serves many things, some of which others have locked.
 
-    What was locked the last time comes last, and the one that has waited longest comes first of
-    these. All of them together get only a few seconds of a run. So they delay the others once.
+    What was locked the last time comes last, the longest waiting first. Together these get only a
+    few seconds of a run. So each lock delays the others once, when it is first met.
     """
 
     def __init__(self, who: str) -> None:
@@ -114,7 +114,7 @@ class Turns(Generic[K]):
             yield thing
 
     def served(self, thing: K) -> None:
-        """Note that nobody had locked it."""
+        """Note that it was not locked."""
         if thing in self._blocked:
             self._blocked.pop(thing, None)
             _log.info("%s has served %s, which others had locked.", self._who, thing)

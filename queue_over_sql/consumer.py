@@ -69,10 +69,10 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """As ``looks_alive``; the first who finds the deadline passed ends the identity for good.
+        """As ``looks_alive``; the first caller after the deadline ends the identity for good.
 
-        He drops its messages. They would stay claimed until their leases end if the answer to a
-        late heartbeat let the identity live again.
+        That caller drops its messages. If the answer to a late heartbeat revived the identity, they
+        would stay claimed until their leases end.
         """
         if self.looks_alive:
             return True
@@ -184,7 +184,7 @@ class Consumer:
         return identity.alive
 
     def heartbeat(self) -> None:
-        """Renew the registration, then give back what nobody works on.
+        """Renew the registration, then give back the messages of interrupted claims.
 
         It is called every third of the timeout, on its own connection.
         """

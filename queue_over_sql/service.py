@@ -693,7 +693,7 @@ class QueueService:
     def _warn_of_many(self) -> None:
         _unstopped[self._place] += 1
         if _unstopped[self._place] == _MANY_SERVICES:
-            # Once: what is negative first counts up to zero.
+            # Warn only once: it does not count up to the limit again.
             _unstopped[self._place] = -sys.maxsize
             _log.warning(
                 "This process has made %d services for %s and has not stopped them. Make one "

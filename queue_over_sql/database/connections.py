@@ -108,8 +108,8 @@ _CALLERS_READS = (
     "server became a standby, open a new connection"
 )
 _STANDBY = (
-    "It is a standby, or an administrator made it read-only. Nothing was changed. The next use "
-    "connects anew; check where the address leads."
+    "It is a standby, or an administrator made it read-only. Nothing was changed. The next call "
+    "opens a new connection; check which server the address leads to."
 )
 _ENDED = (
     "The handler ended its transaction. Leave commit and rollback to the worker; undo a part with "
@@ -639,9 +639,10 @@ class Connections:
         return False
 
     def writes_again(self) -> bool:
-        """Whether a server that only read a moment ago can write now; then all connect anew.
+        """Whether a server that only read a moment ago can write now.
 
-        Where it only reads for this login, that is its setting and does not end by itself.
+        If so, everybody gets a new connection. Where it only reads for this login, that is its
+        setting and does not end by itself.
         """
         with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
             dialect = self.dialect
@@ -840,9 +841,9 @@ class Connections:
             self._drop(session)
 
     def _leave_server(self, session: Session | None = None) -> None:
-        """Connect anew everywhere, because the server of a session only reads.
+        """Open new connections from now on, because the server of a session only reads.
 
-        After a switchover the address leads to another one, but kept connections do not.
+        After a switchover the address leads to another server, but open connections do not.
         """
         now = time.monotonic()
         if session is not None:

@@ -272,9 +272,9 @@ _Left = deque[tuple[bool, Session]]
 class SessionsOfThread:
     """The sessions of one thread; when it ends and this object is deleted, others may use them.
 
-    They are not closed then, because a server that does not answer would hold the thread up, or
-    whoever collects garbage. When the service is collected, too, their connections are closed, and
-    no server is asked.
+    They are not closed then. To close one asks the server, and if that does not answer, the thread
+    that deletes this object would wait. When the service is collected, too, the connections are
+    closed without asking the server.
     """
 
     def __init__(self, owner: ThreadSessions, left: _Left) -> None:

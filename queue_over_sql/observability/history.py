@@ -131,7 +131,7 @@ _STARTED: Final = time.time() - time.monotonic()
 
 
 def _time() -> float:
-    """The time of day as this process began with it; a step of the clock does not matter."""
+    """The time of day, counted on from the start of this process without steps of the clock."""
     return _STARTED + time.monotonic()
 
 

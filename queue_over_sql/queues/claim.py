@@ -60,7 +60,7 @@ _LONGEST_PAUSE = 10.0
 
 @dataclasses.dataclass
 class _Unanswered:
-    """A claim of which nobody knows whether the server carried it out, or when it will."""
+    """A claim without an answer: the server may have carried it out, or may do so later."""
 
     stamp: Claim
     since: float

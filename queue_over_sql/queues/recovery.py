@@ -305,7 +305,7 @@ class Recovery:
 
 
 def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -> tuple[int, bool]:
-    """Remove batches until nothing is left, or the turn is over; returns how many, and which."""
+    """Remove batches for one turn; returns how many rows, and whether nothing is left."""
     removed, began = 0, time.monotonic()
     while True:
         batch = remove()

@@ -85,7 +85,7 @@ class ForkGuard:
             self.leave(use)
 
     def before_fork(self) -> None:
-        """Let nobody begin a use."""
+        """Let each new use wait, and interrupt the long ones."""
         self._opened.clear()
         self._shut = True
         for interrupt in self._interrupts:
@@ -125,10 +125,10 @@ class NoForkGuard(ForkGuard):
         """Nothing is interrupted."""
 
     def enter(self, use: object) -> None:
-        """Nobody waits."""
+        """No use is noted."""
 
     def leave(self, use: object) -> None:
-        """Nobody waits."""
+        """No use was noted."""
 
 
 _guards: weakref.WeakSet[ForkGuard] = weakref.WeakSet()
