@@ -40,7 +40,6 @@ from queue_over_sql.worker.handlers import (
     awaited_within,
     check_kind,
     check_parameters,
-    refuse_unfinished,
 )
 from queue_over_sql.worker.worker import Worker
 
@@ -347,7 +346,7 @@ def _outward(on_slow: Callable[[AsyncMessage, float], object]) -> Callable[[Any,
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-    refuse_unfinished(await function(*arguments))
+    await function(*arguments)
 
 
 class _Core(QueueService):
