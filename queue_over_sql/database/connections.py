@@ -805,15 +805,10 @@ class Connections:
             raise ServiceClosed
 
     def _check_files(self, connection: Connection) -> None:
-        file = self.dialect.misplaced_file(connection)
-        if file is not None:
-            self._misplaced = (
-                f"The file {file} was removed or replaced while this process had it open, so what "
-                "this process published last may be lost. Stop all programs that use the "
-                "database, check the file, and start them again. While they run, nothing else may "
-                "move, delete or replace the file, or open it with another SQLite library."
-            )
-            raise DatabaseUnavailable(self._misplaced)
+        reason = self.dialect.misplaced_file(connection)
+        if reason is not None:
+            self._misplaced = reason
+            raise DatabaseUnavailable(reason)
 
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()

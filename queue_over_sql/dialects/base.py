@@ -481,7 +481,7 @@ class QueueDialect(SqlDialect):
         """
 
     def misplaced_file(self, connection: Connection) -> str | None:
-        """A file that was removed or replaced since this connection opened it."""
+        """Why a file of this connection is not in its place, and what to do; None if it is."""
         return None
 
     def maintenance(

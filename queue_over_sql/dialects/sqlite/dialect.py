@@ -193,7 +193,12 @@ class SQLiteDialect(AtOnceDialect):
         known: Mapping[str, FileId | None] = connection.info.get(FILES, {})
         for file, found in known.items():
             if file_id(file) != found:
-                return file
+                return (
+                    f"The file {file} was removed or replaced while this process had it open, so "
+                    "what this process published last may be lost. Stop all programs that use the "
+                    "database, check the file, and start them again. While they run, nothing else "
+                    "may move, delete or replace the file, or open it with another SQLite library."
+                )
         return None
 
     def maintenance(self, run: Run, where: str) -> Sequence[Callable[[], None]]:
