@@ -252,9 +252,9 @@ class Recovery:
         context, sql = self._context, self._context.sql
         held = Counter(found.claim.consumer_id for found in dead)
         holders = store.holders(connection, sql, list(held)) if held else {}
-        spent: dict[tuple[Claim, str], list[int]] = {}
-        counted: dict[tuple[Claim, str], list[int]] = {}
-        forgiven: dict[tuple[Claim, str], list[int]] = {}
+        spent: _Groups = {}
+        counted: _Groups = {}
+        forgiven: _Groups = {}
         for found in dead:
             holder, others = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
             why, forgive = reason, False

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-# Long enough for a stack trace, and short enough to keep the table small.
-_LONGEST_ERROR = 20_000
 # The outcomes of finished messages for observers, and those that are not logged.
 _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
@@ -238,7 +236,7 @@ class Settlements:
         """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
         context, settings = self._context, self._context.settings
         text = reason_of(reason, "reason")
-        error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:_LONGEST_ERROR]
+        error = CANCELLED if text is None else f"{CANCELLED}: {text}"[: store.LONGEST_ERROR]
         keep = settings.archive != "none"
         end = store.Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
         there = context.run(
@@ -538,7 +536,7 @@ def reason_of(error: str | BaseException | None, argument: str = "error") -> str
         msg = f"{argument} must be a str or an exception, not {type(error).__name__}"
         raise TypeError(msg)
     text = payloads.printable(error)
-    return None if text is None else text[:_LONGEST_ERROR]
+    return None if text is None else text[: store.LONGEST_ERROR]
 
 
 def traceback_of(error: BaseException) -> str | None:
@@ -549,7 +547,7 @@ def traceback_of(error: BaseException) -> str | None:
         text = "".join(traceback.format_exception(type(error), error, users_frames(error)))
     except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
         return None
-    return payloads.printable(text[-_LONGEST_ERROR:])
+    return payloads.printable(text[-store.LONGEST_ERROR :])
 
 
 def users_frames(error: BaseException) -> TracebackType | None:

@@ -11,6 +11,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.store import LONGEST_ERROR
+
 if TYPE_CHECKING:
     from queue_over_sql.store import Holder
 
@@ -18,8 +20,6 @@ LEASE_EXPIRED: Final = "the lease expired before the message was settled"
 CONSUMER_DIED: Final = "the consumer died while it held the message"
 _BEFORE: Final = "\nThe last error before: "
 _SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
-# Long enough for a stack trace, and short enough to keep the table small.
-_LONGEST: Final = 20_000
 
 
 def may_run_together(last_error: str | None) -> int | None:
@@ -52,4 +52,4 @@ def keeping_last_error(reason: str, before: str | None) -> str:
     """The reason, and below it the last error that was not a death or an expired lease."""
     if before is not None and before.startswith((CONSUMER_DIED, LEASE_EXPIRED)):
         _, _, before = before.partition(_BEFORE)
-    return f"{reason}{_BEFORE}{before}"[:_LONGEST] if before else reason
+    return f"{reason}{_BEFORE}{before}"[:LONGEST_ERROR] if before else reason

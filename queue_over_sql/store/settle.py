@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-_LONGEST_REFUSAL: Final = 20_000
+LONGEST_ERROR: Final = 20_000
+"""How many characters of a failure's text are kept: enough for a stack trace, and small."""
 
 
 def each(
@@ -139,7 +140,7 @@ def refusal(outcome: str, error: str | None, reason: str) -> str:
     """The ``last_error`` of a message that the database refused to finish."""
     earlier = "" if error is None else f" ({error})"
     text = f"{REFUSED} as {outcome}{earlier}: {reason}"
-    return printable(text[:_LONGEST_REFUSAL]) or text
+    return printable(text[:LONGEST_ERROR]) or text
 
 
 def release(

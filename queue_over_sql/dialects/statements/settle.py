@@ -30,12 +30,10 @@ from queue_over_sql.dialects.statements.parameters import (
     uncounted,
     update_by_id,
 )
+from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
-
-# Of the column max_attempts.
-_LARGEST = 2**31 - 1
 
 
 def held(tables: QueueTables, size: int) -> Select[Any]:
@@ -95,7 +93,7 @@ def restore(tables: QueueTables, size: int) -> ClauseElement:
 def restore_with_another(tables: QueueTables, size: int) -> ClauseElement:
     """As ``restore``; the attempt counts, and they get one more."""
     allowed = func.coalesce(tables.live.c.max_attempts, number("p_max_attempts"))
-    another = case((allowed < _LARGEST, allowed + 1), else_=allowed)
+    another = case((allowed < MOST_ATTEMPTS, allowed + 1), else_=allowed)
     return _fenced_update(tables, size, _failed(tables) | {"max_attempts": another})
 
 
