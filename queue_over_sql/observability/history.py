@@ -277,7 +277,7 @@ class History(Observer):
             self._keep_for_later(rows)
         except NotPermitted as error:
             if not self._rewrites:
-                _log.warning("The history may not be written, and is lost: %s", error)
+                _log.warning("This login may not write the history, so it is lost: %s", error)
                 return
             self._rewrites = False
             self._keep_for_later(rows)

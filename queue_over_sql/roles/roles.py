@@ -242,9 +242,9 @@ class Roles:
 def _for_an_administrator(names: Sequence[str]) -> str:
     script = " ".join(f"CREATE ROLE {name};" for name in names)
     return (
-        "This login may not create roles. Let an administrator of the database run this once, and "
-        f"then run roles install again: {script} On MySQL and MariaDB this login also needs the "
-        "right to grant: GRANT ALL ON its database … WITH GRANT OPTION. No right was granted."
+        "This login may not create roles, so no right was granted. Let an administrator of the "
+        f"database run this once: {script} Then run roles install again. On MySQL and MariaDB this "
+        "login also needs the right to grant: GRANT ALL ON its database … WITH GRANT OPTION."
     )
 
 
