@@ -129,7 +129,8 @@ class Consumer:
         identity = self._identity
         if identity is not None and identity.kept and identity.alive:
             return identity
-        with self._lock:
+        # In this order: see ``Connections.dialect``.
+        with self._connections.forks.using(), self._lock:
             if self._closed:
                 raise ServiceClosed
             identity = self._identity
