@@ -245,11 +245,17 @@ class PostgreSQLColumns(RowColumns):
         with (
             driver_errors(connection, copied),
             driver_connection(connection).cursor() as cursor,
-            cursor.copy(copied, parameters) as copy,
+            cursor.copy(copied, {name: _quoted(each) for name, each in parameters.items()}) as copy,
         ):
             content = b"".join(map(bytes, copy))
         # RETURNING has no order.
         return _read(content, schema).sort_by([("available_at", "ascending"), ("id", "ascending")])
+
+
+def _quoted(value: Any) -> Any:
+    # psycopg writes parameters of COPY into its text, where -9223372036854775808::BIGINT means
+    # -(9223372036854775808::BIGINT), which is out of range.
+    return str(value) if isinstance(value, int) and value < 0 else value
 
 
 @contextlib.contextmanager
