@@ -258,7 +258,7 @@ def _as_connection(
         except UnboundExecutionError as error:
             msg = (
                 "connection= is a Session that has a database for each class (binds=), or none, so "
-                "it does not say in whose transaction to work: pass "
+                "it does not say in whose transaction to work. Pass an open one: "
                 "session.connection(bind_arguments={'mapper': YourClass})"
             )
             raise ValueError(msg) from error

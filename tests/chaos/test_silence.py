@@ -149,14 +149,15 @@ def test_what_has_reason_to_last_is_spared(
     service = make_service(consumer_timeout=TIMEOUT)
     queue = service.create_queue("jobs")
     watchdog = service._parts.connections.watchdog
-    ask, answered = watchdog._ask, threading.Semaphore(0)
+    ask, answered = watchdog._ask(), threading.Semaphore(0)
+    assert ask is not None
 
     def asked() -> None:
         ask()
         answered.release()
 
     with (
-        mock.patch.object(watchdog, "_ask", asked),
+        mock.patch.object(watchdog, "_ask", return_value=asked),
         service._parts.connections.transaction() as own,
         sql.connect() as other,
     ):
@@ -267,10 +268,13 @@ def test_a_stop_ends_and_says_what_it_leaves_behind(
     said = f"Consumer {consumer_id} is still registered, and messages of jobs are not released"
     assert said in caplog.text
 
+    def all_came_back() -> bool:
+        if found := queue.consume(3):
+            queue.ack(found)
+        return 0 == queue.stats().claimed + queue.stats().ready
+
     with make_service(reaper_interval=0.2):
-        found = eventually(lambda: queue.consume(3), "they came back", within=TIMEOUT + 15)
-        queue.ack(found + queue.consume(3, wait=TIMEOUT))
-    assert 0 == queue.stats().claimed + queue.stats().ready
+        eventually(all_came_back, "they came back and were acked", within=TIMEOUT + 15)
     # Give-backs that are swallowed are lost; the service itself is closed for good.
     with pytest.raises(QueueError):
         messages[1].ack()
