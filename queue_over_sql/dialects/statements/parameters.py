@@ -58,7 +58,8 @@ def next_attempt(rows: FromClause) -> ColumnElement[int]:
     What somebody wrote into the row must not overflow: the database would refuse the whole claim.
     """
     count = rows.c.attempt_count
-    return case((count >= literal_column(str(MOST_ATTEMPTS)), count), else_=count + 1)
+    # The sum is a number on SQLite, even if another client stored a text, which is larger than any.
+    return case((count + 0 >= literal_column(str(MOST_ATTEMPTS)), count), else_=count + 1)
 
 
 def number(name: str) -> ColumnElement[Any]:
