@@ -104,8 +104,9 @@ def test_a_reaper_goes_on_with_what_is_healthy(jobs: Queue, database: TestDataba
         return bool(found)
 
     wait_until(come_back)
+    # Each look gives back and buries for a bounded time.
+    wait_until(lambda: come_back() and 1 == jobs.stats().held)
     assert [healthy] == [message.id for message in found]
-    wait_until(lambda: 1 == jobs.stats().held)
     [held] = jobs.messages(status="held").list()
     assert spent[1] == held.id
     assert str(held.last_error).startswith(REFUSED)
