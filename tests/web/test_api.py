@@ -77,7 +77,8 @@ def test_taken_key(server: Server) -> None:
 
 
 def test_json_that_would_change_is_refused(server: Server) -> None:
-    """A key twice, or a number that a float rounds: in a message, a batch and JSON as text."""
+    """A key twice, a number that a float rounds, or half a character."""
+    headers = {"Content-Type": "application/json"}
     for wrong in ('{"a": 1, "a": 2}', "1.000000000000000005"):
         as_text = json.dumps({"payload": wrong, "payload_encoding": "json"})
         for path, body in (
@@ -85,9 +86,12 @@ def test_json_that_would_change_is_refused(server: Server) -> None:
             ("/queues/jobs/messages/batch", f'[{{"payload": {wrong}}}]'),
             ("/queues/jobs/messages", as_text),
         ):
-            headers = {"Content-Type": "application/json"}
             answer = server.call("POST", path, headers=headers, content=body)
             assert (422, True) == (answer.status_code, "cannot be kept" in answer.text), body
+    half = server.call(
+        "POST", "/queues/jobs/messages", headers=headers, content=rb'{"payload": "\ud800"}'
+    )
+    assert (400, "/problems/not-readable") == (half.status_code, half.json()["type"])
     assert 0 == server.service.queue("jobs").messages().count()
 
 

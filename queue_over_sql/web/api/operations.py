@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -51,6 +52,7 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
 _TEXTS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 # From this size on, parsing takes longer than the switch to a thread.
 _SMALL: Final = 65_536
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
@@ -403,16 +405,18 @@ def read_json(text: bytes, kind: Any) -> Any:
     """
     check_depth(text)
     try:
-        found = msgspec.json.decode(text, type=kind)
-        # This reader would keep one of two equal keys, and round numbers.
-        read_exactly(text)
+        # Not by msgspec, which would keep one of two equal keys, and round numbers.
+        found = read_exactly(text)
+        if _SURROGATE.search(text):
+            # Half of a pair is no character, and cannot be written.
+            json.dumps(found, ensure_ascii=False).encode()
+        return msgspec.convert(found, kind)
     except InexactJson as error:
         raise Problem(422, "not-valid", f"The body cannot be kept: {error}.") from error
     except msgspec.ValidationError as error:
         raise Problem(422, "not-valid", f"{error}.") from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise Problem(400, "not-readable", f"The body is not JSON: {error}.") from error
-    return found
 
 
 def check_depth(text: bytes) -> None:
