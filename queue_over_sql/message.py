@@ -23,9 +23,9 @@ from typing import (
 
 from typing_extensions import TypeVar
 
-from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
 from queue_over_sql.payloads.codec import printable
+from queue_over_sql.values.durations import Duration, instant, optional_instant, stored_number
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, Never
 
 from queue_over_sql import store
 from queue_over_sql.consumer import elapsed_clock
-from queue_over_sql.durations import Duration
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
 from queue_over_sql.message import (
     Message,
@@ -42,6 +41,7 @@ from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
 from queue_over_sql.settings import check_flag, check_id, check_whole
+from queue_over_sql.values.durations import Duration
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -13,7 +13,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.backoff import OutageLog, RateLimit, Turns
 from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseUnavailable,
@@ -28,6 +27,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.queues.recovery import LEAST_STEP_US, take_turn
 from queue_over_sql.store import recovery
 from queue_over_sql.store.clock_steps import ClockStep
+from queue_over_sql.values.backoff import OutageLog, RateLimit, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

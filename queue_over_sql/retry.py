@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, runtime_checkable
 
-from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import shown
+from queue_over_sql.values.durations import Duration, to_timedelta
 
 
 @runtime_checkable

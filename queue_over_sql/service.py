@@ -17,7 +17,6 @@ from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.database.notify import Arrivals, WakeUps
 from queue_over_sql.database.runtime import THREADS, Background, Runtime
-from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     ConsumerNotFound,
     DatabaseUnavailable,
@@ -62,6 +61,7 @@ from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
+from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.worker.handlers import Middleware
 from queue_over_sql.worker.worker import Worker
 

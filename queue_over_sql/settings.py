@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
-from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
 from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
+from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

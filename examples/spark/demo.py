@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from queue_over_sql import QueueService
-from queue_over_sql.plots.words import counted
 from queue_over_sql.spark import export_history, history_of, load, report, session
+from queue_over_sql.values.humanize import counted
 from queue_over_sql_demo.files import NOT_STANDARD, scan, standard_library
 
 HERE = Path(__file__).parent

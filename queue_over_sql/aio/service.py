@@ -24,7 +24,6 @@ from queue_over_sql.aio.proxies import (
 )
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncMessage, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
-from queue_over_sql.durations import Duration
 from queue_over_sql.message import Payload, Published
 from queue_over_sql.migrations import Migrations
 from queue_over_sql.queue import name_of
@@ -34,6 +33,7 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
+from queue_over_sql.values.durations import Duration
 from queue_over_sql.worker.handlers import (
     HandlerStopped,
     InContext,

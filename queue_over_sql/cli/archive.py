@@ -28,8 +28,8 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.plots.words import counted
-from queue_over_sql.queues.json_lines import message_fields, to_json
+from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_lines import message_fields, to_json
 
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, Queue

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Message
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.lines import payload_bytes, payload_line
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
@@ -32,7 +31,8 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
-from queue_over_sql.queues.json_lines import message_fields, to_json
+from queue_over_sql.values.backoff import Backoff
+from queue_over_sql.values.json_lines import message_fields, to_json
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue

@@ -9,7 +9,7 @@ from queue_over_sql import QueueNotFound
 from queue_over_sql.cli.options import MONITORING_PANEL, YesOption, argument, confirm
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_age
-from queue_over_sql.plots.words import counted, format_duration
+from queue_over_sql.values.humanize import counted, format_duration
 
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, QueueService

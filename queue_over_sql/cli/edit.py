@@ -37,9 +37,9 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
-from queue_over_sql.durations import exact_duration
 from queue_over_sql.payloads.codec import encode, read_exactly
-from queue_over_sql.plots.words import counted
+from queue_over_sql.values.durations import exact_duration
+from queue_over_sql.values.humanize import counted
 
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, Queue

@@ -12,7 +12,7 @@ from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.cli.options import MONITORING_PANEL, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
-from queue_over_sql.plots.words import counted
+from queue_over_sql.values.humanize import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

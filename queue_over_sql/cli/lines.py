@@ -20,8 +20,8 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.values import parse_duration, parse_instant
 from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.payloads.codec import read_exactly
-from queue_over_sql.plots.words import counted
-from queue_over_sql.queues.json_lines import (
+from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_lines import (
     DELIVERY_FIELDS,
     ENCODING_FIELD,
     in_base64,

@@ -13,7 +13,7 @@ import typer
 
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.errors import visible
-from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.values.json_lines import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod

@@ -43,8 +43,8 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.message import PUBLISH_OPTIONS
-from queue_over_sql.plots.words import counted
-from queue_over_sql.queues.json_lines import message_fields
+from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_lines import message_fields
 
 if TYPE_CHECKING:
     from rich.progress import Progress

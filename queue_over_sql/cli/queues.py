@@ -35,8 +35,8 @@ from queue_over_sql.cli.values import (
     parse_duration,
     parse_retry,
 )
-from queue_over_sql.durations import exact_duration
-from queue_over_sql.plots.words import counted, format_duration
+from queue_over_sql.values.durations import exact_duration
+from queue_over_sql.values.humanize import counted, format_duration
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -28,8 +28,8 @@ from queue_over_sql.cli.output import in_yellow
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant
-from queue_over_sql.durations import exact_duration
-from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
+from queue_over_sql.values.durations import exact_duration
+from queue_over_sql.values.json_lines import ENCODING_FIELD, in_base64, to_json
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, Schedule

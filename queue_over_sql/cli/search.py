@@ -27,7 +27,7 @@ from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
 from queue_over_sql.message import DEAD, PREVIOUS_ERROR, REQUEUED_FROM
-from queue_over_sql.queues.json_lines import message_fields
+from queue_over_sql.values.json_lines import message_fields
 
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection

@@ -19,7 +19,7 @@ from queue_over_sql.cli.spark import (
     steps_shown,
 )
 from queue_over_sql.cli.values import parse_texts
-from queue_over_sql.plots.words import counted
+from queue_over_sql.values.humanize import counted
 
 if TYPE_CHECKING:
     from queue_over_sql.spark.pipelines.load import LoadReport

@@ -24,7 +24,7 @@ from queue_over_sql.cli.spark import (
     spark_session,
 )
 from queue_over_sql.cli.values import parse_texts
-from queue_over_sql.plots.words import counted
+from queue_over_sql.values.humanize import counted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -19,7 +19,7 @@ from queue_over_sql.cli.spark import (
     spark_session,
 )
 from queue_over_sql.cli.values import parse_duration
-from queue_over_sql.plots.words import counted, format_duration
+from queue_over_sql.values.humanize import counted, format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -25,8 +25,8 @@ from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant, parse_paths
 from queue_over_sql.message import OnConflict
-from queue_over_sql.plots.words import counted
-from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_lines import to_json
 
 PANEL: Final = "Topics"
 PATTERN_HELP: Final = (

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.options import (
     RUNNING_PANEL,
     ConsumerTimeoutOption,
@@ -38,8 +37,9 @@ from queue_over_sql.cli.signals import (
     unblock_signals,
 )
 from queue_over_sql.cli.values import import_object
-from queue_over_sql.durations import duration_text
 from queue_over_sql.errors import visible
+from queue_over_sql.values.backoff import Backoff
+from queue_over_sql.values.durations import duration_text
 
 if TYPE_CHECKING:
     from queue_over_sql import Worker

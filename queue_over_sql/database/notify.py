@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.errors import QueueError, ServiceClosed
+from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

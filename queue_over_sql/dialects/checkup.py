@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Table, bindparam, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from queue_over_sql.dialects.driver_calls import driver_connection
-from queue_over_sql.durations import duration_text
+from queue_over_sql.values.durations import duration_text
 
 LONG_SECONDS: Final = 60
 """A transaction that is open for this long delays the cleanup of tables."""

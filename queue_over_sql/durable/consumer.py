@@ -19,7 +19,6 @@ from queue_over_sql import store
 from queue_over_sql.dialects.requests import LAST_ROUND
 from queue_over_sql.durable import round_store as acts
 from queue_over_sql.durable.round_store import Registration, Round
-from queue_over_sql.durations import Duration, instant, to_microseconds
 from queue_over_sql.errors import (
     CheckpointBehind,
     ConsumerFenced,
@@ -35,6 +34,7 @@ from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, OWNER_LENGTH
 from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.store import Settlement
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.values.durations import Duration, instant, to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -36,10 +36,10 @@ from queue_over_sql.dialects.base import ErrorKind, engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
 from queue_over_sql.dialects.statements.publish import insert_columns
-from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, StageLost
 from queue_over_sql.store.recovery import WHOLE, drop_stages
 from queue_over_sql.store.tables import create_indexes
+from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Connection
 
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import CallersConnection
+    from queue_over_sql.values.durations import Duration
 
 
 _BEFORE_ALL = -(2**63)

@@ -11,13 +11,13 @@ from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl
+from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,6 @@ from sqlalchemy.schema import CreateIndex
 
 from queue_over_sql.dialects.base import accepting_any_type
 from queue_over_sql.dialects.checkup import Asking, Finding, Level
-from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.observability.inspection import Inspection
@@ -26,6 +25,7 @@ from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import REFUSED
 from queue_over_sql.store.clock_steps import newest_stamp
+from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
-from queue_over_sql.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.observability.inspection import Inspection, QueueLook, within
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.worker.threads import HandlerThreads
 from queue_over_sql.worker.worker import Worker, vital_parts
 

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
 
-from queue_over_sql.durations import optional_number
 from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables.adopt import Adopter
 from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
@@ -18,6 +17,7 @@ from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.store import registry, subtractable
+from queue_over_sql.values.durations import optional_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from queue_over_sql.plots.words import clean
+from queue_over_sql.values.humanize import clean
 
 WIDTH: Final = 400
 HEIGHT: Final = 190

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
-from queue_over_sql.queues.json_lines import message_fields, replaced_file, to_json
 from queue_over_sql.queues.selection import ArchiveSelection, plain_pages
 from queue_over_sql.settings import check_function
+from queue_over_sql.values.json_lines import message_fields, replaced_file, to_json
 
 if TYPE_CHECKING:
     import os

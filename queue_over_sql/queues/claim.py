@@ -11,10 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
-from queue_over_sql.backoff import look_pauses
 from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.dialects.requests import wanted
-from queue_over_sql.durations import to_microseconds, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
@@ -22,6 +20,8 @@ from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.suspects import may_run_together
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, Disposition, Settlement, Where, registry
+from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.durations import to_microseconds, to_timedelta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
 
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import Claim, Message, MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.decoding import Decoder
     from queue_over_sql.queues.recovery import Recovery
+    from queue_over_sql.values.durations import Duration
 
 
 _log = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import UNFIT_SINCE, Message, MessageRow, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.store import Aside, Disposition, Where
+from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
-from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
 from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published, PublishOutcome
 from queue_over_sql.payloads import codec as payloads
@@ -17,6 +16,7 @@ from queue_over_sql.queues.column_values import own_value
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.observer import Observers
     from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.values.durations import Duration
 
 
 ON_CONFLICT: Final = ("raise", "skip", "replace")

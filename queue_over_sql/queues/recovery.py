@@ -10,8 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import store
-from queue_over_sql.backoff import RateLimit
-from queue_over_sql.durations import MICROSECOND, duration_text
 from queue_over_sql.errors import Locked, visible
 from queue_over_sql.message import Outcome
 from queue_over_sql.observer import ReaperReport
@@ -25,6 +23,8 @@ from queue_over_sql.queues.suspects import (
 )
 from queue_over_sql.store import Disposition, Settlement, clock_steps
 from queue_over_sql.store.clock_steps import ClockStep
+from queue_over_sql.values.backoff import RateLimit
+from queue_over_sql.values.durations import MICROSECOND, duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,12 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from sqlalchemy import String, and_, cast, or_, select
 
 from queue_over_sql import store
-from queue_over_sql.durations import (
-    Duration,
-    instant_to_microseconds,
-    stored_number,
-    to_microseconds,
-)
 from queue_over_sql.errors import ClaimLost, QueueNotFound
 from queue_over_sql.message import REQUEUED_FROM, Message, Outcome, Status
 from queue_over_sql.payloads.codec import check_text, printable
@@ -30,6 +24,12 @@ from queue_over_sql.schema.conditions import (
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_id, check_whole
 from queue_over_sql.store import Chosen, EditResult, Page, registry
+from queue_over_sql.values.durations import (
+    Duration,
+    instant_to_microseconds,
+    stored_number,
+    to_microseconds,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime

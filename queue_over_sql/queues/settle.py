@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import store
 from queue_over_sql.consumer import elapsed_clock
-from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseRefused,
@@ -39,6 +38,7 @@ from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.decoding import deferral
 from queue_over_sql.retry import ExponentialBackoff
 from queue_over_sql.store import Act, Settlement, registry
+from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.values.durations import Duration
 
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql import store
-from queue_over_sql.backoff import RateLimit, Turns
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     Locked,
@@ -20,6 +19,7 @@ from queue_over_sql.message import Publication, Published
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import decoded
 from queue_over_sql.request_reply import store as replies
+from queue_over_sql.values.backoff import RateLimit, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -10,8 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.backoff import OutageLog, look_pauses
-from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     NotPermitted,
@@ -23,6 +21,8 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message, Publication, Published
 from queue_over_sql.queues.publish import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
+from queue_over_sql.values.backoff import OutageLog, look_pauses
+from queue_over_sql.values.durations import Duration, to_timedelta
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

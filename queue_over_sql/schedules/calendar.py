@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, Literal, Protocol, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from queue_over_sql.durations import MICROSECOND, instant, instant_to_microseconds
 from queue_over_sql.errors import shown
+from queue_over_sql.values.durations import MICROSECOND, instant, instant_to_microseconds
 
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),

@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.message import PUBLISH_OPTIONS, SCHEDULE, Publication
 from queue_over_sql.payloads import codec as payloads
@@ -28,6 +27,7 @@ from queue_over_sql.schedules.calendar import (
 )
 from queue_over_sql.schedules.store import message_key
 from queue_over_sql.settings import LARGEST, check_choice, check_whole
+from queue_over_sql.values.durations import MICROSECOND, Duration, instant, to_timedelta
 
 if TYPE_CHECKING:
     from queue_over_sql.queues.publish import Publisher

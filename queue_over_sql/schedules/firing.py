@@ -7,7 +7,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.backoff import OutageLog, Turns
 from queue_over_sql.errors import (
     UNREADABLE,
     DatabaseUnavailable,
@@ -24,6 +23,7 @@ from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.acts import Conflict, Fired, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
+from queue_over_sql.values.backoff import OutageLog, Turns
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts

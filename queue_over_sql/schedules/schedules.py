@@ -15,7 +15,6 @@ from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from queue_over_sql.durations import Duration, instant, optional_instant
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.schedules import acts, store
@@ -24,6 +23,7 @@ from queue_over_sql.schedules.definition import Definition, check_schedule_name,
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.schedules.store import ScheduleRecord
 from queue_over_sql.settings import check_whole
+from queue_over_sql.values.durations import Duration, instant, optional_instant
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from queue_over_sql.dialects.statements.parameters import batches
-from queue_over_sql.durations import instant_to_microseconds, optional_number, stored_number
 from queue_over_sql.errors import QueueError
 from queue_over_sql.store.tables import insert_unless_there
+from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select

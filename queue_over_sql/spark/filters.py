@@ -30,7 +30,7 @@ from pyspark.sql.types import IntegerType, LongType, ShortType, StringType, Time
 from sqlalchemy import not_, or_, type_coerce
 
 from queue_over_sql.dialects.arrow.types import stored_type
-from queue_over_sql.durations import instant_to_microseconds
+from queue_over_sql.values.durations import instant_to_microseconds
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, Update, func, select, update
 
 from queue_over_sql.dialects.statements.parameters import among_ids, number
-from queue_over_sql.durations import stored_number
 from queue_over_sql.store import registry
 from queue_over_sql.store.acts import change_by_ids
+from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
-from queue_over_sql.durations import NEVER, instant, optional_number, stored_number
 from queue_over_sql.errors import ConsumerTaken, QueueError
+from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

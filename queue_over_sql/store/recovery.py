@@ -27,11 +27,11 @@ from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.claim import may_claim
 from queue_over_sql.dialects.statements.parameters import among_ids, id_values, number
-from queue_over_sql.durations import NEVER
 from queue_over_sql.message import Claim
 from queue_over_sql.store.acts import apart, rows_by_ids
 from queue_over_sql.store.claim import Disposition, end_locked
 from queue_over_sql.store.settle import refusal
+from queue_over_sql.values.durations import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

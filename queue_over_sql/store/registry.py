@@ -10,10 +10,10 @@ from sqlalchemy import and_, delete, insert, null, select, true, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
-from queue_over_sql.durations import stored_number
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
 from queue_over_sql.store import consumers
+from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

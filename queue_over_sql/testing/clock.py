@@ -10,9 +10,9 @@ from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
 from queue_over_sql.consumer import host_name
-from queue_over_sql.durations import NEVER, instant, to_microseconds
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.durations import NEVER, instant, to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.durations import Duration
     from queue_over_sql.service import QueueService
+    from queue_over_sql.values.durations import Duration
 
 
 class Clock:

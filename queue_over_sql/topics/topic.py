@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.durations import Duration, instant
 from queue_over_sql.errors import (
     DatabaseRefused,
     PayloadInvalid,
@@ -44,6 +43,7 @@ from queue_over_sql.topics.routing import (
     payload_fits,
 )
 from queue_over_sql.topics.store import Copy, SubscriptionRow
+from queue_over_sql.values.durations import Duration, instant
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from queue_over_sql.durations import duration_text
+from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
 from queue_over_sql.web.threads import Threads

@@ -17,8 +17,8 @@ from starlette.routing import Mount, Route
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability.health import Health, Report
 from queue_over_sql.observability.probes import page_of
-from queue_over_sql.plots.words import counted
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.values.humanize import counted
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.actions import ACTIONS, NO_SUCH_MESSAGE, Action, Asked, Do
 from queue_over_sql.web.acts import Acts, TooManyFound, message_id

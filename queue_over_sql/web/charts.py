@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from queue_over_sql.observability.history import Minute, quantile
 from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_bars
-from queue_over_sql.plots.words import clean, count_words, duration_words, short_count
+from queue_over_sql.values.humanize import clean, count_words, duration_words, short_count
 
 _WIDTH: Final = 120
 _HEIGHT: Final = 24

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import String, Text, cast, func, null, select
 
-from queue_over_sql.durations import optional_instant
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import DEAD, REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
@@ -20,6 +19,7 @@ from queue_over_sql.queues.selection import ArchiveSelection, requeued_as, rows_
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
+from queue_over_sql.values.durations import optional_instant
 
 if TYPE_CHECKING:
     from queue_over_sql import LiveSelection, Queue, QueueService

@@ -15,9 +15,9 @@ from starlette.responses import Response
 
 from queue_over_sql import errors
 from queue_over_sql.dialects.base import ErrorKind
-from queue_over_sql.durations import duration_text
-from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.durations import duration_text
+from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Refused
 from queue_over_sql.web.acts import TooManyFound
 from queue_over_sql.web.tables import TokenTaken

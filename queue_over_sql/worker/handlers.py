@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.consumer import elapsed_clock
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, visible
@@ -36,15 +35,16 @@ from queue_over_sql.message import lease_ends_at, may_come_in_time
 from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of, traceback_of, users_frames
+from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message
     from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
+    from queue_over_sql.values.durations import Duration
 
 
 _log = logging.getLogger(__name__)

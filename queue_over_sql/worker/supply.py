@@ -13,7 +13,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from queue_over_sql.backoff import Backoff, look_pauses
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import (
     ClaimLost,
@@ -26,6 +25,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import payload_size
 from queue_over_sql.observer import log_lost
 from queue_over_sql.queues.suspects import may_run_together
+from queue_over_sql.values.backoff import Backoff, look_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

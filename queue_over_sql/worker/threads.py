@@ -10,8 +10,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.values.backoff import Backoff, OutageLog
 from queue_over_sql.worker.calls import Calls
 from queue_over_sql.worker.handlers import CallAbandoned, HandlerRun
 from queue_over_sql.worker.supply import (

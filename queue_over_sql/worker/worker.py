@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
 from queue_over_sql.database.runtime import THREADS
-from queue_over_sql.durations import to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
+from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.worker.handlers import (
     Handler,
     HandlerDecorator,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import LoopProgress, Running
-    from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message, Payload
     from queue_over_sql.queue import Queue
+    from queue_over_sql.values.durations import Duration
 
     R = TypeVar("R")
 

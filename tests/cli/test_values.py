@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queue_over_sql import Publication
 from queue_over_sql.cli.lines import READERS, LineFormat, LineReader
 from queue_over_sql.cli.values import parse_duration
-from queue_over_sql.plots.words import format_duration
+from queue_over_sql.values.humanize import format_duration
 from tests.refusals import refused
 
 

@@ -6,11 +6,11 @@ import pytest
 
 import queue_over_sql
 import queue_over_sql.reaper
-from queue_over_sql import backoff as pacing
-from queue_over_sql.backoff import Turns
 from queue_over_sql.errors import DatabaseUnavailable, Locked
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.reaper import Reaper
+from queue_over_sql.values import backoff as pacing
+from queue_over_sql.values.backoff import Turns
 
 
 class Clock:

@@ -38,7 +38,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.backoff import RateLimit
 from queue_over_sql.dialects.at_once import AtOnceDialect
 from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
@@ -51,6 +50,7 @@ from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.schema.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
 from queue_over_sql.schema.dialect import microseconds
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.values.backoff import RateLimit
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.arrow.rows import RowColumns

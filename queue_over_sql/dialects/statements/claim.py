@@ -31,7 +31,7 @@ from queue_over_sql.dialects.statements.parameters import (
     update_by_id,
     words,
 )
-from queue_over_sql.durations import LONGEST_US
+from queue_over_sql.values.durations import LONGEST_US
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.requests import Where

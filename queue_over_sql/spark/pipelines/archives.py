@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from queue_over_sql import store
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import MessageOptions
 from queue_over_sql.spark.pipelines.frames import HISTORY
 from queue_over_sql.spark.ranges import bounds
+from queue_over_sql.values.json_lines import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 
-from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.errors import HistoryDiffers
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.archive import ArchiveHistory
@@ -36,6 +35,7 @@ from queue_over_sql.spark.pipelines.frames import (
     utc_date,
 )
 from queue_over_sql.spark.pipelines.staged import StagedFolder, commit_name
+from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

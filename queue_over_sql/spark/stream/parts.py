@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.dialects.requests import lease_of_round
 from queue_over_sql.durable import round_store as rounds
 from queue_over_sql.durable.consumer import DurableConsumer
@@ -19,6 +18,7 @@ from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

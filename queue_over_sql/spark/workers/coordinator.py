@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from queue_over_sql import store
-from queue_over_sql.backoff import RateLimit
-from queue_over_sql.durations import Duration, to_microseconds, to_timedelta
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
@@ -28,6 +26,8 @@ from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import service_of, work_of
 from queue_over_sql.store import consumers
+from queue_over_sql.values.backoff import RateLimit
+from queue_over_sql.values.durations import Duration, to_microseconds, to_timedelta
 from queue_over_sql.worker.handlers import check_kind
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.backoff import Backoff
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.message import row_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
 from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
+from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker.handlers import Handler, HandlerRun
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BigInteger, literal
 
 from queue_over_sql import store
-from queue_over_sql.backoff import RateLimit
-from queue_over_sql.durations import NEVER
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import QueueService, parts_of
@@ -24,6 +22,8 @@ from queue_over_sql.spark.workers.handler_calls import Counters, calling
 from queue_over_sql.spark.workers.plan import WorkerReport
 from queue_over_sql.spark.workers.take import Taking
 from queue_over_sql.store import consumers
+from queue_over_sql.values.backoff import RateLimit
+from queue_over_sql.values.durations import NEVER
 
 if TYPE_CHECKING:
     import pyarrow as pa

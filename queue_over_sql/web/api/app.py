@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import QueueService, parts_of, start_to_serve
+from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Access
 from queue_over_sql.web.acts import Acts
 from queue_over_sql.web.api import access as tokens

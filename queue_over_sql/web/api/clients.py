@@ -23,9 +23,7 @@ from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from sqlalchemy import select
 
-from queue_over_sql.backoff import look_pauses
 from queue_over_sql.consumer import Consumer, Identity
-from queue_over_sql.durations import to_microseconds
 from queue_over_sql.errors import ClaimLost, QueueError, ServiceClosed
 from queue_over_sql.message import Claim, Message, MessageRow, claim_of
 from queue_over_sql.queue import core_of
@@ -36,6 +34,8 @@ from queue_over_sql.queues.recovery import Recovery
 from queue_over_sql.queues.settle import Settlements
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.durations import to_microseconds
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts

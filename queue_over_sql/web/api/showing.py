@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import row_of
-from queue_over_sql.queues.json_lines import in_base64, to_json
+from queue_over_sql.values.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.clients import token_of
 from queue_over_sql.web.api.operations import check_depth

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.values.json_lines import to_json
 from tests.contract.existing_tables.users_tables import own_row
 
 if TYPE_CHECKING:

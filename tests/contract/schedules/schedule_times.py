@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text, update
 
-from queue_over_sql.durations import instant_to_microseconds
+from queue_over_sql.values.durations import instant_to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from queue_over_sql.plots.drawing import LEFT, Series, Times, lines, stacked_bars
-from queue_over_sql.plots.words import duration_words, short_count
+from queue_over_sql.values.humanize import duration_words, short_count
 
 _ROUND: Final = re.compile(r"0|(\d{1,3}|\d,000)(\.5)? ?\D*")
 _WIDEST_LETTER: Final = 7.2

@@ -7,13 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_over_sql.durations import instant, instant_to_microseconds
 from queue_over_sql.schedules.calendar import (
     NICKNAMES,
     parse_crontab,
     refuse_long_steps,
     wall_trigger,
 )
+from queue_over_sql.values.durations import instant, instant_to_microseconds
 from tests.refusals import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_over_sql.durations import instant, instant_to_microseconds
 from queue_over_sql.schedules.calendar import (
     AHEAD,
     MOST,
@@ -21,6 +20,7 @@ from queue_over_sql.schedules.calendar import (
     wall_trigger,
     zone_name,
 )
+from queue_over_sql.values.durations import instant, instant_to_microseconds
 
 YEAR = 2026
 ZAGREB, NEW_YORK, LORD_HOWE = "Europe/Zagreb", "America/New_York", "Australia/Lord_Howe"

@@ -8,15 +8,15 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Final
 
-from queue_over_sql.plots.words import (
+from queue_over_sql.spark.pipelines.report.plots import charts_of
+from queue_over_sql.spark.pipelines.report.words import STATUSES, Row
+from queue_over_sql.values.humanize import (
     clean,
     count_words,
     duration_words,
     instant_words,
     share_words,
 )
-from queue_over_sql.spark.pipelines.report.plots import charts_of
-from queue_over_sql.spark.pipelines.report.words import STATUSES, Row
 
 _MOST_DRAWN: Final = 24
 

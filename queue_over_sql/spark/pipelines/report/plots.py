@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_bars
-from queue_over_sql.plots.words import duration_words, short_count
 from queue_over_sql.spark.pipelines.report.words import OUTCOMES, QUANTILES, Row
+from queue_over_sql.values.humanize import duration_words, short_count
 
 _BIN_NAMES: Final = (
     (86_400, "day", "days"),

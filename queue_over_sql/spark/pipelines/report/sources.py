@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
 
-from queue_over_sql.durations import Duration, instant, to_timedelta
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.archive import ArchiveHistory
 from queue_over_sql.spark.databases import label_of, queues_of, service_at
@@ -21,6 +20,7 @@ from queue_over_sql.spark.pipelines.frames import (
     utc_date,
 )
 from queue_over_sql.spark.pipelines.history import history_of
+from queue_over_sql.values.durations import Duration, instant, to_timedelta
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

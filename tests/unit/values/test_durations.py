@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay
-from queue_over_sql.durations import duration_text, exact_duration, to_timedelta
 from queue_over_sql.retry import RetryPolicies
+from queue_over_sql.values.durations import duration_text, exact_duration, to_timedelta
 
 
 def test_text_is_read_as_on_the_command_line() -> None:

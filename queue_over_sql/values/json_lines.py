@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from queue_over_sql.message import Message
-
+from typing import IO, Any, Final
 
 CONTENT_FIELDS: Final = ("key", "kind", "headers", "priority", "max_attempts", "columns")
 """The fields that the publisher sets, besides the payload."""
@@ -45,8 +41,8 @@ UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-
 changes of writing direction) or cannot be encoded (surrogates)."""
 
 
-def message_fields(message: Message) -> dict[str, Any]:
-    """All fields of a message; a payload of bytes is written in Base64 and marked so."""
+def message_fields(message: Any) -> dict[str, Any]:
+    """All fields of a ``Message``; a payload of bytes is written in Base64 and marked so."""
     fields: dict[str, Any] = {"id": message.id, "queue": message.queue}
     fields |= {name: getattr(message, name) for name in CONTENT_FIELDS}
     if isinstance(message.payload, bytes):
