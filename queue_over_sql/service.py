@@ -62,7 +62,7 @@ from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.values.durations import Duration, to_timedelta
-from queue_over_sql.worker.handlers import Middleware
+from queue_over_sql.worker.middleware import Middleware
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -34,13 +34,10 @@ from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.values.durations import Duration
-from queue_over_sql.worker.handlers import (
-    HandlerStopped,
-    InContext,
-    awaited_within,
-    check_kind,
-    check_parameters,
-)
+from queue_over_sql.worker.call import InContext
+from queue_over_sql.worker.handler import check_kind, check_parameters
+from queue_over_sql.worker.middleware import awaited_within
+from queue_over_sql.worker.time_limits import HandlerStopped
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -62,7 +59,7 @@ if TYPE_CHECKING:
         QueueSettings,
         SettingsWithoutKinds,
     )
-    from queue_over_sql.worker.handlers import HandlerOptions
+    from queue_over_sql.worker.handler import HandlerOptions
 
 
 @proxy_of(Schedules)

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.queues.selection import page_on
 from queue_over_sql.settings import check_whole
-from queue_over_sql.worker.handlers import Handler, HandlerRun
+from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.worker import handlers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import CallersConnection, Message
     from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.handler import Handler
     from queue_over_sql.worker.worker import Worker
 
 _PAGE = 500
@@ -49,7 +50,7 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
     if not handlers:
         msg = "this worker has no handler: add one with @worker.handle('queue')"
         raise ValueError(msg)
-    runs = [_HandlerRun(handler, parts) for handler in handlers]
+    runs = [_KeepingFailures(handler, parts) for handler in handlers]
     handled = before = 0
     try:
         while most is None or handled < most:
@@ -69,31 +70,42 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
     return handled
 
 
-class _HandlerRun(HandlerRun):
-    """A handler that keeps its error, to be raised after its message is settled."""
+class _KeepingFailures:
+    """A handler whose error is kept, to be raised after its message is settled."""
 
     def __init__(self, handler: Handler, parts: ServiceParts) -> None:
-        queue = parts.queue(handler.queue)
-        super().__init__(handler, queue, parts.connections, _once, draining=lambda: False)
+        self._handler = handler
+        self._queue = parts.queue(handler.queue)
+        self._run = HandlerRun(
+            handler,
+            self._queue,
+            parts.connections,
+            _once,
+            draining=lambda: False,
+            on_failure=self._keep,
+        )
         self._failure: BaseException | None = None
 
     def claim(self, most: int | None) -> list[Message]:
         """Claim the messages of the next call, at most ``most``."""
         size = self._handler.batch or 1
         count = size if most is None else min(size, most)
-        return self.queue.consume(count, where=self._handler.where)
+        return self._queue.consume(count, where=self._handler.where)
 
     def handle_all(self, messages: list[Message]) -> None:
         """Call the handler and settle; raises the handler's error."""
         self._failure = None
-        finished = self.handle(messages)
+        finished = self._run.handle(messages)
         if finished:
-            self.queue.ack(finished)
+            self._queue.ack(finished)
         if self._failure is not None:
             raise self._failure
 
-    def _failed(self, messages: Sequence[Message], error: BaseException) -> None:
-        super()._failed(messages, error)
+    def close(self) -> None:
+        """Give back the connection of a transactional handler."""
+        self._run.close()
+
+    def _keep(self, error: BaseException) -> None:
         self._failure = error
 
 

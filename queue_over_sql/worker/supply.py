@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
-    from queue_over_sql.worker.handlers import Handler
+    from queue_over_sql.worker.handler import Handler
     from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.values.backoff import Backoff, OutageLog
-from queue_over_sql.worker.calls import Calls
-from queue_over_sql.worker.handlers import CallAbandoned, HandlerRun
+from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.supply import (
     FIRST_RECONNECT,
     HORIZON_SECONDS,
     LAST_RECONNECT,
     Supply,
 )
+from queue_over_sql.worker.time_limits import CallAbandoned, TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,7 +74,7 @@ class HandlerThreads:
         self._parts = parts
         self._draining = draining
         self._each = each
-        self.calls = Calls(parts.connections.runtime)
+        self.limits = TimeLimits(parts.connections.runtime)
         self.until_empty = False
         """Whether the worker ends once its queues are empty."""
         self.emptied = False
@@ -243,7 +243,7 @@ class HandlerThreads:
             connections,
             self.insist,
             draining,
-            watch=self.calls if self.calls.watches(supply.handler) else None,
+            limits=self.limits if self.limits.concern(supply.handler) else None,
             stuck=stuck,
         )
         runs[supply] = run

@@ -17,18 +17,16 @@ from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.values.durations import to_timedelta
-from queue_over_sql.worker.handlers import (
+from queue_over_sql.worker.handler import (
     Handler,
     HandlerDecorator,
     HandlerFunction,
     HandlerOptions,
-    Middleware,
     check_kind,
-    check_middleware,
     check_parameters,
-    within_middleware,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
+from queue_over_sql.worker.middleware import Middleware, check_middleware, within_middleware
 from queue_over_sql.worker.supply import Supply
 from queue_over_sql.worker.threads import HandlerThreads
 
@@ -309,7 +307,7 @@ class Worker:
             raise
         finally:
             self._keeper.stop()
-            workers.calls.end()
+            workers.limits.end()
             left = workers.stuck()
             if self._aborting.is_set():
                 left += [*workers.at_work(), *supplies]

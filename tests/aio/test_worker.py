@@ -15,7 +15,7 @@ from queue_over_sql import FixedDelay, Observer
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
-from queue_over_sql.worker import calls
+from queue_over_sql.worker import time_limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -364,7 +364,7 @@ def test_a_handler_that_ignores_its_cancellation_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another task takes its place, its message is tried again, and the worker ends without it."""
-    monkeypatch.setattr(calls, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(time_limits, "GRACE_SECONDS", 0.05)
 
     async def main() -> None:
         async with AsyncQueueService(database(tmp_path)) as service:

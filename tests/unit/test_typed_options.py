@@ -7,7 +7,7 @@ import inspect
 
 from queue_over_sql import QueueSettings, Worker
 from queue_over_sql.settings import SettingsWithoutKinds
-from queue_over_sql.worker.handlers import HandlerOptions
+from queue_over_sql.worker.handler import HandlerOptions
 
 
 def test_create_queue_has_all_settings() -> None:

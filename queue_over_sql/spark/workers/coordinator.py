@@ -28,7 +28,7 @@ from queue_over_sql.spark.workers.task import service_of, work_of
 from queue_over_sql.store import consumers
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import Duration, to_microseconds, to_timedelta
-from queue_over_sql.worker.handlers import check_kind
+from queue_over_sql.worker.handler import check_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

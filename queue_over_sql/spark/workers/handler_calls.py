@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from queue_over_sql.message import Message, row_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of
-from queue_over_sql.worker.handlers import refuse_unfinished
+from queue_over_sql.worker.handler import refuse_unfinished
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue

@@ -23,7 +23,8 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
 from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
 from queue_over_sql.values.backoff import Backoff
-from queue_over_sql.worker.handlers import Handler, HandlerRun
+from queue_over_sql.worker.handler import Handler
+from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 if TYPE_CHECKING:

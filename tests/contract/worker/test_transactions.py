@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.service import parts_of
-from queue_over_sql.worker.handlers import SHARED_SECONDS
+from queue_over_sql.worker.shared_transaction import SHARED_SECONDS
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
@@ -227,7 +227,7 @@ def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside
 def sharing(make_service: MakeService, outside: Queue) -> Iterator[Worker]:
     """A worker of one thread with 20 messages in hand, whose transactions end by their count."""
     assert outside.name == "jobs"
-    with mock.patch("queue_over_sql.worker.handlers.SHARED_SECONDS", math.inf):
+    with mock.patch("queue_over_sql.worker.shared_transaction.SHARED_SECONDS", math.inf):
         yield make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
 
 
@@ -339,7 +339,7 @@ def test_a_failure_in_a_shared_transaction_keeps_no_cursor(
     outside.publish_many(list(range(5)))
     # What is logged keeps the exception, and so its frames, for the report of this test.
     silent = mock.patch.object(logging.getLogger("queue_over_sql"), "disabled", new=True)
-    handlers = logging.getLogger("queue_over_sql.worker.handlers")
+    handlers = logging.getLogger("queue_over_sql.worker.outcomes")
     gc.disable()
     try:
         with silent, mock.patch.object(handlers, "disabled", new=True), running(sharing):
@@ -604,7 +604,7 @@ def test_a_conflict_that_always_comes_is_a_failure(
     make_service: MakeService, outside: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tries without attempts are bounded; so are those of a handler that may only read."""
-    monkeypatch.setattr("queue_over_sql.worker.handlers._REPEATS", 2)
+    monkeypatch.setattr("queue_over_sql.worker.transactions._REPEATS", 2)
     single = make_service().worker(concurrency=1, poll_interval=(0.005, 0.05), prefetch=1)
     conflict, *_ = conflicts(engine.dialect.name)
     attempts: dict[str, list[int]] = {"conflict": [], "reads": []}

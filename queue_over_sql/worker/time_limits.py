@@ -1,4 +1,4 @@
-"""Calls of handlers: their time limits, and their interruption.
+"""Time limits of handler calls, and their interruption.
 
 A task is cancelled at its time limit, and has a few seconds to end. A thread cannot be interrupted,
 so its call is abandoned: the message goes to another consumer, another thread replaces this one,
@@ -7,6 +7,7 @@ and the fence refuses everything that the call still does to the message.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import enum
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING
 from queue_over_sql.database.runtime import THREADS, Interruption, Running, Runtime
 from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import note_cancelled, when_cancelled
-from queue_over_sql.worker.handlers import CallAbandoned, HandlerStopped, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from queue_over_sql.message import Message
-    from queue_over_sql.worker.handlers import Handler
+    from queue_over_sql.worker.handler import Handler
 
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,18 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 5.0
 """How long a task that was cancelled at its time limit has to end."""
 _LONGEST_SLEEP = 60.0
+
+
+class HandlerStopped(asyncio.CancelledError):
+    """The handler was cancelled because its worker was told to stop; it did not fail."""
+
+
+class CallAbandoned(HandlerStopped):
+    """The call took too long and was abandoned; its messages are already settled."""
+
+
+class TimedOut(Exception):
+    """The call was interrupted at its time limit; the text is the reason."""
 
 
 class _Stop(enum.Enum):
@@ -61,7 +73,7 @@ class _Call:
         return f"timed out after {self.handler.timeout:g} s"
 
 
-class Calls:
+class TimeLimits:
     """Supervises the calls of a worker's handlers, and interrupts those that time out.
 
     It uses a thread or task of its own if a handler has a ``timeout`` or a ``slow_after``.
@@ -76,7 +88,7 @@ class Calls:
         # When the thread wakes up by itself.
         self._wakes_at = math.inf
 
-    def watches(self, handler: Handler) -> bool:
+    def concern(self, handler: Handler) -> bool:
         """Whether calls of this handler can be interrupted or reported."""
         limited = handler.timeout is not None or handler.slow_after is not None
         return limited or self._runtime.interruption() is not None

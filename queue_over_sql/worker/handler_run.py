@@ -1,0 +1,220 @@
+"""One run of a handler: its calls with claimed messages, until each message is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.errors import visible
+from queue_over_sql.message import lease_ends_at, may_come_in_time
+from queue_over_sql.observer import facts_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.worker.call import HandlerCalls
+from queue_over_sql.worker.outcomes import Outcomes
+from queue_over_sql.worker.shared_transaction import SharedTransaction
+from queue_over_sql.worker.time_limits import CallAbandoned, HandlerStopped, TimedOut, TimeLimits
+from queue_over_sql.worker.transactions import Conflict, HandlerTransactions, NotCalled
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.handler import Handler
+
+
+_log = logging.getLogger(__name__)
+
+
+class HandlerRun:
+    """Runs one handler on claimed messages, and settles each of them or logs its lost claim.
+
+    One thread runs it, and closes it while it has no messages.
+
+    Args:
+        handler: the handler.
+        queue: the queue of its messages.
+        connections: of the service.
+        insist: repeats what the unavailable database prevents.
+        draining: whether the worker begins no more messages.
+        limits: interrupts calls that take too long; None if nothing interrupts them.
+        stuck: called from another thread with the messages of an abandoned call, and a function
+            that settles them.
+        on_failure: called with each failure of the handler.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        queue: Queue,
+        connections: Connections,
+        insist: Callable[[Callable[[], None]], None],
+        draining: Callable[[], bool],
+        *,
+        limits: TimeLimits | None = None,
+        stuck: Callable[[Sequence[Message], Callable[[], None]], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._handler = handler
+        self._stuck = stuck
+        self._taken: Sequence[Message] = ()
+        self.queue = queue
+        self._connections = connections
+        self._draining = draining
+        self._calls = HandlerCalls(handler, queue, connections, limits, self._abandon)
+        self._outcomes = Outcomes(queue, insist, on_failure)
+        self._transactions = (
+            HandlerTransactions(queue, connections, draining) if handler.transactional else None
+        )
+        self.used_at = time.monotonic()
+        """When its last call ended."""
+        self.unbegun: list[Message] = []
+        """Messages of the last call that need their own transactions."""
+
+    def close(self) -> None:
+        """Give back the connection of a transactional handler."""
+        if self._transactions is not None:
+            self._transactions.close()
+
+    def handle(self, messages: Sequence[Message]) -> list[Message]:
+        """Call the handler; returns the messages that must still be acked."""
+        self.unbegun = []
+        self._taken = messages
+        held = [m for m in messages if self.queue.holds(m) and not m.cancelled]
+        if len(held) < len(messages):
+            _log.warning(
+                "Queue %s: the worker skips messages whose claims are lost.", self.queue.name
+            )
+        held = self._in_time(held)
+        if not held:
+            return []
+        if self._transactions is not None and len(held) > 1 and not self._handler.batch:
+            self._call_together(held, self._transactions)
+            finished = []
+        else:
+            finished = self._call(held)
+        self.used_at = time.monotonic()
+        return finished
+
+    def _in_time(self, messages: list[Message]) -> list[Message]:
+        """Those whose lease runs; gives back the others, uncounted, unless it is very short."""
+        now = elapsed_clock()
+        late = [message for message in messages if now >= lease_ends_at(message)]
+        if not late:
+            return messages
+        _log.warning(
+            "Queue %s: the worker skips messages whose lease ended before their handler began. "
+            "Set a longer lease, or a smaller prefetch: %s",
+            self.queue.name,
+            ", ".join(map(repr, late)),
+        )
+        self._outcomes.give_back([message for message in late if may_come_in_time(message)])
+        return [message for message in messages if message not in late]
+
+    def _call_together(self, messages: list[Message], transactions: HandlerTransactions) -> None:
+        shared = SharedTransaction(self._handler, self._draining, self._calls.call)
+        committed = False
+        try:
+            transactions.run(messages, lambda connection: shared.handle(messages, connection))
+            committed = True
+        except NotCalled as error:
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
+            self._outcomes.give_back(messages)
+            return
+        except CallAbandoned:
+            raise
+        except asyncio.CancelledError:
+            self._outcomes.give_back(messages)
+            raise
+        except Exception as error:  # noqa: BLE001 - what it is shows when they are handled alone
+            _log.info(
+                "Queue %s: a shared transaction failed, so its messages are handled one by one: %s",
+                self.queue.name,
+                visible(str(error), keep=""),
+            )
+        self.unbegun = messages[len(shared.begun) :]
+        if not committed:
+            self._call_one_by_one(shared.begun, shared.failures)
+            return
+        for message, (reason, text) in shared.failures.items():
+            core_of(self.queue).settlements.keep_traceback([message], text)
+            self._outcomes.nack([message], reason)
+
+    def _call_one_by_one(
+        self, messages: list[Message], failures: Mapping[Message, tuple[str, str | None]]
+    ) -> None:
+        for index, message in enumerate(messages):
+            if self._draining() or not self.queue.holds(message):
+                self._outcomes.give_back(messages[index:])
+                return
+            if message.cancelled:
+                # It timed out, or its claim is lost.
+                if message in failures:
+                    self._outcomes.nack([message], failures[message][0])
+                continue
+            try:
+                self._call([message])
+            except CallAbandoned:
+                raise
+            except HandlerStopped:
+                self._outcomes.give_back(messages[index + 1 :])
+                raise
+
+    def _call(self, messages: list[Message]) -> list[Message]:
+        argument: Any = messages if self._handler.batch else messages[0]
+
+        def act(connection: Connection) -> list[Message]:
+            self._calls.call(messages, argument, connection)
+            return messages
+
+        try:
+            if self._transactions is not None:
+                self._transactions.run_until_committed(messages, act)
+                return []
+            self._calls.call(messages, argument)
+        except (NotCalled, Conflict) as error:
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
+            self._outcomes.give_back(messages)
+            return []
+        except CallAbandoned:
+            # The abandoning thread settles its messages.
+            raise
+        except HandlerStopped:
+            self._outcomes.give_back(messages)
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            self._outcomes.failed(messages, error)
+            return []
+        return [message for message in messages if not message.settled]
+
+    def _abandon(self, messages: list[Message], reason: str, *connection: Connection) -> None:
+        """Settle the messages of a call that does not end; called from another thread or task."""
+        self._outcomes.abandoned = True
+        others = [m for m in self._taken if m not in messages and not m.settled]
+        observer = core_of(self.queue).context.observer
+        if observer is not None:
+            seconds = self._handler.timeout or 0.0
+            observer.handled(self.queue.name, facts_of(messages), seconds, TimedOut(reason))
+
+        def settle() -> None:
+            # Abort its transaction first, because it may have locked the rows of its messages.
+            for each in connection:
+                self._connections.break_off(each)
+            self._outcomes.nack(messages, reason)
+            if others:
+                self._outcomes.release(others)
+
+        _log.warning(
+            "Queue %s: the handler of message %s %s. It cannot be stopped, so the worker abandons "
+            "the call and continues. The call can no longer settle the message.",
+            self.queue.name,
+            ", ".join(map(repr, messages)),
+            reason,
+        )
+        if self._stuck is not None:
+            self._stuck(self._taken, settle)

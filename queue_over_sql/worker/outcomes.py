@@ -1,0 +1,101 @@
+"""Outcomes: what becomes of messages after the call of their handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.observer import log_fields, log_lost
+from queue_over_sql.queues.settle import users_frames
+from queue_over_sql.worker.time_limits import TimedOut
+
+if TYPE_CHECKING:
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+
+class Outcomes:
+    """Nacks or releases the messages of one handler, and logs failures and lost claims.
+
+    Args:
+        queue: the queue of the messages.
+        insist: repeats what the unavailable database prevents.
+        on_failure: is also called with each failure of the handler.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        insist: Callable[[Callable[[], None]], None],
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._insist = insist
+        self._on_failure = on_failure
+        self.abandoned = False
+        """Whether the last call was abandoned, so that another thread settles its messages."""
+
+    def failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        """Nack the messages of a failed call; a lost claim only ends its own messages."""
+        if self._on_failure is not None:
+            self._on_failure(error)
+        if isinstance(error, ClaimLost):
+            log_lost(self._queue.name, error)
+            messages = [message for message in messages if message not in error.messages]
+        else:
+            log_failure(self._queue.name, messages, error)
+        if messages:
+            self.nack(messages, str(error) if isinstance(error, TimedOut) else error)
+
+    def nack(self, messages: Sequence[Message], error: str | BaseException) -> None:
+        """Nack them, also those that the handler settled: that may have been rolled back.
+
+        If it was not, the fence refuses.
+        """
+
+        def nack() -> None:
+            try:
+                self._queue.nack(list(messages), error=error)
+            except ClaimLost as lost:
+                log_lost(self._queue.name, lost)
+
+        self._settle_at_last(nack)
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Release them, unless the call was abandoned."""
+        if messages and not self.abandoned:
+            self.release(messages)
+
+    def release(self, messages: Sequence[Message]) -> None:
+        """Release them."""
+        self._settle_at_last(lambda: self._queue.release(list(messages)))
+
+    def _settle_at_last(self, settle: Callable[[], None]) -> None:
+        """Settle, even after an outage; one failing message must not prevent the others."""
+        try:
+            self._insist(settle)
+        except ClaimLost as lost:
+            log_lost(self._queue.name, lost)
+        except QueueError as error:
+            _log.warning(
+                "Queue %s: messages could not be settled; they are redelivered when "
+                "their leases expire: %s",
+                self._queue.name,
+                error,
+            )
+
+
+def log_failure(queue: str, messages: Sequence[Message], error: BaseException) -> None:
+    """Log the exception of a handler, with the traceback of the user's code."""
+    names = ", ".join(map(repr, messages))
+    _log.warning(
+        "The handler of queue %s raised an exception for message %s.",
+        queue,
+        names,
+        exc_info=(type(error), error, users_frames(error)),
+        extra=log_fields(queue, messages),
+    )
