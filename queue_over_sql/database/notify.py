@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from queue_over_sql.database.sessions import Session
     from queue_over_sql.dialects.base import Watch
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.sqlite.forks import ForkGuard
+    from queue_over_sql.dialects.forks import ForkGuard
 
 
 class Arrivals:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
+from queue_over_sql.dialects.forks import shared_lock
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -105,11 +106,11 @@ class Runtime:
 
     def lock(self) -> Lock:
         """A lock that may be held for long."""
-        return threading.RLock()
+        return shared_lock()
 
     def condition(self) -> Condition:
         """A condition for repeated events."""
-        return threading.Condition()
+        return threading.Condition(shared_lock())
 
     def event(self) -> Event:
         """An event that happens once."""
@@ -203,7 +204,7 @@ class Background:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._pid = os.getpid()
         self._jobs: dict[str, _Job] = {}
 

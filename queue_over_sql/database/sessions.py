@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.compiled import go_direct, run_text
+from queue_over_sql.dialects.forks import shared_lock
 from queue_over_sql.dialects.session_changes import release_changed
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ class ThreadSessions:
         self._forked = forked
         self._local = threading.local()
         self._all: weakref.WeakSet[SessionsOfThread] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._pid = os.getpid()
         # The sessions of ended threads.
         self._left: _Left = deque()

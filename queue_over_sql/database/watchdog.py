@@ -17,7 +17,6 @@ import dataclasses
 import logging
 import math
 import os
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ from sqlalchemy import event
 
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.dialects.driver_calls import sever, watch_network
+from queue_over_sql.dialects.forks import shared_lock
 from queue_over_sql.errors import QueueError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Watchdog:
         self._ask = ask
         self._seconds = max(seconds, _LEAST_SECONDS)
         # Reentrant, because ``abandon`` is called wherever objects are collected.
-        self._lock = threading.RLock()
+        self._lock = shared_lock()
         self._opened: weakref.WeakSet[ConnectionPoolEntry] = weakref.WeakSet()
         self._engine: Engine | None = None
         self._ended: Event = runtime.event()

@@ -25,7 +25,7 @@ from sqlalchemy.util import asbool
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
-from queue_over_sql.dialects.sqlite.forks import ForkGuard, NoForkGuard
+from queue_over_sql.dialects.forks import ForkGuard, NoForkGuard
 from queue_over_sql.dialects.sqlite.write_lock import NoWriteLock, WriteLock
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 

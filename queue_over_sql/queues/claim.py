@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 import time
 from collections import deque
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.dialects.forks import shared_lock
 from queue_over_sql.dialects.requests import wanted
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.message import AGE, note_claim
@@ -541,7 +541,7 @@ class LowWatermark:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._low = 0
         self._short = True
         self._looked_at = float("-inf")

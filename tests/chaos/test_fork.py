@@ -40,6 +40,16 @@ def test_a_child_of_a_busy_parent_has_locks_of_its_own(database: TestDatabase, f
 
 @pytest.mark.engines("sqlite", "postgresql", "mariadb")
 @pytest.mark.default_on("sqlite", "postgresql")
+def test_a_child_of_a_parent_that_starts_inherits_no_lock(database: TestDatabase) -> None:
+    """Another thread is inside ``start()``, at every fourth of its statements in turn.
+
+    The child starts the same service, which waited for locks that no thread of it would release.
+    """
+    _run("busy_forker", "starting", database.url)
+
+
+@pytest.mark.engines("sqlite", "postgresql", "mariadb")
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_child_that_a_handler_forked_ends_with_its_call(database: TestDatabase) -> None:
     """It rolled back its parent's transaction over the shared connection, and hung.
 

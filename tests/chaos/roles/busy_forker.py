@@ -1,4 +1,4 @@
-"""Programs that fork while threads of theirs use a SQLite file; each returns 0 if all was right."""
+"""Programs that fork while threads of theirs use a database; each returns 0 if all was right."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
+from sqlalchemy import event
+
 from queue_over_sql import DatabaseUnavailable, QueueService
 from queue_over_sql.service import parts_of
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 THREADS, CHILDREN, EACH = 4, 12, 3
 # A child that waits for what nobody gives back ends by this.
 CHILDS_SECONDS = 15
+# What a start asks the database at least.
+LEAST_STATEMENTS = 3
 
 
 def busy(url: str) -> int:
@@ -74,7 +78,7 @@ def outliving(url: str) -> int:
 
 def refused(url: str) -> int:
     """Fork while a transaction is open: the parent goes on, the child is told that it cannot."""
-    from queue_over_sql.dialects.sqlite import forks
+    from queue_over_sql.dialects import forks
 
     forks._PATIENCE = 0.1  # type: ignore[misc]
     service = QueueService(url)
@@ -87,6 +91,66 @@ def refused(url: str) -> int:
     left = jobs.stats().ready
     service.stop()
     return 0 if (ended, left) == (0, 2) else _told(ended, left)
+
+
+def starting(url: str) -> int:
+    """Fork at every fourth statement of a start in another thread; the child starts it, too."""
+    inside, go_on = threading.Event(), threading.Event()
+    # SQLite's fork waits until the statement has ended, and the start then waits for the fork.
+    if url.startswith("sqlite"):
+        os.register_at_fork(before=go_on.set)
+    for statement in range(1, 100, 4):
+        inside.clear()
+        go_on.clear()
+        service = QueueService(url)
+        starter = threading.Thread(target=_start, args=(service, inside))
+        _pause_at(service, statement, starter, inside, go_on)
+        starter.start()
+        inside.wait()
+        if service.started:
+            starter.join()
+            service.stop()
+            return 0 if statement > LEAST_STATEMENTS else _told(statement)
+        child = _forked(lambda: _start_and_publish(service, url))  # noqa: B023 - runs at once
+        go_on.set()
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        starter.join()
+        service.stop()
+        if ended:
+            return _told(statement, ended)
+    return _told("too many statements")
+
+
+def _pause_at(
+    service: QueueService,
+    statement: int,
+    thread: threading.Thread,
+    inside: threading.Event,
+    go_on: threading.Event,
+) -> None:
+    left = statement
+
+    def pause(*_: object) -> None:
+        nonlocal left
+        if threading.current_thread() is thread:
+            left -= 1
+            if not left:
+                inside.set()
+                go_on.wait()
+
+    event.listen(parts_of(service).connections.engine, "before_cursor_execute", pause)
+
+
+def _start(service: QueueService, inside: threading.Event) -> None:
+    service.start()
+    inside.set()
+
+
+def _start_and_publish(service: QueueService, url: str) -> None:
+    for each in (service, QueueService(url)):
+        each.start()
+        each.create_queue("jobs").publish(1)
+        each.stop()
 
 
 def _work(service: QueueService, over: threading.Event) -> None:
@@ -135,4 +199,5 @@ def _told(*found: object) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit({"busy": busy, "outliving": outliving, "refused": refused}[sys.argv[1]](sys.argv[2]))
+    forms = {"busy": busy, "outliving": outliving, "refused": refused, "starting": starting}
+    sys.exit(forms[sys.argv[1]](sys.argv[2]))
