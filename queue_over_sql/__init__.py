@@ -50,11 +50,12 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
     WrongDatabase,
 )
-from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
+from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
+from queue_over_sql.values.states import Outcome, PublishOutcome, Status
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists

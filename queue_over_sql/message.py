@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,7 +13,6 @@ from typing import (
     Any,
     Final,
     Generic,
-    Literal,
     NamedTuple,
     Protocol,
     TypeAlias,
@@ -24,8 +22,16 @@ from typing import (
 from typing_extensions import TypeVar
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.payloads.codec import printable
 from queue_over_sql.values.durations import Duration, instant, optional_instant, stored_number
+from queue_over_sql.values.headers import (
+    CORRELATION_ID,
+    REPLY_TO,
+)
+from queue_over_sql.values.states import (
+    Outcome,
+    PublishOutcome,
+)
+from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -43,40 +49,6 @@ if TYPE_CHECKING:
 
 Payload = TypeVar("Payload", default=Any)
 Payload_co = TypeVar("Payload_co", covariant=True, default=Any)
-
-PREVIOUS_ERROR: Final = "previous_error"
-"""The header of a requeued message that holds the reason of its earlier failure."""
-
-REQUEUED_FROM: Final = "requeued_from"
-"""The header of a requeued message that holds the id of its earlier life."""
-
-REPLY_TO: Final = "reply_to"
-"""The header of a request that names its reply queue."""
-
-CORRELATION_ID: Final = "correlation_id"
-"""The header by which a reply is matched to its request."""
-
-UNFIT_SINCE: Final = "unfit_since"
-"""The header of a message that does not fit its kind: since when it is deferred, in seconds since
-the epoch."""
-
-SCHEDULE: Final = "schedule"
-"""The header that names the schedule of a message."""
-
-TOPIC: Final = "topic"
-"""The header that names the topic of a message."""
-
-ROUTING_KEY: Final = "routing_key"
-"""The header that holds the routing key of a message to a topic."""
-
-
-class PublishOutcome(enum.StrEnum):
-    """The result of a publish."""
-
-    CREATED = "created"
-    SKIPPED = "skipped"
-    REPLACED = "replaced"
-    UNCHANGED = "unchanged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,36 +121,6 @@ class Published:
             _set(self, "outcome", outcome)
         if queue is not None:
             _set(self, "queue", queue)
-
-
-OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
-"""What a publish does if the key is taken."""
-
-
-class Status(enum.StrEnum):
-    """The status of a live message."""
-
-    READY = "ready"
-    DELAYED = "delayed"
-    CLAIMED = "claimed"
-    HELD = "held"
-
-
-class Outcome(enum.StrEnum):
-    """The outcome of an archived message."""
-
-    DONE = "done"
-    FAILED = "failed"
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-
-
-DEAD: Final = (Outcome.FAILED.value, Outcome.REJECTED.value, Outcome.EXPIRED.value)
-"""The outcomes of dead letters."""
-
-
-LiveStatus: TypeAlias = Status | Literal["ready", "delayed", "claimed", "held"]
-ArchivedStatus: TypeAlias = Outcome | Literal["done", "failed", "rejected", "expired"]
 
 
 class Claim(NamedTuple):

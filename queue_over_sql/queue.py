@@ -40,17 +40,18 @@ from queue_over_sql.queues.selection import (
 from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
-from queue_over_sql.settings import check_flag, check_id, check_whole
+from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.message import CallersConnection, LiveStatus, OnConflict
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
     from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.values.states import LiveStatus, OnConflict
 
 
 _log = logging.getLogger(__name__)

@@ -55,12 +55,12 @@ from queue_over_sql.settings import (
     ServiceSettings,
     SettingsWithoutKinds,
     Unset,
-    check_flag,
 )
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
+from queue_over_sql.values.checks import check_flag
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.worker.middleware import Middleware
 from queue_over_sql.worker.worker import Worker

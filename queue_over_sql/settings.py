@@ -13,9 +13,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
-from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
+from queue_over_sql.values.checks import (
+    check_choice,
+    check_flag,
+    check_whole,
+)
 from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.values.limits import MAX_PRIORITIES
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +31,6 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
-MAX_PRIORITIES: Final = 100
-LARGEST: Final = 2**63 - 1
-"""The largest integer that a BIGINT holds."""
-
 PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
 
@@ -423,54 +425,6 @@ def _check_kinds(name: str, value: Any) -> None:
     from queue_over_sql.payloads.types import Kinds  # noqa: PLC0415 - only where there are kinds
 
     Kinds.of(value)
-
-
-def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
-    """Check an integer between ``least`` and ``most``, by default the range of a BIGINT.
-
-    Raises:
-        TypeError, ValueError: it is not such a number; the message names the argument.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be a whole number, not {type(value).__name__}"
-        raise TypeError(msg)
-    if not least <= value <= most:
-        allowed = f"{least} or more" if value < least else f"at most {most:,}"
-        msg = f"{name} must be {allowed}, not {shown(int(value))}"
-        raise ValueError(msg)
-    return int(value)
-
-
-def check_id(name: str, value: Any) -> int:
-    """Check the id of a message, which may be negative: it is, in some adopted tables.
-
-    Raises:
-        TypeError, ValueError: it is not a whole number of a BIGINT; the message names the argument.
-    """
-    return check_whole(name, value, -LARGEST - 1)
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Raise TypeError unless the value is True or False; other truth values may be mistakes."""
-    if not isinstance(value, bool):
-        msg = f"{name} must be True or False, not {shown(value)}"
-        raise TypeError(msg)
-    return value
-
-
-def check_function(name: str, value: Any) -> None:
-    """Raise TypeError unless the value is callable or None."""
-    if value is not None and not callable(value):
-        msg = f"{name} must be a function, not {shown(value)}"
-        raise TypeError(msg)
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise ValueError, which lists the choices, unless the value is one of them."""
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        msg = f"{name} must be one of {listed}, not {shown(value)}"
-        raise ValueError(msg)
 
 
 def _check_columns(name: str, value: Any) -> None:

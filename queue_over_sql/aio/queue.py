@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-    from queue_over_sql.message import DriverConnection, OnConflict, Outcome, Publication
+    from queue_over_sql.message import DriverConnection, Publication
     from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.values.states import OnConflict, Outcome
 
     CallersConnection: TypeAlias = (
         AsyncConnection | AsyncSession | async_scoped_session[Any] | DriverConnection

@@ -19,7 +19,7 @@ from queue_over_sql.database.runtime import Runtime
 from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.dialects.driver_calls import pause_on_loop
 from queue_over_sql.errors import ServiceClosed
-from queue_over_sql.settings import check_whole
+from queue_over_sql.values.checks import check_whole
 
 if TYPE_CHECKING:
     from queue_over_sql.database.runtime import Condition, Event, Interruption, Lock, Running

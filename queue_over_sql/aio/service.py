@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from queue_over_sql.aio.queue import CallersConnection
     from queue_over_sql.database.runtime import Runtime
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.observer import Observer
     from queue_over_sql.retry import RetryPolicy
     from queue_over_sql.schedules.calendar import Missed
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
         QueueSettings,
         SettingsWithoutKinds,
     )
+    from queue_over_sql.values.states import OnConflict
     from queue_over_sql.worker.handler import HandlerOptions
 
 

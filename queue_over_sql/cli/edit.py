@@ -37,9 +37,10 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
-from queue_over_sql.payloads.codec import encode, read_exactly
+from queue_over_sql.payloads.codec import encode
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_text import read_exactly
 
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, Queue

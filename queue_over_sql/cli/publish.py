@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql import Queue, QueueService
-    from queue_over_sql.message import OnConflict
+    from queue_over_sql.values.states import OnConflict
 
 PATIENCE_SECONDS = 5.0
 

@@ -26,8 +26,9 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
-from queue_over_sql.message import DEAD, PREVIOUS_ERROR, REQUEUED_FROM
+from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.values.json_lines import message_fields
+from queue_over_sql.values.states import DEAD
 
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection

@@ -24,8 +24,8 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.values import format_bytes
 from queue_over_sql.errors import DatabaseUnavailable, visible
-from queue_over_sql.message import DEAD
 from queue_over_sql.values.humanize import count_words, counted, format_duration
+from queue_over_sql.values.states import DEAD
 
 if TYPE_CHECKING:
     from rich.console import Group

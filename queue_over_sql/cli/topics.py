@@ -24,9 +24,9 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant, parse_paths
-from queue_over_sql.message import OnConflict
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
+from queue_over_sql.values.states import OnConflict
 
 PANEL: Final = "Topics"
 PATTERN_HELP: Final = (

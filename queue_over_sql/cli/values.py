@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
-from queue_over_sql.payloads.codec import InexactJson, json_or_text
 from queue_over_sql.values.durations import parse_seconds
 from queue_over_sql.values.humanize import format_duration
+from queue_over_sql.values.json_text import InexactJson, json_or_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Column

@@ -235,7 +235,7 @@ def _listed(token: Token) -> tuple[object, ...]:
 
 
 def _role(text: str) -> Any:
-    from queue_over_sql.settings import check_choice
+    from queue_over_sql.values.checks import check_choice
     from queue_over_sql.web.settings import Role
 
     check_choice("--role", text, [role.value for role in Role])

@@ -7,8 +7,6 @@ says so.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.values.durations import duration_text
+from queue_over_sql.values.findings import Finding, Level
 
 LONG_SECONDS: Final = 60
 """A transaction that is open for this long delays the cleanup of tables."""
@@ -33,32 +32,6 @@ _LARGE_PAGES, _LARGE_LOG, _LARGE_FILE = 25_000, 16 * 2**20, 256 * 2**20
 _FILL_PERCENT: Final = 30
 # SQLite checks the time limit after this many of its instructions.
 _STEPS: Final = 10_000
-
-
-class Level(enum.StrEnum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """A finding of a check-up.
-
-    Attributes:
-        level: its severity.
-        about: what was checked.
-        text: the finding.
-        advice: what to do, in one sentence; empty if there is nothing to do.
-    """
-
-    level: Level
-    about: str
-    text: str
-    advice: str = ""
 
 
 class Asking:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ColumnElement
 
-from queue_over_sql.message import Claim, MessageRow, Outcome, Unreadable
+from queue_over_sql.message import Claim, MessageRow, Unreadable
 from queue_over_sql.schema.conditions import rebased
 from queue_over_sql.schema.existing import ERROR, SUCCESS
 from queue_over_sql.schema.queue_tables import ARCHIVE_COLUMNS, MESSAGE_COLUMNS, MOST_ATTEMPTS
 from queue_over_sql.values.durations import ALWAYS, LONGEST_US, NEVER
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,14 +27,15 @@ from queue_over_sql.errors import (
     RoundsGone,
     UnsupportedByEngine,
 )
-from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of
-from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, OWNER_LENGTH
-from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.store import Settlement
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, instant, to_microseconds
+from queue_over_sql.values.limits import CONSUMER_LENGTH, LARGEST, OWNER_LENGTH
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,10 +11,11 @@ from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.requests import RoundRequest, read_rows, rounds_values
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.message import Claim
 from queue_over_sql.schema.existing import SUCCESS
 from queue_over_sql.store.tables import insert_unless_there
 from queue_over_sql.values.durations import NEVER, optional_number, stored_number
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -33,10 +33,10 @@ from queue_over_sql.errors import (
     QueueError,
     UnsupportedByEngine,
 )
-from queue_over_sql.payloads.codec import check_json_text
 from queue_over_sql.queues.claim import SLACK_US
-from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry, server_now
+from queue_over_sql.values.checks import check_choice
+from queue_over_sql.values.json_text import check_json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ from queue_over_sql.queues.publish import (
     encode_options,
 )
 from queue_over_sql.schema.conditions import check_condition, rebased
-from queue_over_sql.settings import check_function, check_whole
+from queue_over_sql.values.checks import check_function, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

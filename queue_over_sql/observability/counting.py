@@ -16,12 +16,12 @@ from sqlalchemy import and_, case, func, literal, literal_column, select, true, 
 
 from queue_over_sql.dialects.compiled import run_text
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.message import DEAD, Outcome, Status
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.selection import QueueStats
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import has_status, subtractable
 from queue_over_sql.values.durations import stored_number
+from queue_over_sql.values.states import DEAD, Outcome, Status
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection

@@ -16,16 +16,17 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
 from queue_over_sql.dialects.base import accepting_any_type
-from queue_over_sql.dialects.checkup import Asking, Finding, Level
+from queue_over_sql.dialects.checkup import Asking
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.queues.recovery import LEAST_STEP_US
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import REFUSED
 from queue_over_sql.store.clock_steps import newest_stamp
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
+from queue_over_sql.values.findings import Finding, Level
+from queue_over_sql.values.reasons import REFUSED
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table

@@ -23,10 +23,10 @@ from sqlalchemy import delete, insert, select
 
 from queue_over_sql.errors import DatabaseUnavailable, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.observer import MessageFacts, Observer
-from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.backoff import OutageLog
 from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.limits import HISTORY_COUNTS
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

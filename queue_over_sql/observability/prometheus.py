@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.message import DEAD, Status
 from queue_over_sql.observability.counting import (
     EXACT_SECONDS,
     Counting,
@@ -25,6 +24,7 @@ from queue_over_sql.observability.counting import (
 from queue_over_sql.observability.inspection import Inspection, within
 from queue_over_sql.observer import MessageFacts, Observer
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.values.states import DEAD, Status
 
 try:
     from prometheus_client import (

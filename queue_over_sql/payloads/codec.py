@@ -7,16 +7,15 @@ compared before it is stored.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
+from queue_over_sql.values.limits import MAX_HEADERS_BYTES
+from queue_over_sql.values.texts import plain
 
-MAX_HEADERS_BYTES = 65_536
 _QUICK_ENCODER: Final = msgspec.json.Encoder()
 _QUICK_DECODER: Final = msgspec.json.Decoder()
 READ_JSON: Final = _QUICK_DECODER.decode
@@ -164,23 +163,6 @@ def _encode_json_slowly(value: Any, what: str) -> str:
     return text
 
 
-def check_json_text(text: str, what: str) -> None:
-    """Raise PayloadInvalid unless ``encode_json`` could have written this text."""
-    try:
-        json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        msg = f"The {what} is nested too deeply for JSON."
-        raise PayloadInvalid(msg) from error
-    except ValueError as error:
-        msg = f"The {what} is not valid JSON: {error}; it begins with {text[:60]!r}."
-        raise PayloadInvalid(msg) from error
-
-
-def _refuse_constant(name: str) -> None:
-    msg = f"{name} is not a JSON value"
-    raise ValueError(msg)
-
-
 def _encode_bytes(payload: Any) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise _wrong_type("bytes", payload)
@@ -224,122 +206,3 @@ def _wrong_type(payload_type: str, payload: object) -> PayloadInvalid:
         f"This queue's payload type is {payload_type!r}, so the payload must be "
         f"{_PYTHON_TYPES[payload_type]}, not {type(payload).__name__}."
     )
-
-
-def printable(text: str | None) -> str | None:
-    """Make a text storable on every engine, such as the reason of a failure.
-
-    NUL characters, lone surrogates, and bytes that were read with "surrogateescape", are escaped,
-    so that no error message can prevent a message from being settled.
-    """
-    if text is None:
-        return None
-    try:
-        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    except UnicodeEncodeError:
-        shown = text.encode(errors="backslashreplace").decode()
-    return shown.replace("\0", "\\x00")
-
-
-def is_unicode(text: str) -> bool:
-    """Whether it has no lone surrogates, which bytes that are no UTF-8 were read as."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class InexactJson(ValueError):
-    """JSON that Python would read as something else: a key twice, or a number that is rounded."""
-
-
-def read_exactly(text: str | bytes) -> Any:
-    """Read JSON as it is written, or refuse it.
-
-    Raises:
-        InexactJson: an object has a key twice, or a number has more digits than a float holds.
-        ValueError, RecursionError: it is not JSON, or nested too deeply.
-    """
-    return _EXACT.decode(text if isinstance(text, str) else text.decode())
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        msg = f"the key {twice!r} occurs twice in an object, and only one value would be kept"
-        raise InexactJson(msg)
-    return found
-
-
-def _float_of(text: str) -> float:
-    number = float(text)
-    # A float is written with up to 17 digits, so these say nothing more than it does.
-    if len(text) > _DIGITS_OF_FLOAT or math.isinf(number):
-        given = Decimal(text)
-        digits = len(given.normalize().as_tuple().digits)
-        if math.isinf(number) or (digits > _DIGITS_OF_FLOAT and given != Decimal(repr(number))):
-            msg = f"the number {shortened(text)} would become {number!r}; write it as a string"
-            raise InexactJson(msg)
-    return number
-
-
-def shortened(text: str) -> str:
-    """A text for messages: its beginning, if it is long."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-_DIGITS_OF_FLOAT: Final = 17
-_LONGEST_SHOWN: Final = 60
-_EXACT: Final = json.JSONDecoder(
-    object_pairs_hook=_object_of, parse_float=_float_of, parse_constant=_refuse_constant
-)
-
-
-def json_or_text(text: str) -> Any:
-    """Read a value that a person typed: as JSON if it is valid JSON, else as the text itself.
-
-    Raises:
-        InexactJson: it is JSON that would change.
-    """
-    try:
-        return read_exactly(text)
-    except InexactJson:
-        raise
-    except (ValueError, RecursionError):
-        return text
-
-
-def plain(value: Any) -> Any:
-    """A text or number without its subclass.
-
-    For example, drivers store an enum member as its name.
-    """
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int.__int__(value)
-    return float.__float__(value) if isinstance(value, float) else value
-
-
-def is_storable(text: object) -> bool:
-    """Whether every database can store the text: no NUL, no lone surrogates."""
-    return isinstance(text, str) and printable(text) == text
-
-
-def check_text(argument: str, value: Any, limit: int) -> str | None:
-    """Check an optional short text; TypeError or ValueError names the argument."""
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        msg = f"{argument} must be a str, not {type(value).__name__}"
-        raise TypeError(msg)
-    text: str = plain(value)
-    if not text or len(text) > limit or not is_storable(text):
-        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {text[:50]!r}"
-        raise ValueError(msg)
-    return text

@@ -16,7 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import PayloadInvalid, shown
-from queue_over_sql.payloads.codec import is_storable
+from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.queues.selection import ArchiveSelection, plain_pages
-from queue_over_sql.settings import check_function
+from queue_over_sql.values.checks import check_function
 from queue_over_sql.values.json_lines import message_fields, replaced_file, to_json
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-    from queue_over_sql.message import ArchivedStatus
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.store import Span
+    from queue_over_sql.values.states import ArchivedStatus
 
 
 _PAGE: Final = 1_000

@@ -18,9 +18,9 @@ from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.suspects import may_run_together
-from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, Disposition, Settlement, Where, registry
 from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import to_microseconds, to_timedelta
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.errors import shown
-from queue_over_sql.payloads.codec import plain
+from queue_over_sql.values.texts import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import UNFIT_SINCE, Message, MessageRow, Unreadable
+from queue_over_sql.message import Message, MessageRow, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.store import Aside, Disposition, Where
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds
+from queue_over_sql.values.headers import UNFIT_SINCE
+from queue_over_sql.values.texts import is_unicode, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,7 +254,7 @@ def _has_plain_words(row: MessageRow) -> bool:
 
 
 def _is_plain(word: Any) -> bool:
-    return word is None or (isinstance(word, str) and payloads.is_unicode(word))
+    return word is None or (isinstance(word, str) and is_unicode(word))
 
 
 def _check_readable(row: MessageRow) -> None:
@@ -261,7 +263,7 @@ def _check_readable(row: MessageRow) -> None:
         if isinstance(value, Unreadable):
             msg = f"its column {name!r} cannot be read: {value.error!r}"
             raise _UnreadableColumn(msg) from value.error
-        if isinstance(value, str) and not payloads.is_unicode(value):
+        if isinstance(value, str) and not is_unicode(value):
             msg = f"its column {name!r} is not valid UTF-8"
             raise _UnreadableColumn(msg)
 
@@ -269,7 +271,7 @@ def _check_readable(row: MessageRow) -> None:
 def _presentable(value: Any) -> Any:
     if isinstance(value, Unreadable):
         return None
-    return payloads.printable(value) if isinstance(value, str) else value
+    return printable(value) if isinstance(value, str) else value
 
 
 def undecodable(error: Exception) -> str:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
-from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published, PublishOutcome
+from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.column_values import own_value
-from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
 from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -114,7 +115,7 @@ class Publisher:
         settings = self._context.settings
         nul = self._context.tables.dialect.nul_in_text
         content = {
-            "kind": payloads.check_text("kind", publication.kind, KIND_LENGTH),
+            "kind": check_text("kind", publication.kind, KIND_LENGTH),
             "payload": payloads.encode(
                 settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
             ),
@@ -123,7 +124,7 @@ class Publisher:
         }
         delay, at = due(publication.delay, publication.at)
         return NewMessage(
-            key=payloads.check_text("key", publication.key, KEY_LENGTH),
+            key=check_text("key", publication.key, KEY_LENGTH),
             content=content,
             delay=delay,
             at=at,
@@ -317,8 +318,8 @@ def check_options(publication: Publication) -> None:
         TypeError, ValueError: another option is invalid.
     """
     due(publication.delay, publication.at)
-    payloads.check_text("key", publication.key, KEY_LENGTH)
-    payloads.check_text("kind", publication.kind, KIND_LENGTH)
+    check_text("key", publication.key, KEY_LENGTH)
+    check_text("kind", publication.kind, KIND_LENGTH)
     encode_options(dataclasses.replace(publication, priority=_DEFAULT_PRIORITY), 1)
 
 

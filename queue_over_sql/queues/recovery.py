@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import store
 from queue_over_sql.errors import Locked, visible
-from queue_over_sql.message import Outcome
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
-from queue_over_sql.queues.suspects import (
-    CONSUMER_DIED,
-    LEASE_EXPIRED,
-    keeping_last_error,
-    may_run_together,
-    reason_of_death,
-)
+from queue_over_sql.queues.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.store import Disposition, Settlement, clock_steps
 from queue_over_sql.store.clock_steps import ClockStep
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

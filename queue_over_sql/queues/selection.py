@@ -11,8 +11,7 @@ from sqlalchemy import String, and_, cast, or_, select
 
 from queue_over_sql import store
 from queue_over_sql.errors import ClaimLost, QueueNotFound
-from queue_over_sql.message import REQUEUED_FROM, Message, Outcome, Status
-from queue_over_sql.payloads.codec import check_text, printable
+from queue_over_sql.message import Message
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.schema.conditions import (
     check_condition,
@@ -21,15 +20,25 @@ from queue_over_sql.schema.conditions import (
     payload_path,
     rebased,
 )
-from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_flag, check_function, check_id, check_whole
 from queue_over_sql.store import Chosen, EditResult, Page, registry
+from queue_over_sql.values.checks import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_id,
+    check_text,
+    check_whole,
+)
 from queue_over_sql.values.durations import (
     Duration,
     instant_to_microseconds,
     stored_number,
     to_microseconds,
 )
+from queue_over_sql.values.headers import REQUEUED_FROM
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.states import Outcome, Status
+from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -26,7 +26,6 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import (
     Claim,
     Message,
-    Outcome,
     claim_of,
     claimed_lease_us,
     id_of,
@@ -34,11 +33,12 @@ from queue_over_sql.message import (
     note_lease,
 )
 from queue_over_sql.observer import log_fields
-from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.decoding import deferral
 from queue_over_sql.retry import ExponentialBackoff
 from queue_over_sql.store import Act, Settlement, registry
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds, to_microseconds
+from queue_over_sql.values.states import Outcome
+from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -535,7 +535,7 @@ def reason_of(error: str | BaseException | None, argument: str = "error") -> str
     elif error is not None and not isinstance(error, str):
         msg = f"{argument} must be a str or an exception, not {type(error).__name__}"
         raise TypeError(msg)
-    text = payloads.printable(error)
+    text = printable(error)
     return None if text is None else text[: store.LONGEST_ERROR]
 
 
@@ -547,7 +547,7 @@ def traceback_of(error: BaseException) -> str | None:
         text = "".join(traceback.format_exception(type(error), error, users_frames(error)))
     except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
         return None
-    return payloads.printable(text[-store.LONGEST_ERROR :])
+    return printable(text[-store.LONGEST_ERROR :])
 
 
 def users_frames(error: BaseException) -> TracebackType | None:

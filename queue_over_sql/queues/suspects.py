@@ -12,12 +12,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.store import LONGEST_ERROR
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 
 if TYPE_CHECKING:
     from queue_over_sql.store import Holder
 
-LEASE_EXPIRED: Final = "the lease expired before the message was settled"
-CONSUMER_DIED: Final = "the consumer died while it held the message"
 _BEFORE: Final = "\nThe last error before: "
 _SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
 

@@ -18,11 +18,12 @@ from queue_over_sql.errors import (
     ReplyQueueGone,
     RequestTimeout,
 )
-from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message, Publication, Published
+from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.queues.publish import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.values.backoff import OutageLog, look_pauses
 from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

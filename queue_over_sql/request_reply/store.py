@@ -9,10 +9,10 @@ from sqlalchemy import Integer, Select, exists, literal_column, select
 from queue_over_sql.dialects.requests import read_rows
 from queue_over_sql.dialects.statements.claim import remove_ids
 from queue_over_sql.dialects.statements.parameters import number, words
-from queue_over_sql.message import CORRELATION_ID
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.store.acts import change_by_ids
 from queue_over_sql.store.admin import delete_message
+from queue_over_sql.values.headers import CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.message import PublishOutcome
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.publish import with_headers
 from queue_over_sql.schedules import store
@@ -21,6 +20,7 @@ from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix, Version, message_key
 from queue_over_sql.store import publish_many, registry
 from queue_over_sql.values.durations import instant
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
-from queue_over_sql.message import PUBLISH_OPTIONS, SCHEDULE, Publication
+from queue_over_sql.message import PUBLISH_OPTIONS, Publication
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.publish import refuse_options
 from queue_over_sql.schedules.calendar import (
@@ -26,8 +26,11 @@ from queue_over_sql.schedules.calendar import (
     zone_name,
 )
 from queue_over_sql.schedules.store import message_key
-from queue_over_sql.settings import LARGEST, check_choice, check_whole
+from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import MICROSECOND, Duration, instant, to_timedelta
+from queue_over_sql.values.headers import SCHEDULE
+from queue_over_sql.values.limits import LARGEST
+from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:
     from queue_over_sql.queues.publish import Publisher
@@ -248,14 +251,14 @@ def check_schedule_name(name: Any) -> str:
     if not isinstance(name, str):
         msg = f"name must be a str, not {type(name).__name__}"
         raise TypeError(msg)
-    if not 1 <= len(name) <= _NAME_LENGTH or not payloads.is_storable(name):
+    if not 1 <= len(name) <= _NAME_LENGTH or not is_storable(name):
         msg = (
             f"the name of a schedule must be 1 to {_NAME_LENGTH} characters of text without NUL, "
             f"not {name[:50]!r}"
         )
         raise ValueError(msg)
-    plain: str = payloads.plain(name)
-    return plain
+    text: str = plain(name)
+    return text
 
 
 def _checked_every(cron: Any, every: Any) -> timedelta | None:

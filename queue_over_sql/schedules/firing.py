@@ -17,13 +17,13 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.observer import ReaperReport
-from queue_over_sql.payloads.codec import is_storable
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.acts import Conflict, Fired, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
 from queue_over_sql.values.backoff import OutageLog, Turns
+from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts

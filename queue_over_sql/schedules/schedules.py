@@ -22,7 +22,7 @@ from queue_over_sql.schedules.acts import Conflict, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition, check_schedule_name, define
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.schedules.store import ScheduleRecord
-from queue_over_sql.settings import check_whole
+from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import Duration, instant, optional_instant
 
 if TYPE_CHECKING:

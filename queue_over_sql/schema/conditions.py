@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import visitors
 
 from queue_over_sql.errors import shown
-from queue_over_sql.payloads.codec import is_storable, plain
+from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement

@@ -32,8 +32,8 @@ from queue_over_sql.errors import (
     near_queue_name,
     shown,
 )
-from queue_over_sql.message import Outcome
-from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.limits import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     BigInteger,
@@ -17,26 +17,22 @@ from sqlalchemy import (
     Text,
 )
 
+from queue_over_sql.values.limits import (
+    CONSUMER_LENGTH,
+    HISTORY_COUNTS,
+    KIND_LENGTH,
+    NAME_LENGTH,
+    OWNER_LENGTH,
+    PATTERN_LENGTH,
+    PREFIX_LENGTH,
+    SCHEDULE_LENGTH,
+    WRITER_LENGTH,
+)
+
 if TYPE_CHECKING:
     from sqlalchemy.schema import SchemaItem
 
     from queue_over_sql.schema.dialect import SqlDialect
-
-
-KEY_LENGTH: Final = 200
-KIND_LENGTH: Final = 100
-CONSUMER_LENGTH: Final = 36
-PREFIX_LENGTH: Final = 20
-NAME_LENGTH: Final = 40
-SCHEDULE_LENGTH: Final = 200
-PATTERN_LENGTH: Final = 255
-OWNER_LENGTH: Final = 255
-WRITER_LENGTH: Final = 100
-HISTORY_COUNTS: Final = (
-    *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
-    *("released", "claims_lost", "handler_failures"),
-)
-"""The counts per minute in the history, by column."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from queue_over_sql.durable.consumer import DEFAULT_TIMEOUT, check_consumer_id
 from queue_over_sql.durable.staged_writes import STAGE_TTL
-from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, WRITER_LENGTH
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import parse_seconds, to_timedelta
+from queue_over_sql.values.limits import CONSUMER_LENGTH, WRITER_LENGTH
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

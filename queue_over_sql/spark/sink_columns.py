@@ -27,8 +27,9 @@ from sqlalchemy import (
 
 from queue_over_sql.durable.staged_write_store import AT, DELAY
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
-from queue_over_sql.payloads.codec import MAX_HEADERS_BYTES, check_json_text, encode_headers
-from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.payloads.codec import encode_headers
+from queue_over_sql.values.json_text import check_json_text
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, MAX_HEADERS_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -66,7 +66,6 @@ from queue_over_sql.store.selection import probe_ids as probe_ids
 from queue_over_sql.store.selection import remove_messages as remove_messages
 from queue_over_sql.store.selection import requeue as requeue
 from queue_over_sql.store.settle import LONGEST_ERROR as LONGEST_ERROR
-from queue_over_sql.store.settle import REFUSED as REFUSED
 from queue_over_sql.store.settle import Aside as Aside
 from queue_over_sql.store.settle import archive_messages as archive_messages
 from queue_over_sql.store.settle import deleted as deleted

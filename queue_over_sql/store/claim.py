@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from queue_over_sql.dialects.requests import Settlement, read_taken_rows
 from queue_over_sql.dialects.statements import archive, claim, settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
-from queue_over_sql.message import AGE, Claim, Outcome
+from queue_over_sql.message import AGE, Claim
 from queue_over_sql.store import registry
 from queue_over_sql.store.keys import remember_locked
+from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,8 +16,8 @@ from queue_over_sql.dialects.statements.parameters import (
     number,
     words,
 )
-from queue_over_sql.payloads.codec import is_unicode
 from queue_over_sql.values.durations import stored_number
+from queue_over_sql.values.texts import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,11 +16,12 @@ from queue_over_sql.dialects.requests import NewRows, read_rows
 from queue_over_sql.dialects.statements import publish as statements
 from queue_over_sql.dialects.statements.claim import remove_ids
 from queue_over_sql.errors import DuplicateKey, QueueError
-from queue_over_sql.message import Published, PublishOutcome
+from queue_over_sql.message import Published
 from queue_over_sql.payloads.types import changes
 from queue_over_sql.store.acts import Act, change_by_ids
 from queue_over_sql.store.admin import select_clock, server_now
 from queue_over_sql.store.keys import recently_finished
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -20,17 +20,13 @@ from queue_over_sql.dialects.statements import archive
 from queue_over_sql.dialects.statements.archive import begin_anew
 from queue_over_sql.dialects.statements.parameters import batches, number
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.message import (
-    PREVIOUS_ERROR,
-    REQUEUED_FROM,
-    UNFIT_SINCE,
-    Status,
-    Unreadable,
-)
+from queue_over_sql.message import Unreadable
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.acts import change_by_ids
 from queue_over_sql.store.admin import server_now
 from queue_over_sql.store.publish import NewMessage, publish_many
+from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_SINCE
+from queue_over_sql.values.states import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

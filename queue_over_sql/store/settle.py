@@ -13,9 +13,10 @@ from sqlalchemy import bindparam, update
 
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
-from queue_over_sql.payloads.codec import printable
 from queue_over_sql.store.acts import Act, apart, rows_by_ids
 from queue_over_sql.store.keys import remember_keys
+from queue_over_sql.values.reasons import REFUSED
+from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,10 +105,6 @@ def archive_messages(
     settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
     return moved
-
-
-REFUSED: Final = "The database refused to finish it"
-"""The beginning of ``last_error`` of a message that is held because of that."""
 
 
 def finish_apart(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.queues.selection import page_on
-from queue_over_sql.settings import check_whole
+from queue_over_sql.values.checks import check_whole
 from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.worker import handlers_of
 

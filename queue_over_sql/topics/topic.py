@@ -24,13 +24,12 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     TopicNotFound,
 )
-from queue_over_sql.message import ROUTING_KEY, TOPIC, Publication, Published
+from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues.context import callers
 from queue_over_sql.queues.publish import ON_CONFLICT, check_options, is_new, with_headers
 from queue_over_sql.schema.queue_tables import may_be_name
-from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.routing import (
@@ -43,13 +42,16 @@ from queue_over_sql.topics.routing import (
     payload_fits,
 )
 from queue_over_sql.topics.store import Copy, SubscriptionRow
+from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import Duration, instant
+from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.message import CallersConnection, OnConflict
+    from queue_over_sql.message import CallersConnection
+    from queue_over_sql.values.states import OnConflict
 # How often subscriptions may change during one publish before it fails.
 _RACES: Final = 50
 _NO_JSON: Final = object()

@@ -1,4 +1,1 @@
-"""Pure values and text: durations, JSON lines, words for people, pauses.
-
-Every module of the package may import from here, and nothing here knows a database.
-"""
+"""Pure values and text, which every module of the package may import; none knows a database."""

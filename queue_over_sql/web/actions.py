@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from queue_over_sql.message import Status
-from queue_over_sql.payloads.codec import json_or_text
 from queue_over_sql.queues.selection import rows_of
-from queue_over_sql.settings import check_choice
+from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_text import json_or_text
+from queue_over_sql.values.states import Status
 from queue_over_sql.web.acts import ACTS, Chosen, Done
 from queue_over_sql.web.looks import requeued_soon
 from queue_over_sql.web.settings import Role

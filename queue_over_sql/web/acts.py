@@ -22,8 +22,8 @@ from sqlalchemy import and_
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, rows_of
-from queue_over_sql.settings import check_id
 from queue_over_sql.store import EditResult
+from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import DEAD, REQUEUED_FROM, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, requeued_as, rows_of
@@ -20,6 +19,8 @@ from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.store import has_status
 from queue_over_sql.values.durations import optional_instant
+from queue_over_sql.values.headers import REQUEUED_FROM
+from queue_over_sql.values.states import DEAD, Status
 
 if TYPE_CHECKING:
     from queue_over_sql import LiveSelection, Queue, QueueService

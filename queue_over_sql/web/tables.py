@@ -31,10 +31,10 @@ from queue_over_sql.errors import (
     QueueError,
     shown,
 )
-from queue_over_sql.payloads.codec import printable
-from queue_over_sql.schema.system_tables import NAME_LENGTH, PREFIX_LENGTH
 from queue_over_sql.store import tables as ddl
 from queue_over_sql.values.durations import MICROSECOND, instant, optional_instant
+from queue_over_sql.values.limits import NAME_LENGTH, PREFIX_LENGTH
+from queue_over_sql.values.texts import printable
 from queue_over_sql.web.settings import Role, WebSettings
 
 if TYPE_CHECKING:

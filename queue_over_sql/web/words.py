@@ -11,11 +11,11 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from queue_over_sql.errors import visible
-from queue_over_sql.message import Outcome
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.humanize import UNKNOWN, duration_words
+from queue_over_sql.values.states import Outcome
 
 _SHOWN_DELAYS: Final = 4
 _LENGTHS: Final = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from sqlalchemy import select, update
 
 from queue_over_sql import ClaimLost, DuplicateKey, FixedDelay, Message, Publication, QueueService
-from queue_over_sql.message import OnConflict
+from queue_over_sql.values.states import OnConflict
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

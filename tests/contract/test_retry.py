@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
 
     from queue_over_sql import Queue, QueueService, RetryPolicy
-    from queue_over_sql.message import ArchivedStatus
     from queue_over_sql.settings import ArchivePolicy
     from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.values.states import ArchivedStatus
 
 
 def fail_times(queue: Queue, times: int, **options: Any) -> None:

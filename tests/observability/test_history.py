@@ -13,8 +13,8 @@ from sqlalchemy import select, update
 from queue_over_sql import DatabaseUnavailable, QueueService
 from queue_over_sql.observability import history
 from queue_over_sql.observability.history import BOUNDS, History, quantile, read_history
-from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.limits import HISTORY_COUNTS
 from tests.cli.command_line import run, succeed
 from tests.contract.host_clock import HostClock
 from tests.observability.test_prometheus import use

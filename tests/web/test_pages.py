@@ -20,10 +20,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
-from queue_over_sql.dialects.checkup import Finding, Level, SQLiteCheckup
+from queue_over_sql.dialects.checkup import SQLiteCheckup
 from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.findings import Finding, Level
 from queue_over_sql.web import acts, looks, snapshot, words
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving

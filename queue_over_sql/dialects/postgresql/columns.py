@@ -67,8 +67,8 @@ from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import next_attempt, number
-from queue_over_sql.message import Outcome
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.values.states import Outcome
 
 _log = logging.getLogger(__name__)
 # How long ADBC connections are kept, because a new one first reads the server's types.

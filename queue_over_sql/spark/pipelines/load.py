@@ -23,13 +23,13 @@ from pyspark.sql.types import DecimalType, IntegralType, StringType, StructField
 from queue_over_sql.durable import staged_write_store as staged
 from queue_over_sql.durable.staged_write_store import BatchName
 from queue_over_sql.errors import QueueError
-from queue_over_sql.payloads.codec import check_json_text
 from queue_over_sql.queue import core_of
 from queue_over_sql.schema.queue_tables import check_table_prefix
-from queue_over_sql.settings import check_choice
 from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import Location, labels_of
 from queue_over_sql.spark.sink_columns import PAYLOAD, Encoder, plan_of
+from queue_over_sql.values.checks import check_choice
+from queue_over_sql.values.json_text import check_json_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.schema.system_tables import CONSUMER_LENGTH
 from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import StreamOptions
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
 from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.values.limits import CONSUMER_LENGTH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

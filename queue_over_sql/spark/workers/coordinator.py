@@ -20,13 +20,13 @@ from queue_over_sql import store
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
-from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import service_of, work_of
 from queue_over_sql.store import consumers
 from queue_over_sql.values.backoff import RateLimit
+from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, to_microseconds, to_timedelta
 from queue_over_sql.worker.handler import check_kind
 

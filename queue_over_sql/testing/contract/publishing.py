@@ -14,10 +14,10 @@ from queue_over_sql.testing.contract.state import payloads
 from queue_over_sql.testing.waiting import consume_exactly
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
     from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.values.states import OnConflict
 
 
 class PublishCases:

@@ -23,8 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.errors import shown
-from queue_over_sql.payloads.codec import InexactJson, read_exactly
 from queue_over_sql.values.json_lines import to_json
+from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
 from queue_over_sql.web.acts import ACTS, Acts, Done
 from queue_over_sql.web.guard import NDJSON

@@ -15,8 +15,9 @@ from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import OnConflict, Published
+    from queue_over_sql.message import Published
     from queue_over_sql.queue import Queue
+    from queue_over_sql.values.states import OnConflict
 
 operations = Operations("publish", quick=True)
 

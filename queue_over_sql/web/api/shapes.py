@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from queue_over_sql.message import OnConflict
-from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import LARGEST, MAX_PRIORITIES
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, LARGEST, MAX_PRIORITIES
+from queue_over_sql.values.states import OnConflict
 from queue_over_sql.web.settings import Role
 
 MOST_LISTED = 1_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import visible
-from queue_over_sql.message import Outcome, Status
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.observability.history import read_history
+from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import looks
 from queue_over_sql.web.actions import filters_of
 from queue_over_sql.web.acts import message_id

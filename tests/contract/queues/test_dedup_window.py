@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.values.states import OnConflict
 
     Finish = Callable[[QueueService, Queue, Engine], object]
     from queue_over_sql import Queue

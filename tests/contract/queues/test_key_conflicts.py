@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
+    from queue_over_sql.values.states import OnConflict
 
 WAYS: tuple[OnConflict, ...] = ("raise", "skip", "replace")
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Column, Index, Integer, LargeBinary, String
 
 from queue_over_sql import DuplicateKey, Publication, QueueError
-from queue_over_sql.message import PublishOutcome
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

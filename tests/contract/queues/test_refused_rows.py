@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
 
 from queue_over_sql import FixedDelay
-from queue_over_sql.store import REFUSED
+from queue_over_sql.values.reasons import REFUSED
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue
-    from queue_over_sql.message import LiveStatus
     from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.values.states import LiveStatus
 
 
 @pytest.fixture

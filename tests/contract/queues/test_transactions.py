@@ -25,8 +25,8 @@ from tests.contract.queue_state import add_effect, counts, ids, payloads
 from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import TestDatabase
+    from queue_over_sql.values.states import OnConflict
 
 pytestmark = pytest.mark.driver_decides
 

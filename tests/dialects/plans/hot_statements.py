@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql import Message
-    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import TestDatabase
+    from queue_over_sql.values.states import OnConflict
 
 READY, URGENT, DELAYED, CLAIMED, DONE, CONSUMERS = 95_000, 90_000, 5_000, 2_000, 3_000, 2_000
 _DAY = 86_400.0

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from queue_over_sql import Queue
-    from queue_over_sql.message import LiveStatus
     from queue_over_sql.queues.selection import Selection
     from queue_over_sql.testing.plugin import TestDatabase
+    from queue_over_sql.values.states import LiveStatus
     from tests.dialects.traffic import Traffic
 
 LOADED, CLAIMED, PAGE = 20_000, 1_000, 50

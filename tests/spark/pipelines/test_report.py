@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queue_over_sql import QueueService
-from queue_over_sql.queues.suspects import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.report import ReportFiles, report
 from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 from tests.spark.pipelines.histories import NOON, finished, write_history
 
 # One of each in the default tier, the others in the full one.

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.payloads.types import Kinds, UnfitPayload
-from queue_over_sql.schema.system_tables import KIND_LENGTH
+from queue_over_sql.values.limits import KIND_LENGTH
 from tests.refusals import refused
 from tests.unit.payloads.kind_types import (
     NOW,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
-from queue_over_sql.payloads.codec import decode, encode, printable
+from queue_over_sql.payloads.codec import decode, encode
+from queue_over_sql.values.texts import printable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, insert, update
 
 from queue_over_sql import NoRetry, Queue, QueueService
 from queue_over_sql.observability.history import BOUNDS
-from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.limits import HISTORY_COUNTS
 from tests.contract.durable.queries import Query
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
-from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HOUR
@@ -27,6 +26,7 @@ from queue_over_sql.spark.pipelines.report import measures
 from queue_over_sql.spark.pipelines.report.page import Facts, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
 from queue_over_sql.spark.pipelines.report.words import Row
+from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import Duration
 
 if TYPE_CHECKING:

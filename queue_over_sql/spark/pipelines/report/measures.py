@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from queue_over_sql.queues.suspects import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
 from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUANTILES, STATUSES
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

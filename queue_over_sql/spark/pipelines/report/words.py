@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queue_over_sql.message import Outcome
+from queue_over_sql.values.states import Outcome
 
 Row = Mapping[str, Any]
 """A row of a table, by column."""

@@ -1,0 +1,24 @@
+"""How long names and texts may be, in characters, and how large numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LARGEST: Final = 2**63 - 1
+"""The largest integer that a BIGINT holds."""
+MAX_PRIORITIES: Final = 100
+MAX_HEADERS_BYTES: Final = 65_536
+KEY_LENGTH: Final = 200
+KIND_LENGTH: Final = 100
+CONSUMER_LENGTH: Final = 36
+PREFIX_LENGTH: Final = 20
+NAME_LENGTH: Final = 40
+SCHEDULE_LENGTH: Final = 200
+PATTERN_LENGTH: Final = 255
+OWNER_LENGTH: Final = 255
+WRITER_LENGTH: Final = 100
+HISTORY_COUNTS: Final = (
+    *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
+    *("released", "claims_lost", "handler_failures"),
+)
+"""The counts per minute in the history, by column."""

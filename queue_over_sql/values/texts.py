@@ -1,0 +1,48 @@
+"""Texts that every database can store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def printable(text: str | None) -> str | None:
+    """Make a text storable on every engine, such as the reason of a failure.
+
+    NUL characters, lone surrogates, and bytes that were read with "surrogateescape", are escaped,
+    so that no error message can prevent a message from being settled.
+    """
+    if text is None:
+        return None
+    try:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:
+        shown = text.encode(errors="backslashreplace").decode()
+    return shown.replace("\0", "\\x00")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which bytes that are no UTF-8 were read as."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def plain(value: Any) -> Any:
+    """A text or number without its subclass.
+
+    For example, drivers store an enum member as its name.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
+
+
+def is_storable(text: object) -> bool:
+    """Whether every database can store the text: no NUL, no lone surrogates."""
+    return isinstance(text, str) and printable(text) == text
