@@ -146,7 +146,8 @@ def metrics(
         from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
     except ImportError as error:
         raise typer.BadParameter(str(error), param_hint="metrics") from error
-    from queue_over_sql.cli.workers import metrics_pages, start_logging
+    from queue_over_sql.cli.logs import start_logging
+    from queue_over_sql.cli.probes import metrics_pages
     from queue_over_sql.observability.health import Health
     from queue_over_sql.observability.probes import ProbeServer
 

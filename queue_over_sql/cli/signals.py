@@ -127,24 +127,6 @@ def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def blocked_signals() -> Iterator[None]:
-    """Start processes in the block with SIGINT and SIGTERM pending until `unblock_signals`.
-
-    In an interpreter that starts, a signal ends in a crash or in an exception anywhere.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def unblock_signals() -> None:
-    """Receive the signals that this process was started without."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-
-
 class Terminated(KeyboardInterrupt):
     """SIGTERM raises this in the main thread, as Ctrl-C raises KeyboardInterrupt."""
 

@@ -183,7 +183,7 @@ def serve(
     except ImportError as error:
         problem = f"serve requires the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
-    from queue_over_sql.cli.workers import start_logging
+    from queue_over_sql.cli.logs import start_logging
     from queue_over_sql.observability.probes import read_address
     from queue_over_sql.service import parts_of, start_to_serve
 

@@ -18,8 +18,8 @@ from sqlalchemy import update
 
 from queue_over_sql import ConsumerInfo, Queue, QueueService
 from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, consumer_row
+from queue_over_sql.cli.logs import LogFormatter
 from queue_over_sql.cli.output import build_table
-from queue_over_sql.cli.workers import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import command, environment, on_terminal, run, started, succeed
 from tests.waiting import eventually

@@ -6,14 +6,15 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from queue_over_sql.cli.workers import _Supervised, _WorkerProcess
 from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.worker.processes import Supervisor, WorkerProcess
 from tests.cli.command_line import ROOT, run, started, succeed
 from tests.waiting import eventually
 
@@ -194,23 +195,24 @@ def test_a_process_that_does_not_listen_is_told_to_stop_later(
     monkeypatch.setenv("QUEUE_OVER_SQL_URL", sqlite_url)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
-    process = _WorkerProcess(["worker", "my_jobs"])
+    command = [sys.executable, "-m", "queue_over_sql", "worker", "my_jobs", "--supervised"]
+    process = WorkerProcess(command)
     running, pipe = process._running, process._pipe
     assert running is not None
     assert pipe is not None
     try:
         os.kill(running.pid, signal.SIGSTOP)
         for _ in range(10_000):
-            process.ask()
+            process.request_health()
         with suppress(BlockingIOError):
             while True:
                 pipe.send(b"?")
-        process.tell(1)
+        process.request_stop(1)
         os.kill(running.pid, signal.SIGCONT)
         codes: list[int | None] = []
 
         def is_over() -> bool:
-            codes.append(process.look(restart=False))
+            codes.append(process.poll(restart=False))
             return process.is_over
 
         eventually(is_over, "the process drains")
@@ -234,5 +236,6 @@ def test_a_worker_that_cannot_start_is_not_started_for_ever(
 @pytest.mark.engines("sqlite")
 def test_a_supervisor_is_not_ready_before_its_processes_are_there() -> None:
     """Probes are answered from the first moment on, when there is nobody to ask."""
-    supervised = _Supervised([], 2)
-    assert (True, False) == (supervised.live().ok, supervised.ready().ok)
+    supervisor = Supervisor(["true"], 2)
+    assert {"supervisor": "ok"} == supervisor.live()
+    assert {"supervisor": "ok", "process": "it starts"} == supervisor.ready()

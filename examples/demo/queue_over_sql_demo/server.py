@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from queue_over_sql import Message, QueueService, Worker
-from queue_over_sql.cli.workers import start_logging
+from queue_over_sql.cli.logs import start_logging
 from queue_over_sql.observability.history import History
 from queue_over_sql_demo.files import digest
 from queue_over_sql_demo.plan import ServerOrder
