@@ -20,10 +20,18 @@ from queue_over_sql.observability.probes import page_of
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
-from queue_over_sql.web.actions import ACTIONS, NO_SUCH_MESSAGE, Action, Asked, Do
-from queue_over_sql.web.acts import Acts, TooManyFound, message_id
 from queue_over_sql.web.api import create_api
-from queue_over_sql.web.api.operations import BODY_SECONDS
+from queue_over_sql.web.api.endpoints import BODY_SECONDS
+from queue_over_sql.web.buttons import (
+    BUTTONS,
+    NO_SUCH_MESSAGE,
+    Form,
+    asks,
+    count,
+    is_confirmed,
+    press,
+)
+from queue_over_sql.web.changes import Changes, TooManyFound, message_id
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.looks import message_of
 from queue_over_sql.web.pages import queues, system
@@ -37,6 +45,8 @@ from queue_over_sql.web.threads import Threads
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
     from starlette.requests import Request
+
+    from queue_over_sql.operations.operation import Button
 
 _EVENT_SECONDS: Final = 2.0
 _FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind"}
@@ -109,7 +119,7 @@ class _Forms:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._access = site.access
-        self._acts = Acts(site.service, site.access.store)
+        self._changes = Changes(site.service, site.access.store)
 
     async def ask_to_sign_in(self, request: Request) -> Response:
         view = View(self._site, request, None)
@@ -128,7 +138,7 @@ class _Forms:
             return view.failed(error)
         response = RedirectResponse(view.back(), 303)
         self._access.set_session(request, response, session)
-        note = functools.partial(self._acts.note, "sign-in", session.principal)
+        note = functools.partial(self._changes.note, "sign-in", session.principal)
         await self._access.threads.run_quick(note)
         return response
 
@@ -155,47 +165,47 @@ class _Forms:
         return response
 
     async def do(self, request: Request) -> Response:
-        """Do the action of a form, after a question if it needs one."""
+        """Do what the button of a form does, after a question if it needs one."""
         name = request.path_params["action"]
-        action = ACTIONS.get(name)
-        if action is None:
+        if name not in BUTTONS:
             raise HTTPException(404)
+        operation, _ = BUTTONS[name]
         view = View(self._site, request, None)
         try:
             view.principal = await self._access.need(request, Role.VIEWER, writes=False)
             view.form = await _form(request, FORM_FIELDS)
             self._access.check_csrf(request, view.principal, _csrf(view))
-            self._access.check(view.principal, action.role, writes=True)
+            self._access.check(view.principal, operation.role, writes=True)
         except Refused as error:
             refusal = error
             return await self._access.threads.run(lambda: self._site.refused(view, refusal))
         except QueueError as error:
             return view.failed(error)
-        asked = view.asked()
+        form = view.content()
         return await self._access.threads.run(
-            lambda: self._site.fill(lambda view: self._done(view, name, action, asked), view)
+            lambda: self._site.fill(lambda view: self._done(view, name, form), view)
         )
 
-    def _done(self, view: View, name: str, action: Action, asked: Asked) -> Response:
-        if view.site.mask.hides(asked["field"]):
+    def _done(self, view: View, name: str, form: Form) -> Response:
+        operation, button = BUTTONS[name]
+        if view.site.mask.hides(form["field"]):
             return view.refused(422, "This field is masked, so you cannot filter by it.")
-        if action.asks(asked) and not action.is_confirmed(asked):
-            return _question(view, name, action, asked)
+        if asks(button, form) and not is_confirmed(button, form):
+            with view.reading():
+                found = count(button, view.service, form)
+            return _question(view, button, form, found)
+        run = functools.partial(self._changes.make, operation, view.known, form[operation.of])
         try:
-            told = action.run(view.service, asked, self._do(view, asked))
+            notice = press(name, view.service, form, run)
         except TooManyFound as error:
-            return _question(view, name, action, asked, error.found)
+            return _question(view, button, form, error.found)
         self._site.snapshots.forget()
         self._access.forget_tokens()
-        if told.secret is not None:
-            return system.tokens(view, told)
+        if notice.secret is not None:
+            return system.tokens(view, notice)
         response = RedirectResponse(view.back(), 303)
-        view.told(told, response)
+        view.notify(notice, response)
         return response
-
-    def _do(self, view: View, asked: Asked) -> Do:
-        who = view.known
-        return lambda act, **arguments: self._acts.do(act, who, asked["queue"] or None, **arguments)
 
 
 async def _form(request: Request, most: int) -> FormData:
@@ -211,60 +221,53 @@ def _csrf(view: View) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _question(
-    view: View, name: str, action: Action, asked: Asked, count: int | None = None
-) -> Response:
-    if count is None and action.count is not None:
-        with view.reading():
-            count = action.count(view.service, asked)
-    if count == 0:
+def _question(view: View, button: Button, form: Form, found: int | None) -> Response:
+    if found == 0:
         return view.refused(422, NO_SUCH_MESSAGE)
     why = ""
-    if asked.confirmed is not None and asked.confirmed != count:
-        why = f"It was about {counted(asked.confirmed, 'message')}."
-    elif asked["confirmed"]:
+    if form.confirmed is not None and form.confirmed != found:
+        why = f"It was about {counted(form.confirmed, 'message')}."
+    elif form["confirmed"]:
         why = "The name does not match."
     fields: dict[str, Any] = {
-        key: value for key, value in asked.fields.items() if key not in {"confirmed", "typed"}
+        key: value for key, value in form.fields.items() if key not in {"confirmed", "typed"}
     }
-    if asked.ids:
-        fields["ids"] = ",".join(map(str, asked.ids))
-    told = "" if count is None else counted(count, "message")
-    named = {name: asked[name] for name in ("queue", "schedule", "token")}
-    question = (action.question or "").format(n=told, **named)
+    if form.ids:
+        fields["ids"] = ",".join(map(str, form.ids))
+    n = "" if found is None else counted(found, "message")
+    named = {name: form[name] for name in ("queue", "schedule", "token")}
     return view.page(
         "confirm.html",
         "",
-        name=name,
-        action=action,
-        question=question,
-        about=_about(view, action, asked),
-        count=count,
+        button=button,
+        question=(button.question or "").format(n=n, **named),
+        about=_about(view, button, form),
+        count=found,
         why=why,
         fields=fields,
         back=view.back(),
     )
 
 
-def _about(view: View, action: Action, asked: Asked) -> dict[str, str]:
+def _about(view: View, button: Button, form: Form) -> dict[str, str]:
     # The messages, and the error of one, or of all that are alike.
-    if not asked["queue"] or "{queue}" in (action.question or ""):
+    if not form["queue"] or "{queue}" in (button.question or ""):
         return {}
-    ids = asked.ids
+    ids = form.ids
     shown = ", ".join(map(str, ids[:_MOST_NAMED]))
     more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
-    told = {"Queue": asked["queue"], "Message" if len(ids) == 1 else "Messages": shown + more}
-    told |= {title: asked[name] for name, title in _FILTERS.items()}
-    if asked["field"]:
-        told["Where"] = f"{asked['field']} is {asked['value']}"
-    alike = message_id(asked["like"])
+    facts = {"Queue": form["queue"], "Message" if len(ids) == 1 else "Messages": shown + more}
+    facts |= {title: form[name] for name, title in _FILTERS.items()}
+    if form["field"]:
+        facts["Where"] = f"{form['field']} is {form['value']}"
+    alike = message_id(form["like"])
     one = ids[0] if len(ids) == 1 else alike
-    found = None if one is None else message_of(asked.queue(view.service), one)
+    found = None if one is None else message_of(form.queue(view.service), one)
     if found is not None:
-        told["Error"] = found.error or ""
+        facts["Error"] = found.error or ""
         if alike is None:
-            told["Key"] = found.key or ""
-    return {title: text for title, text in told.items() if text}
+            facts["Key"] = found.key or ""
+    return {title: text for title, text in facts.items() if text}
 
 
 class _Live:

@@ -19,7 +19,7 @@ from queue_over_sql.service import parts_of
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Refused
-from queue_over_sql.web.acts import TooManyFound
+from queue_over_sql.web.changes import TooManyFound
 from queue_over_sql.web.tables import TokenTaken
 
 if TYPE_CHECKING:

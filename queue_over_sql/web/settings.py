@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import ipaddress
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from queue_over_sql.operations.operation import Role
+
+__all__ = ["Network", "Role", "WebSettings"]
+
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class Role(enum.StrEnum):
-    """What a user may do; each role includes the one before it."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-    def covers(self, wanted: Role) -> bool:
-        """Whether this role includes ``wanted``."""
-        order = list(Role)
-        return order.index(self) >= order.index(wanted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

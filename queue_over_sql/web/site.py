@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
-from queue_over_sql.web.actions import ACTIONS, Asked, Told
-from queue_over_sql.web.acts import message_id
+from queue_over_sql.web.buttons import BUTTONS, Form, Notice
+from queue_over_sql.web.changes import message_id
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
@@ -188,7 +188,7 @@ class View:
             raise ValueError(msg)
         return number
 
-    def asked(self) -> Asked:
+    def content(self) -> Form:
         """The content of the form."""
         texts = [(name, value) for name, value in self.form.multi_items() if isinstance(value, str)]
         fields = {name: value for name, value in texts if value and name not in {"id", "ids"}}
@@ -197,7 +197,7 @@ class View:
         numbers = [number for each in ids if (number := message_id(each)) is not None]
         chosen = list(dict.fromkeys(numbers))
         fields.pop(CSRF_FIELD, None)
-        return Asked(fields, chosen)
+        return Form(fields, chosen)
 
     def back(self) -> str:
         """The page of the form, on this server."""
@@ -212,8 +212,8 @@ class View:
         """Render a template; ``here`` is its entry in the navigation."""
         principal, read_only = self.principal, self.site.access.read_only
         may = {
-            name: principal is not None and not read_only and principal.role.covers(action.role)
-            for name, action in ACTIONS.items()
+            name: principal is not None and not read_only and principal.role.covers(operation.role)
+            for name, (operation, _) in BUTTONS.items()
         }
         flash = self._flash()
         shared = {
@@ -228,7 +228,7 @@ class View:
             "principal": principal,
             "csrf": principal.csrf if principal else "",
             "may": may,
-            "actions": ACTIONS,
+            "buttons": {name: button for name, (_, button) in BUTTONS.items()},
             "flash": flash,
             "theme": self._theme,
             "themes": THEMES,
@@ -304,15 +304,15 @@ class View:
         given = self.request.cookies.get(_THEME, "")
         return given if given in THEMES[1:] else ""
 
-    # -- results of actions, shown on the next page
+    # -- results of forms, shown on the next page
 
     @property
     def _root(self) -> str:
         return f"{self.request.scope.get('root_path', '')}/"
 
-    def told(self, told: Told, response: Response) -> None:
-        """Let the next page show the result of an action."""
-        content = {"text": told.text[:500], "undo": told.undo, "message": told.message}
+    def notify(self, notice: Notice, response: Response) -> None:
+        """Let the next page show the result of a form."""
+        content = {"text": notice.text[:500], "undo": notice.undo, "message": notice.message}
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
             content["undo"] = None

@@ -18,7 +18,7 @@ from queue_over_sql import errors
 from queue_over_sql.errors import QueueError
 from queue_over_sql.migrations.upgrade import _InUse
 from queue_over_sql.schedules.acts import Conflict
-from queue_over_sql.web.acts import TooManyFound
+from queue_over_sql.web.changes import TooManyFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

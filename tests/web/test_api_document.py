@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from queue_over_sql.web.access import Attempts
-from queue_over_sql.web.api.app import OPERATIONS
+from queue_over_sql.web.api.app import ENDPOINTS
 from queue_over_sql.web.settings import Role
 from tests.web.conftest import MakeServer
 
@@ -85,8 +85,8 @@ def test_document_has_every_operation(make_server: MakeServer) -> None:
         for path in document["paths"].values()
         for operation in path.values()
     }
-    assert {each.id for each in OPERATIONS} == set(described)
-    assert all(f"Needs the role {each.role}." in described[each.id] for each in OPERATIONS)
+    assert {each.id for each in ENDPOINTS} == set(described)
+    assert all(f"Needs the role {each.role}." in described[each.id] for each in ENDPOINTS)
     assert ("3.1.0", [{"url": "/api/v1"}]) == (document["openapi"], document["servers"])
 
 

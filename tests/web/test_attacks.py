@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from queue_over_sql.web import app as app_module
 from queue_over_sql.web.access import COOKIE
-from queue_over_sql.web.actions import ACTIONS
 from queue_over_sql.web.app import create_app
+from queue_over_sql.web.buttons import BUTTONS
 from queue_over_sql.web.settings import Role, WebSettings
 from tests.web.conftest import HOST, MakeServer, Server
 
@@ -102,12 +102,12 @@ def test_each_route_by_role(site: Site) -> None:
     sessions: dict[Role | None, tuple[str, str]] = {role: site.session(role) for role in Role}
     sessions[None] = "", ""
     form = {"queue": "jobs", "all": "1", "schedule": "x", "consumer": "x", "like": "1"}
-    for (name, action), (role, (cookie, csrf)) in itertools.product(
-        ACTIONS.items(), sessions.items()
+    for (name, (operation, _)), (role, (cookie, csrf)) in itertools.product(
+        BUTTONS.items(), sessions.items()
     ):
         sent = {**form, "csrf": csrf}
         answer = site.ask("POST", f"/do/{name}", cookie, data=sent, headers=OWN)
-        may = role is not None and role.covers(action.role)
+        may = role is not None and role.covers(operation.role)
         expected = {303} if role is None else {200, 303, 404, 409, 422} if may else {403}
         assert answer.status_code in expected, (name, role, answer.status_code)
         assert may or not answer.headers.get("location", "/sign-in").startswith("/queues")

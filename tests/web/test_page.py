@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 
 from queue_over_sql import QueueService, web
-from queue_over_sql.web.api.app import OPERATIONS
+from queue_over_sql.web.api.app import ENDPOINTS
 from queue_over_sql.web.problems import STATUS, TITLES, code_of
 from tests.chaos.test_http_api import free_port
 from tests.docs.samples import blocks, text_of
@@ -92,7 +92,7 @@ def test_page_runs(tmp_path: Path) -> None:
 def test_page_names_all_operations() -> None:
     """No operation is missing in the table: the last word of each path is there."""
     page = text_of(REFERENCE)
-    for operation in OPERATIONS:
+    for operation in ENDPOINTS:
         words = [word for word in operation.path.split("/") if "{" not in word]
         assert words[-1] in page, operation.path
 

@@ -25,7 +25,7 @@ from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
-from queue_over_sql.web import acts, looks, snapshot, words
+from queue_over_sql.web import changes, looks, snapshot, words
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -289,7 +289,7 @@ def test_very_many_are_sent_again_in_steps(
     open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step has its row in the audit, and one that fails says what was done before it."""
-    monkeypatch.setattr(acts, "_STEP", 2)
+    monkeypatch.setattr(changes, "_STEP", 2)
     jobs.publish_many([Publication(n, key=str(n)) for n in range(5)])
     for message in jobs.messages(where=jobs.table.c.message_key.is_not(None)).list():
         jobs.cancel(message.id)

@@ -18,13 +18,13 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.service import QueueService, parts_of, start_to_serve
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Access
-from queue_over_sql.web.acts import Acts
 from queue_over_sql.web.api import access as tokens
 from queue_over_sql.web.api import audit, claims, messages, publishing, queues, schedules, topics
 from queue_over_sql.web.api.clients import Clients
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.api.document import document
-from queue_over_sql.web.api.operations import JSON, Api, Dispatcher, Operation, answer_to
+from queue_over_sql.web.api.endpoints import JSON, Api, Dispatcher, Endpoint, answer_to
+from queue_over_sql.web.changes import Changes
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.settings import WebSettings
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    operation
+ENDPOINTS: tuple[Endpoint, ...] = tuple(
+    endpoint
     for part in (
-        queues.operations,
-        publishing.operations,
-        claims.operations,
-        messages.operations,
-        messages.archive_operations,
-        schedules.operations,
-        topics.operations,
-        tokens.operations,
-        audit.operations,
+        queues.endpoints,
+        publishing.endpoints,
+        claims.endpoints,
+        messages.endpoints,
+        messages.archive_endpoints,
+        schedules.endpoints,
+        topics.endpoints,
+        tokens.endpoints,
+        audit.endpoints,
     )
-    for operation in part.all
+    for endpoint in part.all
 )
-"""All operations, in the order of the document."""
+"""All endpoints, in the order of the document."""
 
 
 def create_api(service: QueueService, access: Access, settings: WebSettings) -> Starlette:
@@ -66,11 +66,11 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
     """
     threads = access.threads
     clients, mask = Clients(service, threads), Mask(settings.masked)
-    acts = Acts(service, access.store)
-    api = Api(service, access, acts, settings, threads, clients, mask, SharedStats())
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in OPERATIONS:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
+    changes = Changes(service, access.store)
+    api = Api(service, access, changes, settings, threads, clients, mask, SharedStats())
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
 
     async def described(request: Request) -> Response:
         root = request.scope.get("root_path", "")
@@ -137,7 +137,7 @@ class _Route(Route):
 
 @functools.lru_cache(maxsize=8)
 def _document(server: str) -> bytes:
-    return to_json(document(OPERATIONS, server)).encode()
+    return to_json(document(ENDPOINTS, server)).encode()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from queue_over_sql.web.access import insist_on_tables
 from queue_over_sql.web.api import shapes
-from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.endpoints import Call, Endpoints
 from queue_over_sql.web.settings import Role
 
-operations = Operations("access")
+endpoints = Endpoints("access")
 
 
-@operations.add("GET", "/audit", Role.OPERATOR)
+@endpoints.add("GET", "/audit", Role.OPERATOR)
 def list_audit(call: Call, query: shapes.AuditQuery) -> shapes.Audit:
     """List changes and sign-ins, the newest first."""
     rows = insist_on_tables(call.api.access.store).audit(query.limit, query.before, query.queue)

@@ -10,7 +10,7 @@ import anyio
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.endpoints import Call, Endpoints
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.web.api.clients import ClientQueue
 
-operations = Operations("claim and settle", quick=True)
+endpoints = Endpoints("claim and settle", quick=True)
 
 _UNMASKED = Mask(())
 
 
-@operations.add("POST", "/queues/{queue}/claim", Role.OPERATOR, problems=(404,))
+@endpoints.add("POST", "/queues/{queue}/claim", Role.OPERATOR, problems=(404,))
 async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Claimed:
     """Claim messages: nobody else gets them until they are settled or the lease ends.
 
@@ -76,7 +76,7 @@ def _shown(
     return found
 
 
-@operations.add("POST", "/queues/{queue}/ack", Role.OPERATOR, problems=(404, 409))
+@endpoints.add("POST", "/queues/{queue}/ack", Role.OPERATOR, problems=(404, 409))
 def ack(call: Call, queue: str, body: shapes.Ack) -> shapes.Settled:
     """Finish messages.
 
@@ -86,7 +86,7 @@ def ack(call: Call, queue: str, body: shapes.Ack) -> shapes.Settled:
     return _settled(call, queue, body.claims, lambda verbs, messages: verbs.ack(messages))
 
 
-@operations.add("POST", "/queues/{queue}/nack", Role.OPERATOR, problems=(404, 409))
+@endpoints.add("POST", "/queues/{queue}/nack", Role.OPERATOR, problems=(404, 409))
 def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
     """Report failures: messages are retried later, or become dead letters if out of attempts."""
     return _settled(
@@ -94,7 +94,7 @@ def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
     )
 
 
-@operations.add("POST", "/queues/{queue}/release", Role.OPERATOR, problems=(404, 409))
+@endpoints.add("POST", "/queues/{queue}/release", Role.OPERATOR, problems=(404, 409))
 def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
     """Return messages to the queue; this delivery is not counted."""
     return _settled(
@@ -102,13 +102,13 @@ def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
     )
 
 
-@operations.add("POST", "/queues/{queue}/reject", Role.OPERATOR, problems=(404, 409))
+@endpoints.add("POST", "/queues/{queue}/reject", Role.OPERATOR, problems=(404, 409))
 def reject(call: Call, queue: str, body: shapes.Reject) -> shapes.Settled:
     """Make dead letters of messages: they are not delivered again."""
     return _settled(call, queue, body.claims, lambda verbs, found: verbs.reject(found, body.reason))
 
 
-@operations.add("POST", "/queues/{queue}/extend", Role.OPERATOR, problems=(404, 409))
+@endpoints.add("POST", "/queues/{queue}/extend", Role.OPERATOR, problems=(404, 409))
 def extend(call: Call, queue: str, body: shapes.Extend) -> shapes.Settled:
     """Renew leases; the new length counts from now."""
     return _settled(call, queue, body.claims, lambda verbs, found: verbs.extend(found, body.lease))

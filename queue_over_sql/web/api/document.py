@@ -1,8 +1,7 @@
-"""The OpenAPI 3.1 document of the API, made from the declarations of its operations."""
+"""The OpenAPI 3.1 document of the API, made from the declarations of its endpoints."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -11,7 +10,7 @@ import msgspec
 from queue_over_sql import __version__
 from queue_over_sql.web.access import CSRF_HEADER
 from queue_over_sql.web.api import shapes
-from queue_over_sql.web.api.operations import JSON, Operation
+from queue_over_sql.web.api.endpoints import JSON, Endpoint
 from queue_over_sql.web.guard import NDJSON
 from queue_over_sql.web.problems import PROBLEM
 
@@ -39,22 +38,22 @@ _IN_PATH: Final = {
 _ALWAYS: Final = (401, 403, 422, 429, 503)
 
 
-def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
-    """Describe operations as an OpenAPI document.
+def document(endpoints: Sequence[Endpoint], server: str) -> dict[str, Any]:
+    """Describe endpoints as an OpenAPI document.
 
     Args:
-        operations: all of them.
+        endpoints: all of them.
         server: the path of the API.
     """
     types: list[Any] = [shapes.Problem]
-    for operation in operations:
-        types += [each for each in (operation.body, _answer(operation)) if each is not None]
+    for endpoint in endpoints:
+        types += [each for each in (endpoint.body, _answer(endpoint)) if each is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     refs = dict(zip(map(repr, types), schemas, strict=True))
     paths: dict[str, Any] = {}
-    for operation in operations:
-        path = operation.path.replace(":path}", "}")
-        paths.setdefault(path, {})[operation.method.lower()] = _described(operation, refs)
+    for endpoint in endpoints:
+        path = endpoint.path.replace(":path}", "}")
+        paths.setdefault(path, {})[endpoint.method.lower()] = _described(endpoint, refs)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -65,7 +64,7 @@ def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
         },
         "servers": [{"url": server or "/"}],
         "security": [{"token": []}, {"session": []}],
-        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in operations)],
+        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in endpoints)],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -83,24 +82,23 @@ def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
-    text = inspect.getdoc(operation.function) or ""
-    summary, _, more = text.partition("\n\n")
+def _described(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
+    summary, _, more = endpoint.text.partition("\n\n")
     described: dict[str, Any] = {
-        "operationId": operation.id,
-        "tags": [operation.tag],
+        "operationId": endpoint.id,
+        "tags": [endpoint.tag],
         "summary": summary.rstrip("."),
-        "description": f"{more}\n\nNeeds the role {operation.role}.".strip(),
-        "responses": _responses(operation, refs),
+        "description": f"{more}\n\nNeeds the role {endpoint.role}.".strip(),
+        "responses": _responses(endpoint, refs),
     }
-    if parameters := [*_path(operation), *_query(operation), *_headers(operation)]:
+    if parameters := [*_path(endpoint), *_query(endpoint), *_headers(endpoint)]:
         described["parameters"] = parameters
-    if operation.body is not None:
+    if endpoint.body is not None:
         described["requestBody"] = {
-            "required": not operation.body_may_be_left_out,
-            "content": {JSON: {"schema": refs[repr(operation.body)]}},
+            "required": not endpoint.body_may_be_left_out,
+            "content": {JSON: {"schema": refs[repr(endpoint.body)]}},
         }
-    elif operation.lines_in:
+    elif endpoint.lines_in:
         described["requestBody"] = {
             "required": True,
             "content": {NDJSON: {"schema": {"type": "string"}}},
@@ -108,45 +106,45 @@ def _described(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
     return described
 
 
-def _responses(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
-    answer = _answer(operation)
+def _responses(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
+    answer = _answer(endpoint)
     done: dict[str, Any] = {"description": "Done."}
     if answer is not None:
         done["content"] = {JSON: {"schema": refs[repr(answer)]}}
-    if operation.lines_out:
+    if endpoint.lines_out:
         done["content"][NDJSON] = {"schema": {"type": "string"}}
-    found = {str(operation.status): done}
-    if operation.id == "publish":
+    found = {str(endpoint.status): done}
+    if endpoint.id == "publish":
         found["200"] = done
-    statuses = {*_ALWAYS, *operation.problems}
-    if operation.body is not None:
+    statuses = {*_ALWAYS, *endpoint.problems}
+    if endpoint.body is not None:
         statuses |= {400, 408, 413, 415}
-    if operation.lines_in:
+    if endpoint.lines_in:
         statuses |= {400, 415}
     for status in sorted(statuses):
         found[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return found
 
 
-def _answer(operation: Operation) -> Any:
-    answer = operation.takes.get("return")
-    if operation.lines_out:
+def _answer(endpoint: Endpoint) -> Any:
+    answer = endpoint.takes.get("return")
+    if endpoint.lines_out:
         answer = get_args(answer)[0]
     return None if answer is type(None) else answer
 
 
-def _path(operation: Operation) -> list[dict[str, Any]]:
+def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, _NAME)}
-        for name in operation.in_path
+        for name in endpoint.in_path
     ]
 
 
-def _query(operation: Operation) -> list[dict[str, Any]]:
-    if operation.query is None:
+def _query(endpoint: Endpoint) -> list[dict[str, Any]]:
+    if endpoint.query is None:
         return []
-    (_,), components = msgspec.json.schema_components([operation.query])
-    schema = components[operation.query.__name__]
+    (_,), components = msgspec.json.schema_components([endpoint.query])
+    schema = components[endpoint.query.__name__]
     required = schema.get("required", ())
     found = []
     for name, inner in schema["properties"].items():
@@ -166,8 +164,8 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _headers(operation: Operation) -> list[dict[str, Any]]:
-    if operation.id != "publish":
+def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
+    if endpoint.id != "publish":
         return []
     return [
         {

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.web.acts import Chosen, Done, message_id
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Lines, Operations, read_json
+from queue_over_sql.web.api.endpoints import Call, Endpoints, Lines, read_json
+from queue_over_sql.web.changes import Choice, Result, message_id
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
     from queue_over_sql.queues.selection import Selection
 
-operations = Operations("messages")
-archive_operations = Operations("archive")
+endpoints = Endpoints("messages")
+archive_endpoints = Endpoints("archive")
 
 
-@operations.add("GET", "/queues/{queue}/messages", Role.VIEWER, lines_out=True, problems=(404,))
+@endpoints.add("GET", "/queues/{queue}/messages", Role.VIEWER, lines_out=True, problems=(404,))
 def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
     """List live messages by id.
 
@@ -28,7 +28,7 @@ def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.
     return _page(call, query, call.service.queue(queue).messages)
 
 
-@operations.add("GET", "/queues/{queue}/messages/{id}", Role.VIEWER, problems=(404,))
+@endpoints.add("GET", "/queues/{queue}/messages/{id}", Role.VIEWER, problems=(404,))
 def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noqa: A002 - in the path
     """Show one live or finished message and its history."""
     target, number = call.service.queue(queue), read_id(id)
@@ -42,55 +42,16 @@ def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noq
     raise Problem(404, "message-not-found", f"Queue {queue} has no message {number}.")
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,)
-)
+@endpoints.add("POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,))
 def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching live messages, for `at_most` of an edit."""
     return shapes.Count(count=_filtered(call, body, call.service.queue(queue).messages).count())
 
 
-@operations.act("POST", "/queues/{queue}/messages/hold", "hold", problems=(404, 409))
-def hold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Hold messages: they are not delivered until `unhold`. Claimed ones stay unchanged."""
-    return _edit(call, queue, body)
-
-
-@operations.act("POST", "/queues/{queue}/messages/unhold", "unhold", problems=(404, 409))
-def unhold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """End the hold of messages; they are due at their original time."""
-    return _edit(call, queue, body)
-
-
-@operations.act("POST", "/queues/{queue}/messages/reschedule", "reschedule", problems=(404, 409))
-def reschedule(call: Call, queue: str, body: shapes.Reschedule) -> shapes.Edited:
-    """Make messages due at a time or after a delay."""
-    return _edit(call, queue, body, at=body.at, delay=body.delay)
-
-
-@operations.act("POST", "/queues/{queue}/messages/prioritize", "prioritize", problems=(404, 409))
-def prioritize(call: Call, queue: str, body: shapes.Prioritize) -> shapes.Edited:
-    """Move messages to another priority, or to the front of their own."""
-    return _edit(call, queue, body, priority=body.priority, front=body.front)
-
-
-@operations.act("POST", "/queues/{queue}/messages/delete", "remove", problems=(404, 409))
-def delete_messages(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Permanently remove messages; claimed ones stay."""
-    return _edit(call, queue, body)
-
-
-@operations.act("POST", "/queues/{queue}/messages/cancel", "cancel", problems=(404,))
-def cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
-    """Make dead letters of messages, even if a consumer holds them."""
-    ids = [read_id(each) for each in body.ids]
-    return _edited(call.do(queue, ids=ids, reason=body.reason))
-
-
 # -- archive
 
 
-@archive_operations.add(
+@archive_endpoints.add(
     "GET", "/queues/{queue}/archive", Role.VIEWER, lines_out=True, problems=(404,)
 )
 def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
@@ -98,30 +59,13 @@ def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.M
     return _page(call, query, call.service.queue(queue).archive.messages)
 
 
-@archive_operations.add(
+@archive_endpoints.add(
     "POST", "/queues/{queue}/archive/count", Role.VIEWER, writes=False, problems=(404,)
 )
 def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching finished messages."""
     found = _filtered(call, body, call.service.queue(queue).archive.messages)
     return shapes.Count(count=found.count())
-
-
-@archive_operations.act("POST", "/queues/{queue}/archive/requeue", "requeue", problems=(404, 409))
-def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Requeue finished messages: each gets a new id and its attempt count is reset.
-
-    By ids, one transaction moves all of them, or none. By a filter, each moves up to 10,000.
-    """
-    return _edit(call, queue, body)
-
-
-@archive_operations.act(
-    "POST", "/queues/{queue}/archive/delete", "remove-archived", problems=(404, 409)
-)
-def delete_archive(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    """Permanently remove finished messages."""
-    return _edit(call, queue, body)
 
 
 # -- inner
@@ -183,25 +127,31 @@ def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
     return filters | {"payload": given.payload or None}
 
 
-def _edit(call: Call, queue: str, given: shapes.Chosen, **options: Any) -> shapes.Edited:
-    return _edited(call.do(queue, chosen=_chosen(call, given), **options))
+def _edit(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    names = set(body.__struct_fields__) - set(shapes.Chosen.__struct_fields__)
+    arguments = {name: getattr(body, name) for name in names}
+    return _edited(call.do(queue, choice=_chosen(call, body), **arguments))
 
 
-def _edited(done: Done) -> shapes.Edited:
+def _cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
+    return _edited(call.do(queue, ids=[read_id(each) for each in body.ids], reason=body.reason))
+
+
+def _edited(done: Result) -> shapes.Edited:
     return shapes.Edited(changed=done.count or 0, skipped=done.skipped)
 
 
-def _chosen(call: Call, given: shapes.Chosen) -> Chosen:
+def _chosen(call: Call, given: shapes.Chosen) -> Choice:
     if (given.ids is None) == (given.filter is None):
         raise Problem(422, "not-valid", "Give either ids or filter.")
     if given.filter is None:
-        return Chosen(sorted({read_id(each) for each in given.ids or ()}))
+        return Choice(sorted({read_id(each) for each in given.ids or ()}))
     if given.at_most is None:
         text = (
             "With a filter, set at_most to the number of messages that may be changed. See …/count."
         )
         raise Problem(422, "not-valid", text)
-    return Chosen(filters=_filters(call, given.filter), at_most=given.at_most)
+    return Choice(filters=_filters(call, given.filter), at_most=given.at_most)
 
 
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:
@@ -209,3 +159,13 @@ def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:
     if hidden:
         text = f"{hidden[0]} is masked, so you cannot search by it."
         raise Problem(403, "masked", text)
+
+
+endpoints.operation("hold", _edit)
+endpoints.operation("unhold", _edit)
+endpoints.operation("reschedule", _edit, shape=shapes.Reschedule)
+endpoints.operation("prioritize", _edit, shape=shapes.Prioritize)
+endpoints.operation("remove", _edit)
+endpoints.operation("cancel", _cancel)
+archive_endpoints.operation("requeue", _edit)
+archive_endpoints.operation("remove-archived", _edit)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import PUBLISH_OPTIONS, Publication
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Operations, read_json
+from queue_over_sql.web.api.endpoints import Call, Endpoints, read_json
 from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.values.states import OnConflict
 
-operations = Operations("publish", quick=True)
+endpoints = Endpoints("publish", quick=True)
 
 _BATCH: Final = 1_000
 _IDEMPOTENCY: Final = "idempotency-key"
 
 
-@operations.add(
+@endpoints.add(
     "POST", "/queues/{queue}/messages", Role.OPERATOR, status=201, problems=(404, 409, 413)
 )
 def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.PublishedMessage:
@@ -52,7 +52,7 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
     return showing.published(done)
 
 
-@operations.add("POST", "/queues/{queue}/messages/batch", Role.OPERATOR, problems=(404, 409, 413))
+@endpoints.add("POST", "/queues/{queue}/messages/batch", Role.OPERATOR, problems=(404, 409, 413))
 def publish_many(
     call: Call, queue: str, query: shapes.OnConflictQuery, body: shapes.NewMessages
 ) -> shapes.PublishedMessages:
@@ -62,7 +62,7 @@ def publish_many(
     return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
 
 
-@operations.add(
+@endpoints.add(
     "POST",
     "/queues/{queue}/messages/stream",
     Role.OPERATOR,

@@ -11,7 +11,7 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.endpoints import Call, Endpoints, run_named
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.selection import QueueStats
     from queue_over_sql.store.registry import QueueRecord
 
-operations = Operations("queues")
+endpoints = Endpoints("queues")
 
 
-@operations.add("GET", "/queues", Role.VIEWER)
+@endpoints.add("GET", "/queues", Role.VIEWER)
 def list_queues(call: Call) -> shapes.Queues:
     """List all queues and their settings, by name."""
     found = []
@@ -35,28 +35,28 @@ def list_queues(call: Call) -> shapes.Queues:
     return shapes.Queues(queues=found, unreadable=unreadable)
 
 
-@operations.add("GET", "/queues/{queue}", Role.VIEWER, problems=(404,))
+@endpoints.add("GET", "/queues/{queue}", Role.VIEWER, problems=(404,))
 def show_queue(call: Call, queue: str) -> shapes.Queue:
     """Show a queue's settings, and whether it is paused."""
     call.service.queue(queue)
     return _shown(call.service, _record(call.service, queue))
 
 
-@operations.act("PUT", "/queues/{queue}", "settings", problems=(409,))
-def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
-    """Create a queue, or change the given settings of an existing one."""
+def _create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
     created = call.do(queue, **msgspec.to_builtins(body)).value
     return _shown(call.service, _record(call.service, created.name))
 
 
-@operations.act("DELETE", "/queues/{queue}", "drop", status=204, problems=(404, 409))
-def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
-    """Drop a queue with all its messages and its archive; this cannot be undone."""
+def _drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
     _check_confirmed(query, queue)
     call.do(queue)
 
 
-@operations.add("GET", "/queues/{queue}/stats", Role.VIEWER, problems=(404,))
+endpoints.operation("settings", _create_queue)
+endpoints.operation("drop", _drop_queue)
+
+
+@endpoints.add("GET", "/queues/{queue}/stats", Role.VIEWER, problems=(404,))
 async def queue_stats(call: Call, queue: str) -> shapes.Stats:
     """Count the messages of a queue by status and outcome; simultaneous requests share a count."""
 
@@ -73,26 +73,17 @@ async def queue_stats(call: Call, queue: str) -> shapes.Stats:
     )
 
 
-@operations.act("POST", "/queues/{queue}/pause", "pause", status=204, problems=(404,))
-def pause_queue(call: Call, queue: str) -> None:
-    """Stop delivering messages to all consumers; claimed messages can still be settled."""
-    call.do(queue)
-
-
-@operations.act("POST", "/queues/{queue}/resume", "resume", status=204, problems=(404,))
-def resume_queue(call: Call, queue: str) -> None:
-    """Deliver messages again."""
-    call.do(queue)
-
-
-@operations.act("POST", "/queues/{queue}/purge", "purge", problems=(404, 409))
-def purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
-    """Permanently remove all live messages; the archive stays."""
+def _purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
     _check_confirmed(body, queue)
     return shapes.Count(count=call.do(queue, claimed=body.claimed).count or 0)
 
 
-@operations.add("GET", "/consumers", Role.VIEWER)
+endpoints.operation("pause", run_named)
+endpoints.operation("resume", run_named)
+endpoints.operation("purge", _purge_queue)
+
+
+@endpoints.add("GET", "/consumers", Role.VIEWER)
 def list_consumers(call: Call) -> shapes.Consumers:
     """List all consumers registered in the database."""
     found = []

@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.endpoints import Call, Endpoints, run_named
 from queue_over_sql.web.settings import Role
 
-operations = Operations("schedules")
+endpoints = Endpoints("schedules")
 
 
-@operations.add("GET", "/schedules", Role.VIEWER)
+@endpoints.add("GET", "/schedules", Role.VIEWER)
 def list_schedules(call: Call) -> shapes.Schedules:
     """List all schedules, by name."""
     found = call.service.schedules.list()
     return shapes.Schedules(schedules=[showing.schedule(each, call.api.mask) for each in found])
 
 
-@operations.add("GET", "/schedules/{name:path}/upcoming", Role.VIEWER, problems=(404,))
+@endpoints.add("GET", "/schedules/{name:path}/upcoming", Role.VIEWER, problems=(404,))
 def upcoming(call: Call, name: str, query: shapes.UpcomingQuery) -> shapes.Upcoming:
     """Show the next times of a schedule, even if it is paused."""
     return shapes.Upcoming(upcoming=call.service.schedules.upcoming(name, query.count))
 
 
-@operations.act(
-    "POST", "/schedules/{name:path}/pause", "pause-schedule", status=204, problems=(404,)
-)
-def pause_schedule(call: Call, name: str) -> None:
-    """Publish nothing until it is resumed, and remove its messages for times to come.
-
-    Messages for times that have passed stay, also those that wait because of its `delay`.
-    """
-    call.do(schedule=name)
+def _run_schedule(call: Call, name: str) -> shapes.PublishedMessage:
+    return showing.published(call.do(name).value)
 
 
-@operations.act(
-    "POST", "/schedules/{name:path}/resume", "resume-schedule", status=204, problems=(404,)
-)
-def resume_schedule(call: Call, name: str) -> None:
-    """Continue with the next time; the times during the pause do not count as missed."""
-    call.do(schedule=name)
+endpoints.operation("pause-schedule", run_named)
+endpoints.operation("resume-schedule", run_named)
+endpoints.operation("run-schedule", _run_schedule)
 
 
-@operations.act(
-    "POST",
-    "/schedules/{name:path}/run",
-    "run-schedule",
-    status=201,
-    problems=(404, 409, 413),
-)
-def run_schedule(call: Call, name: str) -> shapes.PublishedMessage:
-    """Publish one message now, even if it is paused; its next instants stay as they are."""
-    return showing.published(call.do(schedule=name).value)
-
-
-@operations.add("GET", "/schedules/{name:path}", Role.VIEWER, problems=(404,))
+@endpoints.add("GET", "/schedules/{name:path}", Role.VIEWER, problems=(404,))
 def show_schedule(call: Call, name: str) -> shapes.Schedule:
     """Show a schedule."""
     return showing.schedule(call.service.schedules.get(name), call.api.mask)

@@ -15,7 +15,7 @@ from queue_over_sql.message import row_of
 from queue_over_sql.values.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.clients import token_of
-from queue_over_sql.web.api.operations import check_depth
+from queue_over_sql.web.api.endpoints import check_depth
 from queue_over_sql.web.problems import Problem
 
 if TYPE_CHECKING:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.topics.routing import check_routing_text, pattern_fits, payload_fits
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.endpoints import Call, Endpoints
 from queue_over_sql.web.settings import Role
 
-operations = Operations("topics")
+endpoints = Endpoints("topics")
 
 
-@operations.add("GET", "/topics", Role.VIEWER)
+@endpoints.add("GET", "/topics", Role.VIEWER)
 def list_topics(call: Call) -> shapes.Topics:
     """List the names of all topics."""
     return shapes.Topics(topics=[topic.name for topic in call.service.topics()])
 
 
-@operations.add("GET", "/topics/{topic}/subscriptions", Role.VIEWER, problems=(404,))
+@endpoints.add("GET", "/topics/{topic}/subscriptions", Role.VIEWER, problems=(404,))
 def list_subscriptions(call: Call, topic: str) -> shapes.Subscriptions:
     """List the subscriptions to a topic, by queue and pattern."""
     found = call.service.topic(topic).subscriptions()
     return shapes.Subscriptions(subscriptions=[showing.subscription(each) for each in found])
 
 
-@operations.add(
+@endpoints.add(
     "POST", "/topics/{topic}/messages", Role.OPERATOR, status=201, problems=(404, 409, 413)
 )
 def publish_to_topic(
@@ -39,7 +39,7 @@ def publish_to_topic(
     return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
 
 
-@operations.add("POST", "/topics/{topic}/route", Role.VIEWER, writes=False, problems=(404,))
+@endpoints.add("POST", "/topics/{topic}/route", Role.VIEWER, writes=False, problems=(404,))
 def try_route(call: Call, topic: str, body: shapes.Route) -> shapes.Routed:
     """Show which queues would get a message, without publishing it."""
     key = check_routing_text("routing_key", body.routing_key)

@@ -9,8 +9,8 @@ from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import looks
-from queue_over_sql.web.actions import filters_of
-from queue_over_sql.web.acts import message_id
+from queue_over_sql.web.buttons import filters_of
+from queue_over_sql.web.changes import message_id
 from queue_over_sql.web.charts import SPANS, charts, sparkline
 
 if TYPE_CHECKING:

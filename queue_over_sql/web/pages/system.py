@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from queue_over_sql.web.actions import Told
+    from queue_over_sql.web.buttons import Notice
     from queue_over_sql.web.site import Site, View
 
 _UPCOMING: Final = 3
@@ -74,7 +74,7 @@ def audit(view: View) -> Response:
     return view.page("audit.html", "audit", entries=entries[:_ENTRIES], more=more)
 
 
-def tokens(view: View, made: Told | None = None) -> Response:
+def tokens(view: View, made: Notice | None = None) -> Response:
     """Who may come in by a token; one that was just made is shown, this once."""
     found = insist_on_tables(view.site.access.store).tokens()
     return view.page("tokens.html", "tokens", tokens=found, made=made, roles=list(Role))

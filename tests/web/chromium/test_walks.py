@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from queue_over_sql import QueueService
 from queue_over_sql.service import parts_of
-from queue_over_sql.web.actions import ACTIONS
+from queue_over_sql.web.buttons import BUTTONS
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
 from tests.chaos.processes import Process
@@ -54,7 +54,7 @@ def test_each_action(shop: QueueService, root: str, open_window: Open, *, script
         walk(window, shop)
     window.go("/audit")
     done = set(window.page.locator("tbody td:nth-child(3)").all_inner_texts())
-    assert {action.act for action in ACTIONS.values()} == done - {"sign-in"}
+    assert {operation.name for operation, _ in BUTTONS.values()} == done - {"sign-in"}
 
 
 def _dead_letters(window: Window, shop: QueueService) -> None:

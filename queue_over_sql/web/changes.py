@@ -1,6 +1,6 @@
-"""Acts: all changes over HTTP, with their roles, their limits, and their rows in the audit.
+"""Changes over HTTP: each runs an operation, keeps its limit, and writes the audit.
 
-The dashboard and the HTTP API make all changes by ``Acts.do``. An act on messages is one
+The dashboard and the HTTP API make all changes by ``Changes.make``. A change of messages is one
 transaction with its check and its audit row. If more messages match than were confirmed, nothing is
 changed. No change is missing in the audit. A requeue of very many messages is several transactions,
 each with its audit row.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_
 
-from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.errors import QueueError
+from queue_over_sql.operations.operation import Operation, Role
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, rows_of
 from queue_over_sql.store import EditResult
@@ -28,7 +29,6 @@ from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
 from queue_over_sql.web.looks import error_groups
-from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -70,7 +70,7 @@ class TooManyFound(QueueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class Choice:
     """A choice of messages of a queue.
 
     Attributes:
@@ -124,14 +124,14 @@ class Chosen:
 
 
 @dataclasses.dataclass
-class Done:
-    """The result of an act.
+class Result:
+    """The result of a change.
 
     Attributes:
         count: how many messages were changed; None if it has no number.
         skipped: matching messages that stayed unchanged, because a consumer holds them.
         detail: details for the audit.
-        value: a further result.
+        value: what the verb of the library returned.
     """
 
     count: int | None = None
@@ -140,55 +140,64 @@ class Done:
     value: Any = None
 
 
-class Doing:
-    """An act in progress.
+class Change:
+    """A change in progress.
 
     Attributes:
         service: the queues.
         store: the tables of tokens and of the audit.
         who: the caller.
-        act: its name.
-        name: its queue, if any.
+        what: its name in the audit.
+        name: of the queue or other thing that it changes.
+        on_queue: whether this is a queue.
         count: how many messages have been changed so far.
         is_audited: whether its audit row was written together with the change.
     """
 
     def __init__(
-        self, service: QueueService, store: WebStore, who: Principal, act: str, name: str | None
+        self,
+        service: QueueService,
+        store: WebStore,
+        who: Principal,
+        what: str,
+        name: str = "",
+        *,
+        on_queue: bool = False,
     ) -> None:
         self.service = service
         self.store = store
         self.who = who
-        self.act = act
+        self.what = what
         self.name = name
+        self.on_queue = on_queue
         self.count = 0
         self.is_audited = False
 
     @property
     def queue(self) -> Queue:
-        """The queue of the act."""
-        return self.service.queue(self.name or "")
+        """Its queue."""
+        return self.service.queue(self.name)
 
-    def change(
+    def edit(
         self,
         selections: Sequence[LiveSelection | ArchiveSelection],
         verb: Verb,
-        chosen: Chosen,
+        choice: Choice,
         *,
         skips: bool = True,
-    ) -> Done:
+    ) -> Result:
         """Change messages and write the audit row, or do neither.
 
         Args:
             selections: the messages.
             verb: changes the messages of one selection.
-            chosen: the choice, with its limit.
+            choice: the choice, with its limit.
             skips: whether messages that consumers hold count towards the limit.
 
         Raises:
             TooManyFound: more messages match.
         """
-        most, context = chosen.at_most, core_of(self.queue).context
+        most, context = choice.at_most, core_of(self.queue).context
 
         def check(found: int) -> None:
             if most is not None and found > most:
@@ -201,7 +210,7 @@ class Doing:
                 done = verb(selection, connection, lambda more: check(before + more))  # noqa: B023 - at once
                 changed, skipped = changed + done, skipped + done.skipped
                 check(changed + skipped * skips)
-            self.note(changed, str(chosen), connection)
+            self.note(changed, str(choice), connection)
             return EditResult(changed, skipped)
 
         try:
@@ -213,7 +222,7 @@ class Doing:
         self.is_audited = True
         context.announce()
         self.store.prune_sometimes()
-        return Done(int(done), done.skipped)
+        return Result(int(done), done.skipped)
 
     def note(
         self, count: int | None, detail: str | None, connection: Connection | None = None
@@ -229,8 +238,8 @@ class Doing:
         self.store.write_audit(
             self.who.name,
             self.who.role.value,
-            self.act,
-            queue=self.name,
+            self.what,
+            queue=self.name if self.on_queue else None,
             count=count,
             address=self.who.address,
             detail=detail,
@@ -247,176 +256,120 @@ class Doing:
             )
 
     def _told(self, count: int | None, detail: str | None) -> str:
-        who, about = self.who, "" if self.name is None else f" to queue {self.name}"
+        who, about = self.who, f" to queue {self.name}" if self.on_queue else ""
         by = f"{who.name} ({who.role}, {who.address})"
-        return f"{by} did {self.act}{about}, count {count}, {detail}"
+        return f"{by} did {self.what}{about}, count {count}, {detail}"
 
 
-# -- queues
+def _edit(operation: Operation, change: Change, *, choice: Choice, **arguments: Any) -> Result:
+    def verb(
+        found: LiveSelection | ArchiveSelection, connection: Connection, _: object
+    ) -> EditResult:
+        return operation.edit(found, connection=connection, **arguments)
+
+    live = operation.owner == LiveSelection.__name__
+    found = choice.live(change.queue) if live else choice.archived(change.queue)
+    return change.edit(found, verb, choice)
 
 
-def _pause(doing: Doing) -> Done:
-    doing.queue.pause()
-    return Done()
+def _run(operation: Operation, change: Change, **arguments: Any) -> Result:
+    done = operation.run(change.service, change.name, **arguments)
+    count = done if type(done) is int else None
+    detail = None if change.on_queue else f"{operation.of} {change.name}"
+    return Result(count, detail=detail, value=done)
 
 
-def _resume(doing: Doing) -> Done:
-    doing.queue.resume()
-    return Done()
+def _settings(operation: Operation, change: Change, **given: Any) -> Result:
+    made = operation.run(change.service, change.name, **given)
+    return Result(detail=to_json(given), value=made)
 
 
-def _settings(doing: Doing, **given: Any) -> Done:
-    made = doing.service.create_queue(doing.name or "", **given)
-    return Done(detail=to_json(given), value=made)
-
-
-def _purge(doing: Doing, *, claimed: bool = False, at_most: int | None = None) -> Done:
+def _purge(
+    operation: Operation, change: Change, *, claimed: bool = False, at_most: int | None = None
+) -> Result:
     if at_most is None:
-        count = doing.queue.purge(claimed=claimed)
-        return Done(count, detail="with claimed ones" if claimed else None)
-    chosen = Chosen(at_most=at_most)
-    return doing.change(chosen.live(doing.queue), _in_one_step(_remove), chosen, skips=False)
+        count = operation.run(change.service, change.name, claimed=claimed)
+        return Result(count, detail="with claimed ones" if claimed else None)
+    choice = Choice(at_most=at_most)
+
+    def verb(found: LiveSelection, connection: Connection, _: object) -> EditResult:
+        return found.remove(connection=connection)
+
+    return change.edit(choice.live(change.queue), verb, choice, skips=False)
 
 
-def _drop(doing: Doing) -> Done:
-    if not doing.service.drop_queue(doing.name or ""):
-        raise QueueNotFound(doing.name or "")
-    return Done()
+def _cancel(
+    operation: Operation, change: Change, *, ids: Sequence[int], reason: str | None = None
+) -> Result:
+    for each in dict.fromkeys(ids):
+        change.count += operation.run(change.service, change.name, message_id=each, reason=reason)
+    return Result(change.count, detail=str(Choice(ids)))
 
 
-# -- messages
-
-
-def _in_one_step(act: Callable[..., EditResult], **options: Any) -> Verb:
-    return lambda found, connection, _: act(found, connection=connection, **options)
-
-
-def _remove(found: LiveSelection | ArchiveSelection, *, connection: Connection) -> EditResult:
-    return found.remove(connection=connection)
-
-
-def _live(act: Callable[..., EditResult]) -> Callable[..., Done]:
-    def run(doing: Doing, *, chosen: Chosen, **options: Any) -> Done:
-        return doing.change(chosen.live(doing.queue), _in_one_step(act, **options), chosen)
-
-    return run
-
-
-def _remove_archived(doing: Doing, *, chosen: Chosen) -> Done:
-    return doing.change(chosen.archived(doing.queue), _in_one_step(_remove), chosen)
-
-
-def _requeue(doing: Doing, *, chosen: Chosen) -> Done:
+def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:
     def verb(
         found: ArchiveSelection, connection: Connection, check: Callable[[int], None]
     ) -> EditResult:
-        return found.requeue(connection=connection, progress=check)
+        return operation.edit(found, connection=connection, progress=check)
 
-    selections = chosen.archived(doing.queue)
-    if chosen.ids or chosen.like is not None:
-        return doing.change(selections, verb, chosen)
-    context, archive = core_of(doing.queue).context, doing.queue.archive
+    if choice.ids or choice.like is not None:
+        return change.edit(choice.archived(change.queue), verb, choice)
+    context, archive = core_of(change.queue).context, change.queue.archive
     now, c = context.run(context.dialect.read_clock), archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.
-    there = archive.messages(**chosen.filters, where=c.finished_at <= now)
+    there = archive.messages(**choice.filters, where=c.finished_at <= now)
     found = there.count()
     if found <= _STEP:
-        return doing.change(selections, verb, chosen)
-    if chosen.at_most is not None and found > chosen.at_most:
-        raise TooManyFound(found, chosen.at_most)
-    done, last, step = 0, None, dataclasses.replace(chosen, at_most=None)
+        return change.edit(choice.archived(change.queue), verb, choice)
+    if choice.at_most is not None and found > choice.at_most:
+        raise TooManyFound(found, choice.at_most)
+    done, last, step = 0, None, dataclasses.replace(choice, at_most=None)
     while ids := [row.id for row in rows_of(there, [c.id], limit=_STEP, after=last)]:
         last = ids[-1]
         where = and_(c.finished_at <= now, c.id.between(ids[0], last))
         try:
-            some = archive.messages(**chosen.filters, where=where)
-            done += doing.change([some], verb, step).count or 0
+            some = archive.messages(**choice.filters, where=where)
+            done += change.edit([some], verb, step).count or 0
         except QueueError as error:
             if done:
                 error.add_note(f"Before that, {counted(done, 'message')} had been requeued.")
             raise
-    return Done(done)
+    return Result(done)
 
 
-def _cancel(doing: Doing, *, ids: Sequence[int], reason: str | None = None) -> Done:
-    queue = doing.queue
-    for each in dict.fromkeys(ids):
-        doing.count += queue.cancel(each, reason)
-    return Done(doing.count, detail=str(Chosen(ids)))
+def _run_schedule(operation: Operation, change: Change) -> Result:
+    published = operation.run(change.service, change.name)
+    return Result(1, detail=f"schedule {change.name}, message {published.id}", value=published)
 
 
-# -- consumers, schedules, tokens
+def _add_token(
+    operation: Operation, change: Change, *, role: Role, lasts: timedelta | None
+) -> Result:
+    del operation
+    made = insist_on_tables(change.store).add_token(change.name, role, lasts)
+    return Result(detail=f"token {change.name}, {role}", value=made)
 
 
-def _release_consumer(doing: Doing, *, consumer: str) -> Done:
-    count = doing.service.release_consumer(consumer)
-    return Done(count, detail=f"consumer {consumer}")
-
-
-def _pause_schedule(doing: Doing, *, schedule: str) -> Done:
-    doing.service.schedules.pause(schedule)
-    return Done(detail=f"schedule {schedule}")
-
-
-def _resume_schedule(doing: Doing, *, schedule: str) -> Done:
-    doing.service.schedules.resume(schedule)
-    return Done(detail=f"schedule {schedule}")
-
-
-def _run_schedule(doing: Doing, *, schedule: str) -> Done:
-    published = doing.service.schedules.run(schedule)
-    return Done(1, detail=f"schedule {schedule}, message {published.id}", value=published)
-
-
-def _add_token(doing: Doing, *, token: str, role: Role, lasts: timedelta | None) -> Done:
-    made = insist_on_tables(doing.store).add_token(token, role, lasts)
-    return Done(detail=f"token {token}, {role}", value=made)
-
-
-def _remove_token(doing: Doing, *, token: str) -> Done:
-    if not insist_on_tables(doing.store).remove_token(token):
+def _remove_token(operation: Operation, change: Change) -> Result:
+    del operation
+    if not insist_on_tables(change.store).remove_token(change.name):
         raise Refused(404, "token-not-found", "There is no token with that name.")
-    return Done(detail=f"token {token}")
+    return Result(detail=f"token {change.name}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Act:
-    """A kind of change.
-
-    Attributes:
-        role: the role that it needs.
-        run: makes the change, with its arguments.
-    """
-
-    role: Role
-    run: Callable[..., Done]
-
-
-ACTS: Final[Mapping[str, Act]] = {
-    "pause": Act(Role.OPERATOR, _pause),
-    "resume": Act(Role.OPERATOR, _resume),
-    "settings": Act(Role.ADMIN, _settings),
-    "purge": Act(Role.ADMIN, _purge),
-    "drop": Act(Role.ADMIN, _drop),
-    "hold": Act(Role.OPERATOR, _live(LiveSelection.hold)),
-    "unhold": Act(Role.OPERATOR, _live(LiveSelection.unhold)),
-    "reschedule": Act(Role.OPERATOR, _live(LiveSelection.reschedule)),
-    "prioritize": Act(Role.OPERATOR, _live(LiveSelection.prioritize)),
-    "remove": Act(Role.OPERATOR, _live(LiveSelection.remove)),
-    "cancel": Act(Role.OPERATOR, _cancel),
-    "requeue": Act(Role.OPERATOR, _requeue),
-    "remove-archived": Act(Role.OPERATOR, _remove_archived),
-    "release-consumer": Act(Role.OPERATOR, _release_consumer),
-    "pause-schedule": Act(Role.OPERATOR, _pause_schedule),
-    "resume-schedule": Act(Role.OPERATOR, _resume_schedule),
-    "run-schedule": Act(Role.OPERATOR, _run_schedule),
-    "add-token": Act(Role.ADMIN, _add_token),
-    "remove-token": Act(Role.ADMIN, _remove_token),
+_OWN: Final[Mapping[str, Callable[..., Result]]] = {
+    "settings": _settings,
+    "purge": _purge,
+    "cancel": _cancel,
+    "requeue": _requeue,
+    "run-schedule": _run_schedule,
+    "add-token": _add_token,
+    "remove-token": _remove_token,
 }
-"""All acts, by their names in the audit."""
+"""What is made otherwise than ``_edit`` and ``_run`` do it."""
 
 
-class Acts:
+class Changes:
     """Makes changes for people and programs, and writes the audit. Any thread may use it.
 
     Args:
@@ -428,31 +381,33 @@ class Acts:
         self._service = service
         self._store = store
 
-    def do(self, act: str, who: Principal, queue: str | None = None, **arguments: Any) -> Done:
-        """Do an act; its caller must be allowed to.
+    def make(self, operation: Operation, who: Principal, name: str, **arguments: Any) -> Result:
+        """Run an operation; its caller must be allowed to.
 
         Args:
-            act: a name of ``ACTS``.
+            operation: one of ``OPERATIONS``.
             who: the caller.
-            queue: its queue, if any.
-            arguments: the arguments of the act.
+            name: the name of its queue, or of the other thing that it changes.
+            arguments: the arguments of the operation; for messages, ``choice`` says which.
 
         Raises:
             TooManyFound: it would change more messages than were confirmed.
             QueueError, ValueError: as the verb of the library.
         """
-        doing = Doing(self._service, self._store, who, act, queue)
+        on_queue = operation.of == "queue"
+        change = Change(self._service, self._store, who, operation.name, name, on_queue=on_queue)
+        make = _OWN.get(operation.name) or (_edit if "choice" in arguments else _run)
         try:
-            done = ACTS[act].run(doing, **arguments)
+            done = make(operation, change, **arguments)
         except Exception:
-            if doing.count:
+            if change.count:
                 # After a failure halfway, the audit says how far it came.
-                doing.note_later(doing.count, "It failed before it was finished.")
+                change.note_later(change.count, "It failed before it was finished.")
             raise
-        if not doing.is_audited:
-            doing.note_later(done.count, done.detail)
+        if not change.is_audited:
+            change.note_later(done.count, done.detail)
         return done
 
-    def note(self, act: str, who: Principal) -> None:
-        """Write something to the audit that is not an act, such as a sign-in."""
-        Doing(self._service, self._store, who, act, None).note_later(None, None)
+    def note(self, what: str, who: Principal) -> None:
+        """Write something to the audit that changes nothing, such as a sign-in."""
+        Change(self._service, self._store, who, what).note_later(None, None)

@@ -1,7 +1,8 @@
-"""Operations: each is a function whose declaration checks requests and makes the document.
+"""Endpoints: each is a function whose declaration checks requests and makes the document.
 
 A function's parameters declare its input: ``call``, parts of the path by name, and ``query`` and
-``body``, whose classes check them. Its result type declares the answer.
+``body``, whose classes check them. Its result type declares the answer. What operators do has its
+method, path, role and description from ``OPERATIONS``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.errors import shown
+from queue_over_sql.operations.operation import Http, Operation
+from queue_over_sql.operations.table import OPERATIONS
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
-from queue_over_sql.web.acts import ACTS, Acts, Done
+from queue_over_sql.web.changes import Changes, Result
 from queue_over_sql.web.guard import NDJSON
 from queue_over_sql.web.problems import Problem, headers_of, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
@@ -57,18 +60,21 @@ _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """One operation: its method and path, its role, its input and its answer."""
+class Endpoint:
+    """One method of one path: its role, its input and its answer."""
 
     method: str
     path: str
     role: Role
     tag: str
     function: Callable[..., Any]
+    id: str
+    """Its name in the document."""
+    text: str
+    """Its description."""
     status: int = 200
     writes: bool = False
-    act: str | None = None
-    """The name of its act in ``ACTS``."""
+    operation: Operation | None = None
     quick: bool = False
     """Whether it must not wait behind searches."""
     lines_in: bool = False
@@ -77,11 +83,8 @@ class Operation:
     """Whether it answers line by line to ``Accept: application/x-ndjson``."""
     problems: tuple[int, ...] = ()
     """The statuses of its own errors, besides the common ones."""
-
-    @property
-    def id(self) -> str:
-        """Its name in the document."""
-        return self.function.__name__
+    shape: Any = None
+    """The class of the body, if not that of the function."""
 
     @functools.cached_property
     def takes(self) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class Operation:
     @functools.cached_property
     def body(self) -> Any:
         """The class of the body; None if it has no body."""
-        return self.takes.get("body")
+        return self.shape or self.takes.get("body")
 
     @functools.cached_property
     def query(self) -> type[msgspec.Struct] | None:
@@ -110,8 +113,8 @@ class Operation:
         return bool(fields) and not any(field.required for field in fields)
 
 
-class Operations:
-    """The operations of one part of the API.
+class Endpoints:
+    """The endpoints of one part of the API.
 
     Args:
         tag: the name of the part in the document.
@@ -121,30 +124,39 @@ class Operations:
     def __init__(self, tag: str, *, quick: bool = False) -> None:
         self._tag = tag
         self._quick = quick
-        self.all: list[Operation] = []
+        self.all: list[Endpoint] = []
 
     def add(self, method: str, path: str, role: Role, **more: Any) -> Callable[[F], F]:
-        """Declare the following function as an operation; its docstring describes it."""
+        """Declare the following function as an endpoint; its docstring describes it."""
 
         def declare(function: F) -> F:
-            options = {"writes": method not in SAFE_METHODS, "quick": self._quick, **more}
-            self.all.append(Operation(method, path, role, self._tag, function, **options))
+            text = inspect.getdoc(function) or ""
+            self._add(method, path, role, function, id=function.__name__, text=text, **more)
             return function
 
         return declare
 
-    def act(self, method: str, path: str, act: str, **more: Any) -> Callable[[F], F]:
-        """As ``add``, for one of ``ACTS``; the function calls ``Call.do`` once."""
-        return self.add(method, path, ACTS[act].role, act=act, **more)
+    def operation(self, name: str, function: Callable[..., Any], **more: Any) -> None:
+        """Declare the endpoint of one of ``OPERATIONS``; the function calls ``Call.do`` once."""
+        operation = OPERATIONS[name]
+        assert isinstance(operation.http, Http)  # noqa: S101 - a mistake of the table
+        declared = dataclasses.asdict(operation.http) | more
+        self._add(role=operation.role, function=function, operation=operation, **declared)
+
+    def _add(
+        self, method: str, path: str, role: Role, function: Callable[..., Any], **more: Any
+    ) -> None:
+        options = {"writes": method not in SAFE_METHODS, "quick": self._quick, **more}
+        self.all.append(Endpoint(method, path, role, self._tag, function, **options))
 
 
 @dataclasses.dataclass
 class Api:
-    """The shared state of all operations."""
+    """The shared state of all endpoints."""
 
     service: QueueService
     access: Access
-    acts: Acts
+    changes: Changes
     settings: WebSettings
     threads: Threads
     clients: Clients
@@ -157,8 +169,8 @@ class Call:
     """One request in progress.
 
     Attributes:
-        api: the shared state of all operations.
-        operation: the requested operation.
+        api: the shared state of all endpoints.
+        endpoint: the requested endpoint.
         request: the request.
         principal: the caller.
         status: the status of a successful answer.
@@ -166,7 +178,7 @@ class Call:
     """
 
     api: Api
-    operation: Operation
+    endpoint: Endpoint
     request: Request
     principal: Principal
     status: int
@@ -177,9 +189,11 @@ class Call:
         """The queues."""
         return self.api.service
 
-    def do(self, queue: str | None = None, **arguments: Any) -> Done:
-        """Do the operation's act for the caller; see ``Acts.do``."""
-        return self.api.acts.do(self.operation.act or "", self.principal, queue, **arguments)
+    def do(self, name: str, **arguments: Any) -> Result:
+        """Run the endpoint's operation for the caller; see ``Changes.make``."""
+        operation = self.endpoint.operation
+        assert operation is not None  # noqa: S101 - only called for one
+        return self.api.changes.make(operation, self.principal, name, **arguments)
 
     def reading(self) -> AbstractContextManager[None]:
         """Limit the time of searches and counts, as the settings say."""
@@ -233,9 +247,9 @@ class Lines:
 class Dispatcher:
     """Answers the requests to one path."""
 
-    def __init__(self, api: Api, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, api: Api, endpoints: Mapping[str, Endpoint]) -> None:
         self._api = api
-        self._operations = operations
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -249,47 +263,47 @@ class Dispatcher:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        operation = self._chosen(request)
+        endpoint = self._chosen(request)
         api = self._api
-        who = await api.access.need(request, operation.role, writes=operation.writes)
+        who = await api.access.need(request, endpoint.role, writes=endpoint.writes)
         if request.method not in SAFE_METHODS:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
-        call = Call(api, operation, request, who, operation.status)
-        arguments = await _arguments(request, operation, api.threads)
-        done = await _called(call, operation, arguments)
+        call = Call(api, endpoint, request, who, endpoint.status)
+        arguments = await _arguments(request, endpoint, api.threads)
+        done = await _called(call, endpoint, arguments)
         if isinstance(done, Lines):
             return StreamingResponse(done.sent(call), 200, call.headers, NDJSON)
         if done is None:
             return Response(None, 204, call.headers)
         return Response(done, call.status, call.headers, JSON)
 
-    def _chosen(self, request: Request) -> Operation:
+    def _chosen(self, request: Request) -> Endpoint:
         method = "GET" if request.method == "HEAD" else request.method
-        operation = self._operations.get(method)
-        if operation is None:
-            allowed = ", ".join(sorted(self._operations))
+        endpoint = self._endpoints.get(method)
+        if endpoint is None:
+            allowed = ", ".join(sorted(self._endpoints))
             raise HTTPException(405, f"This path accepts {allowed}.", {"Allow": allowed})
-        return operation
+        return endpoint
 
 
-async def _arguments(request: Request, operation: Operation, threads: Threads) -> dict[str, Any]:
+async def _arguments(request: Request, endpoint: Endpoint, threads: Threads) -> dict[str, Any]:
     arguments = dict(request.path_params)
-    if operation.query is not None:
-        arguments["query"] = read_query(request, operation.query)
-    if operation.body is not None:
-        arguments["body"] = await read_body(request, operation, threads)
-    elif operation.lines_in:
+    if endpoint.query is not None:
+        arguments["query"] = read_query(request, endpoint.query)
+    if endpoint.body is not None:
+        arguments["body"] = await read_body(request, endpoint, threads)
+    elif endpoint.lines_in:
         check_media_type(request, NDJSON)
     return arguments
 
 
-async def _called(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
-    threads, function = call.api.threads, operation.function
-    run = threads.run_quick if operation.quick else threads.run
+async def _called(call: Call, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+    threads, function = call.api.threads, endpoint.function
+    run = threads.run_quick if endpoint.quick else threads.run
     if inspect.iscoroutinefunction(function):
         done = await function(call, **arguments)
         return await run(lambda: _made(done))
-    if not operation.writes:
+    if not endpoint.writes:
         return await run(lambda: _read(call, function, arguments))
     return await run(lambda: _made(function(call, **arguments)))
 
@@ -301,6 +315,12 @@ def _made(done: Any) -> Any:
 def _read(call: Call, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     with call.reading():
         return _made(function(call, **arguments))
+
+
+def run_named(call: Call, **path: str) -> None:
+    """Run an operation that only needs the name in the path."""
+    (name,) = path.values()
+    call.do(name)
 
 
 def answer_to(error: Exception) -> Response:
@@ -374,11 +394,11 @@ def check_media_type(request: Request, wanted: str) -> None:
         raise HTTPException(415, f"Send the body with Content-Type: {wanted}.")
 
 
-async def read_body(request: Request, operation: Operation, threads: Threads) -> Any:
+async def read_body(request: Request, endpoint: Endpoint, threads: Threads) -> Any:
     """Read the body into its class.
 
     Raises:
-        Problem: it is not JSON, nested too deeply, or not what the operation expects.
+        Problem: it is not JSON, nested too deeply, or not what the endpoint expects.
         HTTPException: its media type is not JSON (415), or it is too large (413).
         TimeoutError: it did not arrive in time.
     """
@@ -388,13 +408,13 @@ async def read_body(request: Request, operation: Operation, threads: Threads) ->
         check_media_type(request, JSON)
     with anyio.fail_after(BODY_SECONDS):
         body = await request.body()
-    if not body and operation.body_may_be_left_out:
-        return operation.body()
+    if not body and endpoint.body_may_be_left_out:
+        return endpoint.body()
     if not given:
         check_media_type(request, JSON)
     if len(body) <= _SMALL:
-        return read_json(body, operation.body)
-    return await threads.run(lambda: read_json(body, operation.body))
+        return read_json(body, endpoint.body)
+    return await threads.run(lambda: read_json(body, endpoint.body))
 
 
 def read_json(text: bytes, kind: Any) -> Any:

@@ -1,0 +1,272 @@
+"""Buttons: how the forms of the dashboard run operations, and what they say before and after.
+
+The page asks before an operation that cannot be undone, and shows the number of messages. Others
+can be undone on the next page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from queue_over_sql.operations.operation import Button, Operation, Role
+from queue_over_sql.operations.table import OPERATIONS
+from queue_over_sql.queues.selection import rows_of
+from queue_over_sql.values.checks import check_choice
+from queue_over_sql.values.durations import to_timedelta
+from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_text import json_or_text
+from queue_over_sql.web.changes import Choice, Result
+from queue_over_sql.web.looks import requeued_soon
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+    from queue_over_sql.values.states import LiveStatus
+
+NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
+
+_NAMED: Final = ("queue", "schedule", "consumer", "token", "role")
+
+Run: TypeAlias = Callable[..., Result]
+"""Runs the operation of the form for the caller, with its arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The content of a form.
+
+    Attributes:
+        fields: its fields, each with one value.
+        ids: the chosen messages. Without any, the operation is for all matching messages, but only
+            if the field ``all`` is set.
+    """
+
+    fields: Mapping[str, str]
+    ids: Sequence[int] = ()
+
+    def __getitem__(self, name: str) -> str:
+        return self.fields.get(name, "")
+
+    def queue(self, service: QueueService) -> Queue:
+        """The queue of the form."""
+        return service.queue(self["queue"])
+
+    @property
+    def confirmed(self) -> int | None:
+        """How many messages the user confirmed; None if there was no question."""
+        given = self["confirmed"]
+        return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else None  # noqa: PLR2004 - digits of a BIGINT
+
+    def choice(self) -> Choice:
+        """The messages of the operation.
+
+        Raises:
+            ValueError: neither messages nor all of them were chosen.
+        """
+        if self.ids:
+            return Choice(self.ids)
+        if self["like"]:
+            return Choice(like=int(self["like"]), at_most=self.confirmed)
+        if not self["all"]:
+            msg = "Choose at least one message: tick the boxes before them. Nothing was changed."
+            raise ValueError(msg)
+        return Choice(filters=filters_of(self.fields), at_most=self.confirmed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice:
+    """The result of a form, to show to the user.
+
+    Attributes:
+        text: a sentence for the page.
+        undo: name and fields of the button that undoes it.
+        secret: shown only this once; it goes into no cookie.
+        message: the queue and the id of a message to link to.
+    """
+
+    text: str
+    undo: tuple[str, dict[str, str]] | None = None
+    secret: str | None = None
+    message: tuple[str, int] | None = None
+
+
+def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
+    """The filters of ``messages`` in the fields of a form or an address.
+
+    Raises:
+        ValueError: one is invalid.
+    """
+    found: dict[str, Any] = {}
+    for name in ("status", "key", "kind"):
+        if fields.get(name):
+            found[name] = fields[name]
+    if fields.get("value") and not fields.get("field"):
+        msg = "Enter the payload field that has this value."
+        raise ValueError(msg)
+    if fields.get("field"):
+        found["payload"] = {fields["field"]: json_or_text(fields.get("value", ""))}
+    return found
+
+
+BUTTONS: Final[Mapping[str, tuple[Operation, Button]]] = {
+    button.name: (operation, button)
+    for operation in OPERATIONS.values()
+    if isinstance(operation.buttons, tuple)
+    for button in operation.buttons
+}
+"""All buttons and what they do, by the names in their addresses."""
+
+
+def asks(button: Button, form: Form) -> bool:
+    """Whether to ask before it."""
+    return button.question is not None and not (button.asks_for_all and form.ids)
+
+
+def is_confirmed(button: Button, form: Form) -> bool:
+    """Whether the user confirmed it, with the number and the word that it needs."""
+    if button.word is not None and form["typed"] != form[button.word]:
+        return False
+    return bool(form["confirmed"]) if button.counts is None else form.confirmed is not None
+
+
+def count(button: Button, service: QueueService, form: Form) -> int | None:
+    """How many messages it would change; None if the number does not matter."""
+    if button.counts is None:
+        return None
+    queue = form.queue(service)
+    if button.counts == "unclaimed":
+        return sum(queue.messages(status=each).count() for each in ("ready", "delayed", "held"))
+    choice = form.choice()
+    found = choice.live(queue) if button.counts == "live" else choice.archived(queue)
+    return sum(each.count() for each in found)
+
+
+def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
+    """Do what a button does, for a caller who may do it and has confirmed it.
+
+    Raises:
+        TooManyFound, QueueError, ValueError: as the operation.
+    """
+    operation, button = BUTTONS[name]
+    undo: tuple[str, dict[str, str]] | None = None
+    if name in _OWN:
+        return _OWN[name](service, form, run)
+    if button.counts is None:
+        done = run(**button.given)
+        if button.undo is not None:
+            undo = button.undo, {operation.of: form[operation.of]}
+        return Notice(_told(button, form, done), undo)
+    before = _those_that_are(button.undo_for, service, form) if button.undo_for else []
+    done = run(choice=form.choice(), **button.given)
+    if button.undo is not None and before and len(before) == done.count:
+        undo = button.undo, {"queue": form["queue"], "ids": ",".join(map(str, before))}
+    return Notice(_told_of_messages(button, form, done), undo)
+
+
+def _told(button: Button, form: Form, done: Result, **more: object) -> str:
+    named = {name: form[name] for name in _NAMED}
+    return button.told.format(n=counted(done.count or 0, "message"), **named, **more)
+
+
+def _told_of_messages(button: Button, form: Form, done: Result) -> str:
+    text = _told(button, form, done)
+    if done.skipped:
+        left = counted(done.skipped, "message").capitalize()
+        text += f" {left} stayed unchanged, because a consumer holds them."
+    elif not done.count:
+        msg = "Nothing was changed: the message is gone, or there was nothing to change."
+        raise ValueError(msg)
+    return text
+
+
+def _those_that_are(status: LiveStatus, service: QueueService, form: Form) -> list[int]:
+    if not form.ids:
+        return []
+    queue = form.queue(service)
+    key = queue.table.c.id
+    found = queue.messages(status=status, where=key.in_(form.ids))
+    return [row.id for row in rows_of(found, [key], limit=len(form.ids))]
+
+
+def _purge(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    return Notice(_told(BUTTONS["purge"][1], form, run(at_most=form.confirmed)))
+
+
+def _cancel(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    return Notice(_told_of_messages(BUTTONS["cancel"][1], form, run(ids=form.ids)))
+
+
+def _requeue(service: QueueService, form: Form, run: Run) -> Notice:
+    text = _told_of_messages(BUTTONS["redrive"][1], form, run(choice=form.choice()))
+    if len(form.ids) != 1:
+        return Notice(text)
+    anew = requeued_soon(service, form.queue(service), form.ids[0])
+    return Notice(text, message=None if anew is None else (form["queue"], anew))
+
+
+def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
+    present = form.queue(service).settings
+    given: dict[str, Any] = {}
+    if form["lease"] and (lease := _seconds(form["lease"])) != present.lease:
+        given["lease"] = lease
+    if form["max_attempts"]:
+        given["max_attempts"] = int(form["max_attempts"])
+    if form["archive"]:
+        given["archive"] = form["archive"]
+    changed = [name for name, value in given.items() if getattr(present, name) != value]
+    if not changed:
+        return Notice("The settings have not changed.")
+    done = run(**{name: given[name] for name in changed})
+    before = {name: _form_value(getattr(present, name)) for name in changed}
+    settings = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
+    text = _told(BUTTONS["settings"][1], form, done, settings=settings)
+    return Notice(text, ("settings", {"queue": form["queue"], **before}))
+
+
+def _seconds(text: str) -> timedelta:
+    try:
+        return to_timedelta(float(text), "lease")
+    except ValueError as error:
+        msg = f"The lease must be a number of seconds above zero, not {text[:40]!r}."
+        raise ValueError(msg) from error
+
+
+def _form_value(value: Any) -> str:
+    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
+
+
+def _run_schedule(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    done = run()
+    return Notice(_told(BUTTONS["run-schedule"][1], form, done, id=done.value.id))
+
+
+def _add_token(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    check_choice("role", form["role"], [role.value for role in Role])
+    lasts = _days(form["days"]) if form["days"] else None
+    done = run(role=Role(form["role"]), lasts=lasts)
+    return Notice(_told(BUTTONS["add-token"][1], form, done), secret=done.value[0])
+
+
+def _days(text: str) -> timedelta:
+    try:
+        return to_timedelta(float(text) * 86_400, "days")
+    except (ValueError, OverflowError) as error:
+        msg = f"Enter a number of days above zero, or none, not {text[:40]!r}."
+        raise ValueError(msg) from error
+
+
+_OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
+    "settings": _change_settings,
+    "purge": _purge,
+    "cancel": _cancel,
+    "redrive": _requeue,
+    "run-schedule": _run_schedule,
+    "add-token": _add_token,
+}
+"""Buttons whose forms have fields of their own, or whose reports say more."""
