@@ -16,7 +16,7 @@ from sqlalchemy import and_, case, func, literal, literal_column, select, true, 
 
 from queue_over_sql.dialects.compiled import run_text
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.inside.inspection import Inspection
 from queue_over_sql.queues.selection import QueueStats
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import has_status, subtractable

@@ -19,7 +19,7 @@ from queue_over_sql.dialects.base import accepting_any_type
 from queue_over_sql.dialects.checkup import Asking
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.existing_tables import store as existing_store
-from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.inside.inspection import Inspection
 from queue_over_sql.queues.recovery import LEAST_STEP_US
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import QueueService, parts_of

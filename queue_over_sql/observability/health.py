@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
-from queue_over_sql.observability.inspection import Inspection, QueueLook, within
+from queue_over_sql.inside.inspection import Inspection, QueueLook, within
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta

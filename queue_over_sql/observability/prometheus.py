@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.inside.inspection import Inspection, within
 from queue_over_sql.observability.counting import (
     EXACT_SECONDS,
     Counting,
     QueueCounts,
     SharedLook,
 )
-from queue_over_sql.observability.inspection import Inspection, within
 from queue_over_sql.observer import MessageFacts, Observer
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.states import DEAD, Status

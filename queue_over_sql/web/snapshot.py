@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.inside.inspection import Inspection
 from queue_over_sql.observability import Check, Finding, check_queues, diagnose
 from queue_over_sql.observability.counting import COUNTED, Counting, QueueCounts, SharedLook
 from queue_over_sql.observability.history import Minute, read_history
-from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.states import DEAD, Status
 from queue_over_sql.web.looks import Held, held_of

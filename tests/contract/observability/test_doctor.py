@@ -17,8 +17,8 @@ from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.dialects import checkup
 from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.inside.inspection import Inspection
 from queue_over_sql.observability import Finding, Level, diagnose, doctor
-from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase

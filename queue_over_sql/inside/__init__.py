@@ -1,0 +1,1 @@
+"""The door to the core, for packages that are built on it."""
