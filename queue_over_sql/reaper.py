@@ -24,10 +24,11 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.recovery import LEAST_STEP_US, take_turn
+from queue_over_sql.queues.recovery import take_turn
 from queue_over_sql.store import recovery
 from queue_over_sql.store.clock_steps import ClockStep
 from queue_over_sql.values.backoff import OutageLog, RateLimit, Turns
+from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -306,7 +307,7 @@ class ClockWatch:
             return ReaperReport()
         self._seen = shown
         passed = round((asked - seen[1]) * 1_000_000)
-        if seen[0] + passed - now > LEAST_STEP_US:
+        if seen[0] + passed - now > LEAST_CLOCK_STEP_US:
             self._owed = ClockStep(now, until=seen[0] + passed)
         if self._owed is not None:
             step = dataclasses.replace(self._owed, now=now)

@@ -10,24 +10,35 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
 
+from queue_over_sql.dialects.base import accepting_any_type
+from queue_over_sql.dialects.checkup import Asking
+from queue_over_sql.dialects.compiled import run_text
 from queue_over_sql.errors import QueueError
+from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
 from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
 from queue_over_sql.schema.system_tables import system_tables
+from queue_over_sql.service import parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.store import registry, subtractable
+from queue_over_sql.store.clock_steps import newest_stamp
 from queue_over_sql.values.durations import optional_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import ClauseElement, Connection
+    from sqlalchemy import ClauseElement, Connection, Table
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.connections import Connections
+    from queue_over_sql.dialects.checkup import Section
+    from queue_over_sql.inside.operations import EngineFacts
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.service import QueueService
     from queue_over_sql.store.consumers import ConsumerInfo
     from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.values.findings import Finding
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,15 +81,21 @@ _definitions: WeakKeyDictionary[Connections, _Definitions] = WeakKeyDictionary()
 class Inspection:
     """One look at the database of a service, which need not be started.
 
+    It reads as the tables are, and creates none.
+
     Args:
-        parts: of the service.
+        service: of the database.
         seconds: the time limit of each statement.
+
+    Attributes:
+        dialect: what this database server can do, and its expressions.
+        system: the tables that all queues share, which may not exist.
     """
 
-    def __init__(self, parts: ServiceParts, seconds: float) -> None:
-        self._parts = parts
+    def __init__(self, service: QueueService, seconds: float) -> None:
+        parts = self._parts = parts_of(service)
         self._seconds = seconds
-        self.dialect = parts.connections.dialect
+        self.dialect: EngineFacts = parts.connections.dialect
         known = _definitions.get(parts.connections)
         if known is None:
             known = _definitions[parts.connections] = _Definitions(parts)
@@ -95,10 +112,51 @@ class Inspection:
             yield connection
 
     def text_of(self, statement: ClauseElement) -> str:
-        """A statement with its values, for ``run_text``."""
+        """A statement as text with its values, for ``rows_of_text``.
+
+        A text without parameters is compiled once, and PostgreSQL keeps its plan.
+        """
         literals = {"literal_binds": True, "render_postcompile": True}
         engine = self._parts.connections.engine
         return str(statement.compile(dialect=engine.dialect, compile_kwargs=literals))
+
+    @staticmethod
+    def rows_of_text(connection: Connection, text: str) -> Sequence[Any]:
+        """The rows of a statement that is a text without parameters."""
+        return run_text(connection, text).all()
+
+    @staticmethod
+    def reflected(connection: Connection, table: Table) -> tuple[list[Any], list[Any]]:
+        """The indexes and the unique constraints that a table has, as SQLAlchemy reflects them.
+
+        Raises:
+            NoSuchTableError: it does not exist.
+        """
+        inspector = inspect(connection)
+        with accepting_any_type():
+            return (
+                list(inspector.get_indexes(table.name, table.schema)),
+                list(inspector.get_unique_constraints(table.name, table.schema)),
+            )
+
+    @staticmethod
+    def lost_columns(connection: Connection, tables: QueueTables) -> set[str]:
+        """The keys of the columns of an adopted table that the queue had added and that are gone.
+
+        Raises:
+            NoSuchTableError: the table does not exist.
+        """
+        return set() if tables.has_payloads else existing_store.lost_columns(connection, tables)
+
+    @staticmethod
+    def newest_stamp(connection: Connection, tables: QueueTables) -> int | None:
+        """When the newest message was published, in microseconds; not for adopted tables."""
+        return connection.execute(newest_stamp(tables)).scalar()
+
+    def asked(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
+        """What one section of the engine's check-up finds about these tables."""
+        with self.connection() as connection:
+            yield from section(Asking(connection, tables, self._parts.settings.schema))
 
     def missing_tables(self) -> list[str]:
         """The shared tables that do not exist."""
@@ -115,7 +173,8 @@ class Inspection:
     def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
         """The consumers that are alive, and those that have been dead for this many seconds."""
         with self.connection() as connection:
-            now = connection.execute(select(self.dialect.heartbeat_now())).scalar_one() / 1_000_000
+            heartbeats = self._parts.connections.dialect.heartbeat_now()
+            now = connection.execute(select(heartbeats)).scalar_one() / 1_000_000
             found = registrations.registered(connection, self.system)
         known = [
             (each, now - each.expires_at.timestamp())
@@ -196,7 +255,12 @@ class Inspection:
             return adopter.tables(record.name, stored.adoption, self.system), settings.priorities
         prefix, payload = parts.settings.table_prefix, settings.payload
         tables = queue_tables(
-            record.name, prefix, payload, (), system=self.system, dialect=self.dialect
+            record.name,
+            prefix,
+            payload,
+            (),
+            system=self.system,
+            dialect=parts.connections.dialect,
         )
         self._known.queues[record.name] = record.settings, tables, settings.priorities
         return tables, settings.priorities
@@ -214,14 +278,14 @@ def _age(tables: QueueTables, level: int) -> Any:
     )
 
 
-def within(seconds: float | None, act: Callable[[], object], *, beside: bool) -> bool:
+def within(service: QueueService, seconds: float | None, act: Callable[[], object]) -> bool:
     """Do something within a time limit; returns whether it was done.
 
     After the limit it continues in the background, because a driver's attempt to connect cannot be
-    cancelled. Without ``beside`` or without a limit the caller does it, for as long as it takes:
-    its connection may belong to this thread alone.
+    cancelled. Without a limit the caller does it, for as long as it takes, and so where the
+    service's only connection belongs to this thread.
     """
-    if seconds is None or not beside:
+    if seconds is None or not parts_of(service).connections.background:
         act()
         return True
     failed: list[BaseException] = []

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sqlalchemy import and_, case, func, literal, literal_column, select, true, union_all
 
-from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql import QueueService, QueueStats, inside
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.inside.inspection import Inspection
-from queue_over_sql.queues.selection import QueueStats
-from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import has_status, subtractable
 from queue_over_sql.values.durations import stored_number
 from queue_over_sql.values.states import DEAD, Outcome, Status
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
-    from queue_over_sql.schema.queue_tables import QueueTables
-    from queue_over_sql.store.consumers import ConsumerInfo
-    from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql import ConsumerInfo
+    from queue_over_sql.inside import Inspection, QueueRecord, QueueTables
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -161,7 +156,8 @@ class Counting:
     def _read(self, connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
         # As text without parameters: PostgreSQL then keeps its plan, and compiling it anew for each
         # look took longer than many counts.
-        rows: Any = run_text(connection, " UNION ALL ".join(each.counts for each in known)).all()
+        text = " UNION ALL ".join(each.counts for each in known)
+        rows = inside.Inspection.rows_of_text(connection, text)
         records = {each.record.name: each.record for each in known}
         found = []
         for name, age, first, newest, *numbers in rows:
@@ -213,7 +209,7 @@ def _columns(
 
 def _counted(tables: QueueTables, name: str) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
     if name in set(Status):
-        return tables.live, (has_status(tables, Status(name)), *tables.live_only())
+        return tables.live, (inside.has_status(tables, Status(name)), *tables.live_only())
     return tables.archive, (tables.archive.c.outcome == name, *tables.finished_only())
 
 
@@ -277,7 +273,7 @@ def _newest(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> 
 
 def _oldest(tables: QueueTables, levels: int, limit: int | None) -> Any:
     c = tables.live.c
-    ready = (has_status(tables, Status.READY), *subtractable(c), *tables.live_only())
+    ready = (inside.has_status(tables, Status.READY), *inside.subtractable(c), *tables.live_only())
     if limit is not None and levels > _MOST_LEVELS:
         return _first(tables, and_(*ready), limit).subquery()
     parts = [
@@ -304,9 +300,9 @@ def count_queues(service: QueueService, counting: Counting | None = None) -> dic
 
 
 def _inspection(service: QueueService) -> Inspection:
-    parts = parts_of(service)
-    parts.system()
-    return Inspection(parts, EXACT_SECONDS)
+    # Creates what is missing.
+    inside.system(service)
+    return inside.Inspection(service, EXACT_SECONDS)
 
 
 def _count(

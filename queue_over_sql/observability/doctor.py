@@ -11,27 +11,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import UniqueConstraint, func, inspect, select
+from sqlalchemy import UniqueConstraint, func, select
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
-from queue_over_sql.dialects.base import accepting_any_type
-from queue_over_sql.dialects.checkup import Asking
+from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
-from queue_over_sql.existing_tables import store as existing_store
-from queue_over_sql.inside.inspection import Inspection
-from queue_over_sql.queues.recovery import LEAST_STEP_US
-from queue_over_sql.schema.existing import ADDED_COLUMNS
-from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store.clock_steps import newest_stamp
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.findings import Finding, Level
+from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 from queue_over_sql.values.reasons import REFUSED
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
 
-    from queue_over_sql.schema.queue_tables import QueueTables
 
 _SKEW_SECONDS: Final = 2.0
 _NEGLECTED_SECONDS: Final = 60.0
@@ -60,9 +53,8 @@ def diagnose(service: QueueService, *, timeout: Duration = 5.0) -> list[Finding]
 
 class _Doctor:
     def __init__(self, service: QueueService, seconds: float) -> None:
-        self._parts = parts_of(service)
-        self._inspection = Inspection(self._parts, seconds)
-        self._queues: dict[str, QueueTables] = {}
+        self._inspection = inside.Inspection(service, seconds)
+        self._queues: dict[str, inside.QueueTables] = {}
         self._missing: list[str] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -83,7 +75,7 @@ class _Doctor:
         for name, look in sections.items():
             yield from _safely(name.partition(" ")[0], look)
 
-    def _asked(self, section: Callable[[Asking], Iterator[Finding]]) -> Iterator[Finding]:
+    def _asked(self, section: inside.Section) -> Iterator[Finding]:
         there = [
             table
             for tables in self._queues.values()
@@ -91,10 +83,7 @@ class _Doctor:
             if table.name not in self._missing
         ]
         system = [t for t in self._inspection.system.all if t.name not in self._missing]
-        with self._inspection.connection() as connection:
-            yield from section(
-                Asking(connection, [*system, *dict.fromkeys(there)], self._parts.settings.schema)
-            )
+        yield from self._inspection.asked(section, [*system, *dict.fromkeys(there)])
 
     def _engine(self) -> Iterator[Finding]:
         with self._inspection.connection() as connection:
@@ -124,10 +113,10 @@ class _Doctor:
             # Not of an adopted table, where it may lie behind millions of finished rows.
             if not (tables.ends_in_place or tables.live.name in self._missing):
                 with self._inspection.connection() as connection:
-                    found = connection.execute(newest_stamp(tables)).scalar()
+                    found = self._inspection.newest_stamp(connection, tables)
                 latest = max(latest, (found or 0, f"the newest message of queue {name}"))
         ahead = latest[0] - now
-        if ahead <= LEAST_STEP_US:
+        if ahead <= LEAST_CLOCK_STEP_US:
             return
         said = (
             "the clock of the database was set back: it stands "
@@ -282,17 +271,15 @@ def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Findin
         yield Finding(Level.NOTE, name, f"it could not be checked: {reason}", advice)
 
 
-def _compare(connection: Connection, tables: QueueTables, table: Table) -> Iterator[Finding]:
-    inspector = inspect(connection)
+def _compare(connection: Connection, tables: inside.QueueTables, table: Table) -> Iterator[Finding]:
     try:
-        lost = set() if tables.has_payloads else existing_store.lost_columns(connection, tables)
-        with accepting_any_type():
-            there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
-            unique = inspector.get_unique_constraints(table.name, table.schema)
+        lost = inside.Inspection.lost_columns(connection, tables)
+        indexes, unique = inside.Inspection.reflected(connection, table)
     except NoSuchTableError:
         advice = "Restore it from a backup, or drop the queue."
         yield Finding(Level.ERROR, "tables", f"the table {table.name} is missing", advice)
         return
+    there = {index["name"]: index for index in indexes}
     if lost:
         yield _of_lost(tables, lost)
     kept = [index for index in table.indexes if lost.isdisjoint(index.columns.keys())]
@@ -308,10 +295,10 @@ def _compare(connection: Connection, tables: QueueTables, table: Table) -> Itera
             yield Finding(Level.ERROR, "indexes", said, advice)
 
 
-def _of_lost(tables: QueueTables, lost: set[str]) -> Finding:
+def _of_lost(tables: inside.QueueTables, lost: set[str]) -> Finding:
     table = tables.live
-    if len(lost) < len(ADDED_COLUMNS):
-        names = ", ".join(table.c[key].name for key in ADDED_COLUMNS if key in lost)
+    if len(lost) < len(inside.ADDED_COLUMNS):
+        names = ", ".join(table.c[key].name for key in inside.ADDED_COLUMNS if key in lost)
         said = f"table {table.name} has lost columns of queue {tables.queue}: {names}"
         return Finding(Level.ERROR, "tables", said, "Call adopt_queue, which adds them.")
     said = (

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import sys
 import threading
 import time
@@ -21,22 +20,15 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.consumer import Consumer
-from queue_over_sql.database.connections import Connections
+from queue_over_sql import inside
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
-from queue_over_sql.inside.inspection import Inspection, QueueLook, within
-from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import consumers as registrations
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
-from queue_over_sql.worker.threads import HandlerThreads
-from queue_over_sql.worker.worker import Worker, vital_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType
+    from types import FrameType
 
-    from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import LoopProgress
+    from queue_over_sql import QueueService
 
 
 _log = logging.getLogger(__name__)
@@ -45,15 +37,7 @@ OK: Final = "ok"
 _ANSWER_SECONDS: Final = 1.0
 # How long a probe waits for a callback of the event loop.
 _CALLBACK_SECONDS: Final = 1.0
-# These waits are for the database, or between two attempts to reach it.
-_ASKING: Final[frozenset[CodeType]] = frozenset(
-    {
-        Connections.run.__code__,
-        Connections._connect.__code__,  # noqa: SLF001 - to see who is inside
-        HandlerThreads.insist.__code__,
-        Consumer.identity.__code__,
-    }
-)
+_HANDLERS: Final = "handlers"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,63 +84,53 @@ class Health:
         turn_timeout: Duration | None = None,
         must_start: bool = True,
     ) -> None:
-        # An asynchronous proxy contains one of these.
-        watched = getattr(watched, "_sync", watched)
-        self._threads: HandlerThreads | None = None
-        self._renewal: LoopProgress | None = None
-        if isinstance(watched, Worker):
-            self._parts, self._threads, self._renewal = vital_parts(watched)
-        elif isinstance(watched, QueueService):
-            self._parts = parts_of(watched)
-        else:
-            msg = f"watched must be a service or a worker, not {type(watched).__name__}"
-            raise TypeError(msg)
+        self._vitals = inside.Vitals(watched)
         self._hung_after = None if hung_after is None else _seconds(hung_after, "hung_after")
-        self._database = _Answers(self._parts, _seconds(database_timeout, "database_timeout"))
+        self._database = _Answers(self._vitals, _seconds(database_timeout, "database_timeout"))
         self._patience = (
-            self._parts.settings.consumer_timeout_us / 1_000_000
+            self._vitals.consumer_timeout
             if turn_timeout is None
             else _seconds(turn_timeout, "turn_timeout")
         )
         self._must_start = must_start
         self._lock = threading.Lock()
         # The state of each late loop when it was first seen late.
-        self._stood: dict[LoopProgress, tuple[_Stack, float]] = {}
+        self._stood: dict[inside.Loop, tuple[_Stack, float]] = {}
         self._told: set[object] = set()
         self._callback = _Callback()
 
     def live(self) -> Report:
         """Check whether the process makes progress; one that is not live should be restarted."""
         checks: dict[str, str] = {}
-        if self._parts.connections.runtime.has_threads:
-            for loop in self._loops():
+        if self._vitals.has_threads:
+            for loop in self._vitals.loops():
                 said = self._look(loop)
                 if checks.get(loop.name, OK) == OK:
                     checks[loop.name] = said
         else:
-            late = self._callback.late(self._parts.connections.runtime.start_from_outside)
+            late = self._callback.late(self._vitals.start)
             stuck = late > self._patience
             checks["event loop"] = (
                 f"it has been blocked for {duration_text(round(late))}" if stuck else OK
             )
-        if self._threads is not None:
-            checks["handlers"] = self._look_at_handlers(self._threads)
+        if (handlers := self._vitals.handlers) is not None:
+            checks["handlers"] = self._look_at_handlers(handlers)
         return Report.of(checks or {"process": OK})
 
     def ready(self) -> Report:
         """Check whether the process can work now: started, not draining, registered and alive."""
         checks: dict[str, str] = {}
-        parts, threads = self._parts, self._threads
-        if parts.closed:
+        vitals, handlers = self._vitals, self._vitals.handlers
+        if vitals.closed:
             checks["service"] = "it was stopped"
-        elif threads is not None and threads.draining:
+        elif handlers is not None and handlers.draining:
             checks["worker"] = "it is stopping: it finishes its current messages"
-        elif threads is not None and not threads.supplies:
+        elif handlers is not None and not handlers.running:
             checks["worker"] = "it is not running yet"
-        elif not parts.consumer.may_register:
+        elif not vitals.may_register:
             checks["database"] = self._database.ask()
-        elif parts.consumer.consumer_id is not None:
-            checks["heartbeat"] = OK if parts.consumer.alive else "the last one was too long ago"
+        elif vitals.registered:
+            checks["heartbeat"] = OK if vitals.alive else "the last one was too long ago"
             checks["database"] = self._database.ask()
         elif self._must_start:
             checks["service"] = "it is not started"
@@ -164,19 +138,7 @@ class Health:
             checks["database"] = self._database.ask()
         return Report.of(checks)
 
-    def _loops(self) -> Iterator[LoopProgress]:
-        if self._parts.closed:
-            return
-        yield from self._parts.background.loops
-        watchdog = self._parts.connections.watchdog.progress
-        # Some engines need none.
-        if watchdog.due_at < math.inf:
-            yield watchdog
-        if self._threads is not None and self._renewal is not None:
-            yield self._renewal
-            yield from (supply.progress for supply in self._threads.supplies)
-
-    def _look(self, loop: LoopProgress) -> str:
+    def _look(self, loop: inside.Loop) -> str:
         now, thread = time.monotonic(), loop.thread
         late = now - loop.due_at
         # A loop that ended normally has reported this before.
@@ -186,7 +148,7 @@ class Health:
             return self._tell(loop, f"the {loop.name} could not be started")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
-            if frame is None or _asks_database(frame):
+            if frame is None or self._vitals.asks_database(frame):
                 self._stood.pop(loop, None)
                 self._told.discard(loop)
                 return OK
@@ -199,20 +161,20 @@ class Health:
             return OK
         return self._tell(loop, f"the {loop.name} is {duration_text(round(late))} late", thread)
 
-    def _look_at_handlers(self, threads: HandlerThreads) -> str:
+    def _look_at_handlers(self, handlers: inside.HandlersAtWork) -> str:
         # A call lasts until its message is given back, even in an outage of the database.
-        if self._hung_after is None or threads.in_outage:
+        if self._hung_after is None or handlers.in_outage:
             return OK
         began_before = time.monotonic() - self._hung_after
-        hung = sum(began < began_before for began in list(threads.called_at.values()))
-        if hung < threads.concurrency:
-            self._told.discard(threads)
+        hung = sum(began < began_before for began in handlers.called_at)
+        if hung < handlers.concurrency:
+            self._told.discard(_HANDLERS)
             return OK
-        count = threads.concurrency
+        count = handlers.concurrency
         most = duration_text(self._hung_after)
         said = f"each of {count} has been in one handler call for more than {most}"
         workers = (t for t in threading.enumerate() if t.name.startswith("queue-over-sql-worker-"))
-        return self._tell(threads, said, *workers)
+        return self._tell(_HANDLERS, said, *workers)
 
     def _tell(self, about: object, said: str, *threads: threading.Thread | None) -> str:
         if about not in self._told:
@@ -232,10 +194,6 @@ _Stack = tuple[tuple[int, int], ...]
 
 def _frame_of(thread: threading.Thread) -> FrameType | None:
     return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - its only name
-
-
-def _asks_database(frame: FrameType) -> bool:
-    return any(each.f_code in _ASKING for each, _ in traceback.walk_stack(frame))
 
 
 def _stack(frame: FrameType) -> _Stack:
@@ -269,8 +227,8 @@ class _Callback:
 class _Answers:
     """Reads this consumer's registration from the database, one query at a time."""
 
-    def __init__(self, parts: ServiceParts, seconds: float) -> None:
-        self._parts = parts
+    def __init__(self, vitals: inside.Vitals, seconds: float) -> None:
+        self._vitals = vitals
         self._seconds = seconds
         self._lock = threading.Lock()
         self._question: _Question | None = None
@@ -280,11 +238,9 @@ class _Answers:
         with self._lock:
             question = self._question
             if question is None or question.is_old():
-                question = self._question = _Question(self._parts)
+                question = self._question = _Question(self._vitals)
                 try:
-                    self._parts.connections.runtime.start_from_outside(
-                        "queue-over-sql-health", question.put
-                    )
+                    self._vitals.start("queue-over-sql-health", question.put)
                 except RuntimeError:
                     self._question = None
                     return "nothing runs any more"
@@ -293,8 +249,8 @@ class _Answers:
 
 
 class _Question:
-    def __init__(self, parts: ServiceParts) -> None:
-        self._parts = parts
+    def __init__(self, vitals: inside.Vitals) -> None:
+        self._vitals = vitals
         self.asked_at = time.monotonic()
         self.answered = threading.Event()
         self.answer = ""
@@ -305,7 +261,8 @@ class _Question:
 
     def put(self) -> None:
         try:
-            self.answer = self._ask()
+            alive = self._vitals.ask()
+            self.answer = OK if alive else "it considers this consumer dead"
         except ServiceClosed:
             self.answer = "the service was stopped"
         except DatabaseUnavailable as error:
@@ -317,16 +274,6 @@ class _Question:
         finally:
             self.answer = self.answer or "it could not be queried"
             self.answered.set()
-
-    def _ask(self) -> str:
-        connections, me = self._parts.connections, self._parts.consumer.consumer_id
-        system, dialect = self._parts.system(), connections.dialect
-        if me is None or not self._parts.consumer.may_register:
-            connections.run(dialect.read_clock, repeat=False)
-            return OK
-        # Close the session even if the service stops meanwhile.
-        alive = connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
-        return OK if alive else "it considers this consumer dead"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -369,16 +316,16 @@ def check_queues(
     Raises:
         TypeError, ValueError: an argument has an invalid value.
     """
-    parts, seconds = parts_of(service), _seconds(timeout, "timeout")
+    seconds = _seconds(timeout, "timeout")
     limit = None if max_age is None else _seconds(max_age, "max_age")
     checks: list[Check] = []
 
     def look() -> None:
-        checks.extend(_checks(Inspection(parts, seconds), limit))
+        checks.extend(_checks(inside.Inspection(service, seconds), limit))
 
     try:
         # The time limit of a statement does not cover an attempt to connect.
-        done = within(seconds, look, beside=parts.connections.background)
+        done = inside.within(service, seconds, look)
     except DatabaseUnavailable as error:
         return [Check("database", ok=False, text=str(error))]
     if not done:
@@ -388,7 +335,7 @@ def check_queues(
     return checks
 
 
-def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
+def _checks(inspection: inside.Inspection, max_age: float | None) -> Iterator[Check]:
     lacking = inspection.missing_tables()
     yield Check("database", ok=True, text="it answers")
     if lacking:
@@ -420,7 +367,7 @@ def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
         yield _check_of_queue(each, max_age)
 
 
-def _check_of_queue(queue: QueueLook, max_age: float | None) -> Check:
+def _check_of_queue(queue: inside.QueueLook, max_age: float | None) -> Check:
     name, age = f"queue {queue.name}", queue.oldest_ready
     if queue.problem is not None:
         return Check(name, ok=False, text=queue.problem)

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import delete, insert, select
 
+from queue_over_sql import MessageFacts, Observer, inside
 from queue_over_sql.errors import DatabaseUnavailable, NotPermitted, QueueError, ServiceClosed
-from queue_over_sql.observer import MessageFacts, Observer
-from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.backoff import OutageLog
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.limits import HISTORY_COUNTS
@@ -31,8 +30,7 @@ from queue_over_sql.values.limits import HISTORY_COUNTS
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Condition
+    from queue_over_sql import QueueService
 
 _log = logging.getLogger(__name__)
 
@@ -157,19 +155,19 @@ class History(Observer):
         self._pid = os.getpid()
         self._open: dict[tuple[str, int], _Row] = {}
         self._rewrites = True
-        self._parts: ServiceParts | None = None
-        self._changed: Condition | None = None
+        self._service: QueueService | None = None
+        self._changed: inside.Condition | None = None
         self._running = self._closing = False
         self._pruned_at = float("-inf")
         self._outage = OutageLog("The history")
 
     def opened(self, service: QueueService) -> None:
         """Use the database of this service."""
-        if self._parts is not None:
+        if self._service is not None:
             msg = "this History already belongs to another service: create one for each service"
             raise ValueError(msg)
-        self._parts = parts_of(service)
-        self._changed = self._parts.connections.runtime.condition()
+        self._service = service
+        self._changed = inside.condition(service)
 
     def closing(self) -> None:
         """Write the remaining counts."""
@@ -234,9 +232,8 @@ class History(Observer):
         if found is None:
             begins_at = datetime.fromtimestamp(number * _MINUTE, UTC)
             found = self._open[queue, number] = _Row(Minute(queue, begins_at))
-            if not self._running and self._parts is not None:
-                runtime = self._parts.connections.runtime
-                runtime.start("queue-over-sql-history", self._run, job=True)
+            if not self._running and self._service is not None:
+                inside.start(self._service, "queue-over-sql-history", self._run)
                 self._running = True
         found.changed = True
         return found.minute
@@ -266,11 +263,11 @@ class History(Observer):
             copies = [row.copy() for row in rows.values()]
             for key in [key for key in self._open if key[1] < before]:
                 del self._open[key]
-        parts = self._parts
-        if parts is None or not rows:
+        service = self._service
+        if service is None or not rows:
             return
         try:
-            self._write(parts, copies)
+            self._write(service, copies)
             self._outage.ended()
         except (DatabaseUnavailable, ServiceClosed) as error:
             self._outage.began(error)
@@ -298,11 +295,12 @@ class History(Observer):
             for key in list(self._open)[: max(0, len(self._open) - _MOST_ROWS)]:
                 del self._open[key]
 
-    def _write(self, parts: ServiceParts, rows: Sequence[_Row]) -> None:
-        table, prefix = parts.system().history, parts.settings.table_prefix
+    def _write(self, service: QueueService, rows: Sequence[_Row]) -> None:
+        table, prefix = inside.system(service).history, inside.settings(service).table_prefix
+        engine = inside.engine(service)
 
         def act(connection: Connection) -> None:
-            now = parts.connections.dialect.read_clock(connection)
+            now = engine.read_clock(connection)
             # Minutes are by the database's clock.
             ahead = round((now - _time() * 1_000_000) / _MICROSECONDS)
             for row in rows:
@@ -331,17 +329,17 @@ class History(Observer):
             connection.execute(insert(table), values)
 
         def prune(connection: Connection) -> None:
-            now = parts.connections.dialect.read_clock(connection)
+            now = engine.read_clock(connection)
             oldest = now // _MICROSECONDS - int(self._keep.total_seconds()) // _MINUTE
             of_ours = table.c.table_prefix == prefix
             connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
 
-        parts.connections.run(act, atomic=True)
+        inside.run(service, act, atomic=True)
         if time.monotonic() > self._pruned_at + _PRUNE_SECONDS:
             self._pruned_at = time.monotonic()
             # A login that may only insert rows leaves pruning to others.
             with contextlib.suppress(NotPermitted):
-                parts.connections.run(prune, atomic=True)
+                inside.run(service, prune, atomic=True)
 
 
 def read_history(service: QueueService, since: Duration, queue: str | None = None) -> list[Minute]:
@@ -358,20 +356,20 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
     Raises:
         TypeError, ValueError: ``since`` is not a duration above zero.
     """
-    parts = parts_of(service)
     seconds = to_timedelta(since, "since").total_seconds()
-    table, dialect = parts.system().history, parts.connections.dialect
-    wanted = select(table).where(table.c.table_prefix == parts.settings.table_prefix)
+    table, engine = inside.system(service).history, inside.engine(service)
+    prefix = inside.settings(service).table_prefix
+    wanted = select(table).where(table.c.table_prefix == prefix)
     if queue is not None:
         wanted = wanted.where(table.c.queue == queue)
 
     def act(connection: Connection) -> Sequence[Any]:
-        now = dialect.read_clock(connection)
+        now = engine.read_clock(connection)
         first = (now - int(seconds * 1_000_000)) // _MICROSECONDS
         return connection.execute(wanted.where(table.c.minute >= first)).all()
 
     found: dict[tuple[str, int], Minute] = {}
-    for row in parts.connections.run(act):
+    for row in inside.run(service, act):
         begins_at = datetime.fromtimestamp(row.minute * _MINUTE, UTC)
         minute = found.setdefault((row.queue, row.minute), Minute(row.queue, begins_at))
         waited, handled = _histogram(row.waited), _histogram(row.handled)

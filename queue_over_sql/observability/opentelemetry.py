@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.observer import MessageFacts, Observer
+from queue_over_sql import MessageFacts, Observer
 
 try:
     from opentelemetry import metrics, propagate, trace

@@ -14,16 +14,14 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql import MessageFacts, Observer, QueueService, inside
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.inside.inspection import Inspection, within
 from queue_over_sql.observability.counting import (
     EXACT_SECONDS,
     Counting,
     QueueCounts,
     SharedLook,
 )
-from queue_over_sql.observer import MessageFacts, Observer
-from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.states import DEAD, Status
 
 try:
@@ -43,7 +41,7 @@ except ImportError as error:
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:
-    from queue_over_sql.observer import ReaperReport
+    from queue_over_sql import ReaperReport
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of ``exposition``."""
@@ -230,9 +228,8 @@ class DatabaseCollector(Collector):
             up.add_metric([], 0)
             return [up]
         up.add_metric([], 1)
-        beside = parts_of(self._service).connections.background
         with contextlib.suppress(DatabaseUnavailable):
-            within(self._timeout, self._counts.seen, beside=beside)
+            inside.within(self._service, self._timeout, self._counts.seen)
         return [up, *self._of_queues(state), *_of_consumers(state)]
 
     def describe(self) -> Iterable[Metric]:
@@ -241,9 +238,8 @@ class DatabaseCollector(Collector):
 
     def _look(self, before: object) -> _State:
         del before
-        parts = parts_of(self._service)
-        parts.system()
-        inspection = Inspection(parts, _LOOK_SECONDS)
+        inside.system(self._service)
+        inspection = inside.Inspection(self._service, _LOOK_SECONDS)
         queues = self._at_hand.look(inspection, inspection.records())
         alive, expired = inspection.consumers()
         now = inspection.now() / 1_000_000
@@ -252,7 +248,7 @@ class DatabaseCollector(Collector):
 
     def _count(self, before: object) -> list[QueueCounts]:
         del before
-        inspection = Inspection(parts_of(self._service), EXACT_SECONDS)
+        inspection = inside.Inspection(self._service, EXACT_SECONDS)
         return self._counting.look(inspection, inspection.records())
 
     def _of_queues(self, state: _State) -> list[Metric]:

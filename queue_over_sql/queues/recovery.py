@@ -18,6 +18,7 @@ from queue_over_sql.store import Disposition, Settlement, clock_steps
 from queue_over_sql.store.clock_steps import ClockStep
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
+from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.values.states import Outcome
 
@@ -39,8 +40,6 @@ _log = logging.getLogger(__name__)
 
 BATCH = 500
 _SPENT: Final = "out of attempts: "
-LEAST_STEP_US = 1_000_000
-"""A smaller step back of the database's clock only delays messages by as much."""
 # How long one queue is served before the next one has its turn.
 _TURN_SECONDS = 0.25
 # Fewer commits, because nobody else needs what is removed.
@@ -105,7 +104,7 @@ class Recovery:
             # Its newest message may lie behind millions of finished rows.
             return None
         latest = self._context.run(lambda connection: clock_steps.latest_stamp(connection, sql))
-        if latest is None or latest <= now + LEAST_STEP_US:
+        if latest is None or latest <= now + LEAST_CLOCK_STEP_US:
             return None
         return ClockStep(now, until=latest)
 

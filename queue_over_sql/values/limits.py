@@ -22,3 +22,6 @@ HISTORY_COUNTS: Final = (
     *("released", "claims_lost", "handler_failures"),
 )
 """The counts per minute in the history, by column."""
+
+LEAST_CLOCK_STEP_US: Final = 1_000_000
+"""A smaller step back of the database's clock only delays messages by as much."""

@@ -150,7 +150,7 @@ class Snapshots:
         self._checkups.forget()
 
     def _look(self, before: Overview | None) -> Overview:
-        inspection = Inspection(parts_of(self._service), self._timeout)
+        inspection = Inspection(self._service, self._timeout)
         now = datetime.now(UTC)
         try:
             records = inspection.records()
@@ -167,14 +167,14 @@ class Snapshots:
 
     def _look_at_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:
         del before
-        inspection = Inspection(parts_of(self._service), self._timeout)
+        inspection = Inspection(self._service, self._timeout)
         records = [each for each in inspection.records() if each.name == name]
         return next(iter(counting.look(inspection, records)), None)
 
     def _look_at_held(self, before: object) -> dict[str, list[Held]]:
         del before
         found: dict[str, list[Held]] = {}
-        inspection = Inspection(parts_of(self._service), self._timeout)
+        inspection = Inspection(self._service, self._timeout)
         for each in self._claimed.look(inspection, inspection.records()):
             if not each.counts.get(Status.CLAIMED):
                 continue

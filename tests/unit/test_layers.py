@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import tomllib
 from pathlib import Path
 
 import queue_over_sql
@@ -39,3 +41,56 @@ def test_only_the_store_and_its_kin_know_statements() -> None:
         and statements.search(path.read_text())
     ]
     assert [] == found
+
+
+GUESTS = ("cli", "observability", "spark", "testing", "web")
+# What guests may import: pure values and texts, the door, and each other.
+OPEN = {"errors", "inside", "plots", "values", *GUESTS}
+# Names of Python, SQLAlchemy and PySpark.
+NOT_OURS = {"_current_frames", "_exit", "_jsc", "_jvm", "_mapping", "_replace"}
+
+
+def test_the_door_is_the_only_way_in() -> None:
+    """The contract names every module that guests must not import."""
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    [door] = [each for each in contracts if each["name"] == "Guests come in by the door"]
+    assert [f"queue_over_sql.{each}" for each in sorted((modules | packages) - OPEN)] == sorted(
+        door["forbidden_modules"]
+    )
+
+
+def test_nothing_goes_around_the_door() -> None:
+    """No guest takes an object apart by a private name or loads a module by its name."""
+    found = [
+        f"{path.relative_to(PACKAGE)}: {said}"
+        for guest in GUESTS
+        for path in sorted((PACKAGE / guest).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (said := _around(node)) is not None
+    ]
+    assert [] == found
+
+
+def _around(node: ast.AST) -> str | None:
+    """What a node of a guest's code does that no import shows."""
+    match node:
+        case ast.Attribute(value=owner, attr=name) if (
+            name.startswith("_")
+            and not name.startswith("__")
+            and name not in NOT_OURS
+            and not (isinstance(owner, ast.Name) and owner.id in {"self", "cls"})
+        ):
+            return f"reads .{name}"
+        case ast.Call(
+            func=ast.Name("getattr" | "setattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]
+        ) if name.startswith("_") and not name.startswith("__") and name not in NOT_OURS:
+            return f"reads {name!r}"
+        case ast.Call(
+            func=ast.Attribute(attr="import_module"), args=[ast.Constant(str(name)), *_]
+        ) if name.startswith("queue_over_sql"):
+            return f"loads {name}"
+        case _:
+            return None

@@ -17,7 +17,7 @@ from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.dialects import checkup
 from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.inside.inspection import Inspection
+from queue_over_sql.inside import Inspection
 from queue_over_sql.observability import Finding, Level, diagnose, doctor
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
@@ -454,7 +454,7 @@ ENDLESS = {
 def test_no_statement_lasts(database: TestDatabase, service: QueueService, jobs: Queue) -> None:
     """The server or the driver ends a statement after its time, and the connection goes on."""
     assert "jobs" == jobs.name
-    inspection = Inspection(parts_of(service), 0.5)
+    inspection = Inspection(service, 0.5)
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailable), inspection.connection() as connection:
         connection.exec_driver_sql(ENDLESS[database.engine]).all()

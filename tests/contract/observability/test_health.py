@@ -244,10 +244,10 @@ def test_a_loop_that_waits_for_the_database_is_not_stuck(
         begun.set()
         go.wait(60)
 
-    parts = vital_parts(make_service().worker())[0]
+    other = make_service()
+    parts = parts_of(other)
     parts.background.every(0.02, "slow job", lambda: parts.connections.run(slow))
-    late = Health(make_service(), turn_timeout=0.1)
-    late._parts = parts
+    late = Health(other, turn_timeout=0.1)
     assert begun.wait(30)
     ends_at = time.monotonic() + 0.5
     while time.monotonic() < ends_at:

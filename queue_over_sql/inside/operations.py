@@ -1,0 +1,257 @@
+"""Running operations on the database of a service, and what they are made of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql import store
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import tables as ddl
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Table
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.database.runtime import Condition
+    from queue_over_sql.dialects.checkup import Checkup
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.values.states import Status
+
+T = TypeVar("T")
+
+Target: TypeAlias = QueueService | Queue
+"""Where to work: a service, or one of its queues, which gives better errors if it is dropped."""
+
+
+class EngineFacts(Protocol):
+    """What a guest may know about the database server behind a service.
+
+    Attributes:
+        skip_locked: whether a claim can skip messages that others are claiming.
+        checks_json: whether the database refuses a payload that is not JSON.
+        doubtful_json: a pattern of JSON that it accepts and Python may not; None if there is none.
+        nul_in_text: whether its text columns can hold NUL characters.
+        table_options: what every ``Table`` of the library is given.
+        exact_string: makes a column type for short text that is compared as it is.
+        checkup: what only this engine's check-up can ask.
+    """
+
+    skip_locked: bool
+    checks_json: bool
+    doubtful_json: str | None
+    nul_in_text: bool
+
+    @property
+    def table_options(self) -> Mapping[str, Any]:  # noqa: D102 - see the class
+        ...
+
+    @property
+    def exact_string(self) -> Callable[[int], Any]:  # noqa: D102 - see the class
+        ...
+
+    @property
+    def checkup(self) -> Checkup:  # noqa: D102 - see the class
+        ...
+
+    def now(self) -> ColumnElement[int]:
+        """The clock of the database, in microseconds since the epoch."""
+        ...
+
+    def read_clock(self, connection: Connection) -> int:
+        """Read that clock."""
+        ...
+
+    def is_claimed(self, live: Table) -> ColumnElement[bool]:
+        """The condition for messages that a consumer holds."""
+        ...
+
+    def read_payload(self, column: Any) -> Any:
+        """A column of payloads or headers as its stored text."""
+        ...
+
+    def wal_bytes(self, connection: Connection) -> int | None:
+        """The size of the write-ahead log; None where that says nothing."""
+        ...
+
+
+def run(
+    target: Target,
+    operation: Callable[[Connection], T],
+    *,
+    atomic: bool = False,
+    repeat: bool = True,
+    counts: bool = False,
+) -> T:
+    """Run an operation as the service runs its own: on a session of this thread, with retries.
+
+    Args:
+        target: the service, or the queue that it works on.
+        operation: gets the connection. It runs again after a deadlock, so it must have no other
+            effects.
+        atomic: run it inside one transaction; otherwise each statement commits by itself.
+        repeat: whether it is safe to run again if the connection broke and nobody knows whether
+            the transaction was committed.
+        counts: its result says whether, or how often, it found something to change. If a
+            repetition finds nothing, the first run may have changed it; then its error is raised.
+
+    Raises:
+        QueueNotFound, QueueSchemaMismatch: the queue was dropped, or created anew in another form.
+        DatabaseUnavailable: the database cannot be reached, stayed locked, or cancelled it.
+        DatabaseRefused: it answered with another error.
+        ServiceClosed: the service was stopped.
+    """
+    runner = core_of(target).context.run if isinstance(target, Queue) else _of(target).run
+    return runner(operation, atomic=atomic, repeat=repeat, counts=counts)
+
+
+def read(target: Target, operation: Callable[[Connection], T], *, timeout: float) -> T:
+    """Run an operation that only reads, for at most so many seconds.
+
+    Raises:
+        DatabaseUnavailable: it took longer; ``was_cancelled`` tells. Otherwise as ``run``.
+    """
+    with limited(target, timeout):
+        return run(target, operation)
+
+
+def limited(target: Target, seconds: float) -> contextlib.AbstractContextManager[None]:
+    """Limit each operation in this block that is not atomic to so many seconds, and to reading.
+
+    This goes for public verbs, too, such as a search.
+    """
+    return _of(target).limited(seconds)
+
+
+def was_cancelled(target: Target, error: DatabaseUnavailable) -> bool:
+    """Whether an operation was cancelled because its time was over."""
+    cause = error.__cause__
+    if not isinstance(cause, DBAPIError):
+        return False
+    return _of(target).dialect.classify(cause) is ErrorKind.CANCELLED
+
+
+def transaction(target: Target) -> contextlib.AbstractContextManager[Connection]:
+    """A connection with a transaction, as handlers get one: it commits at the end of the block.
+
+    Raises:
+        DBAPIError: a statement or the commit failed; ``translated`` puts it into our words.
+    """
+    return _of(target).transaction()
+
+
+def lending(target: Target, connection: Connection) -> contextlib.AbstractContextManager[None]:
+    """Let foreign code use a connection of ``transaction``, and refuse that it ends it.
+
+    Raises:
+        QueueError: it tried to commit, or it rolled back or closed the connection and went on.
+        DatabaseUnavailable: the database undid the transaction, and it went on.
+    """
+    return _of(target).lending(connection)
+
+
+@contextlib.contextmanager
+def unreachable_apart(target: Target) -> Iterator[None]:
+    """Raise DatabaseUnavailable for a driver's error if the connection is lost.
+
+    After a lost commit it is unknown whether the transaction took place.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if _of(target).dialect.classify(error) is ErrorKind.DISCONNECT:
+            raise DatabaseUnavailable(str(error.orig)) from error
+        raise
+
+
+def tables(queue: Queue) -> QueueTables:
+    """The tables of a queue, as SQLAlchemy knows them, with the conditions of its messages."""
+    return core_of(queue).context.tables
+
+
+def system(service: QueueService) -> SystemTables:
+    """The tables that all queues share; created at the first use if they are missing.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: as ``run``.
+    """
+    return parts_of(service).system()
+
+
+def settings(service: QueueService) -> ServiceSettings:
+    """The settings of a service: its schema, table prefix, timeouts and retry policies."""
+    return parts_of(service).settings
+
+
+def engine(target: Target) -> EngineFacts:
+    """What this database server can do, and its expressions; the first use connects."""
+    return _of(target).dialect
+
+
+def now(target: Target) -> ColumnElement[int]:
+    """The clock of the database as an expression: microseconds since the epoch."""
+    return _of(target).dialect.now()
+
+
+def read_clock(target: Target) -> int:
+    """Read the clock of the database: microseconds since the epoch."""
+    return run(target, _of(target).dialect.read_clock)
+
+
+def has_status(queue: QueueTables, status: Status) -> ColumnElement[bool]:
+    """The condition for the live messages of one status."""
+    return store.has_status(queue, status)
+
+
+def extent(queue: QueueTables, *, archived: bool) -> list[ColumnElement[bool]]:
+    """The conditions for the rows that are live or archived messages; none if all rows are."""
+    return store.extent_of(queue, archived)
+
+
+def subtractable(columns: Any, name: str = "available_at") -> tuple[ColumnElement[bool], ...]:
+    """The conditions for rows whose time is near enough for the database to subtract it."""
+    return tuple(store.subtractable(columns, name))
+
+
+def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:
+    """Create a guest's own tables where they are missing, in the order given.
+
+    Raises:
+        NotPermitted: one is missing, and the login may not create it. Otherwise as ``run``.
+    """
+    dialect = _of(service).dialect
+    _of(service).run(lambda c: ddl.ensure_tables(c, wanted, dialect), atomic=True)
+
+
+def announce(queue: Queue) -> None:
+    """Wake the consumers that wait for messages of a queue, here and in other processes."""
+    core_of(queue).announce()
+
+
+def opened(service: QueueService) -> list[Queue]:
+    """The queues that this service has opened so far."""
+    return parts_of(service).catalog.opened
+
+
+def condition(service: QueueService) -> Condition:
+    """A condition for background work of this service, which runs in threads or on its loop."""
+    return parts_of(service).connections.runtime.condition()
+
+
+def start(service: QueueService, name: str, function: Callable[[], object]) -> None:
+    """Run a function in the background of a service, until it or the process ends."""
+    parts_of(service).connections.runtime.start(name, function, job=True)
+
+
+def _of(target: Target) -> Connections:
+    if isinstance(target, Queue):
+        return core_of(target).context.connections
+    return parts_of(target).connections
