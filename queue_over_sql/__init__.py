@@ -59,39 +59,41 @@ from queue_over_sql.values.states import Outcome, PublishOutcome, Status
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
+    from queue_over_sql.archive.archive import Archive
+    from queue_over_sql.archive.selection import ArchiveSelection
+    from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.existing_tables.queue import AdoptedQueue
     from queue_over_sql.migrations import Migrations, SchemaChange
     from queue_over_sql.queue import Queue
-    from queue_over_sql.queues.archive import Archive
-    from queue_over_sql.queues.selection import (
-        ArchiveSelection,
-        LiveSelection,
-        QueueStats,
-        Selection,
-    )
+    from queue_over_sql.queues.stats import QueueStats
     from queue_over_sql.roles.roles import Roles, RolesInstalled
     from queue_over_sql.schedules import Schedule, Schedules
+    from queue_over_sql.selection.operations import EditResult
+    from queue_over_sql.selection.selection import LiveSelection, Selection
     from queue_over_sql.service import QueueService
     from queue_over_sql.sql_api import SqlApi
-    from queue_over_sql.store import ConsumerInfo, EditResult
     from queue_over_sql.topics import Subscription, Topic
     from queue_over_sql.worker.worker import Worker
+
 
 __version__ = RELEASE
 
 # These need SQLAlchemy. They are imported when somebody asks for one, so that the help of the
 # command line, which needs none of them, appears soon.
 _LATER: Final = {
+    "archive.archive": ("Archive",),
+    "archive.selection": ("ArchiveSelection",),
+    "consumers.registrations": ("ConsumerInfo",),
     "existing_tables.queue": ("AdoptedQueue",),
     "migrations": ("Migrations", "SchemaChange"),
     "queue": ("Queue",),
-    "queues.archive": ("Archive",),
-    "queues.selection": ("ArchiveSelection", "LiveSelection", "QueueStats", "Selection"),
+    "queues.stats": ("QueueStats",),
     "roles.roles": ("Roles", "RolesInstalled"),
     "schedules": ("Schedule", "Schedules"),
+    "selection.operations": ("EditResult",),
+    "selection.selection": ("LiveSelection", "Selection"),
     "service": ("QueueService",),
     "sql_api": ("SqlApi",),
-    "store": ("ConsumerInfo", "EditResult"),
     "topics": ("Subscription", "Topic"),
     "worker.worker": ("Worker",),
 }

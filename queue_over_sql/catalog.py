@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy.exc import CompileError
 
-from queue_over_sql import store
 from queue_over_sql.errors import (
     InvalidQueueName,
     Locked,
@@ -24,14 +23,12 @@ from queue_over_sql.errors import (
     near_names,
     shown,
 )
-from queue_over_sql.existing_tables.adopt import (
-    Adopter,
-    check_settings,
-    given_table,
-    unfinished,
-)
+from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table, unfinished
 from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues import registry
+from queue_over_sql.queues import tables as ddl
+from queue_over_sql.queues.stats import highest_priority
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
@@ -52,22 +49,20 @@ from queue_over_sql.settings import (
     settings_json,
     updated,
 )
-from queue_over_sql.store import registry
-from queue_over_sql.store import tables as ddl
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.consumer import Consumer
+    from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
     from queue_over_sql.database.runtime import Background
     from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.request_reply.reply_queues import ReplyBox
     from queue_over_sql.settings import ServiceSettings
-    from queue_over_sql.store.registry import QueueRecord
 
 
 _log = logging.getLogger(__name__)
@@ -365,7 +360,7 @@ class Catalog:
 
     def _check_priorities(self, queue: Queue, priorities: int) -> None:
         context = core_of(queue).context
-        highest = context.run(lambda connection: store.highest_priority(connection, context.sql))
+        highest = context.run(lambda connection: highest_priority(connection, context.sql))
         if highest >= priorities:
             msg = (
                 f"priorities cannot be lowered to {priorities}: queue {queue.name!r} holds "

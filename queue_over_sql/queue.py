@@ -11,8 +11,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never
 
-from queue_over_sql import store
-from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.archive.archive import Archive
+from queue_over_sql.claiming.claimer import Claimer
+from queue_over_sql.claiming.operations import unclaim_all
+from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
 from queue_over_sql.message import (
     Message,
@@ -25,21 +27,17 @@ from queue_over_sql.message import (
     may_come_in_time,
 )
 from queue_over_sql.observer import facts_of, log_lost
-from queue_over_sql.queues.archive import Archive
-from queue_over_sql.queues.claim import Claimer
+from queue_over_sql.publishing.publisher import ObservedPublisher, Publisher
 from queue_over_sql.queues.decoding import Decoder, as_where
-from queue_over_sql.queues.publish import ObservedPublisher, Publisher
-from queue_over_sql.queues.recovery import Recovery
-from queue_over_sql.queues.selection import (
-    LiveSelection,
-    QueueStats,
-    change_record,
-    count_messages,
-    read_traceback,
-)
-from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
+from queue_over_sql.queues.pause import change_record
+from queue_over_sql.queues.purge import delete_message, purge
+from queue_over_sql.queues.stats import QueueStats, count_messages
+from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
+from queue_over_sql.selection.selection import LiveSelection, read_traceback
+from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
+from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration
 
@@ -140,7 +138,7 @@ class QueueCore:
 
         def act(target: Connection) -> list[Message]:
             # Only what does not fit its kind has to know the time.
-            now = store.server_now(target, self.context.sql) if self.context.kinds else 0
+            now = server_now(target, self.context.sql) if self.context.kinds else 0
             decode = partial(self.decoder.taken, now=now)
             done = self.decoder.done
             with self.context.dialect.reading_all(target):
@@ -177,7 +175,7 @@ class QueueCore:
     def release_all(self, consumer_id: str) -> int:
         """Release all messages of a consumer of this service, without counting the deliveries."""
         sql = self.context.sql
-        return self.context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
+        return self.context.run(lambda c: unclaim_all(c, sql, consumer_id))
 
     def announce(self) -> None:
         """Wake this process's waiting consumers; their next claims search the whole queue."""
@@ -704,7 +702,7 @@ class Queue(Generic[Payload]):
         message_id = check_id("message_id", message_id)
         sql = self._core.context.sql
         return self._core.context.run(
-            lambda c: store.delete_message(c, sql, message_id), durable=True, counts=True
+            lambda c: delete_message(c, sql, message_id), durable=True, counts=True
         )
 
     def cancel(self, message_id: int, reason: str | None = None) -> bool:
@@ -757,7 +755,7 @@ class Queue(Generic[Payload]):
         check_flag("claimed", claimed)
         sql = self._core.context.sql
         return self._core.context.run(
-            lambda connection: store.purge(connection, sql, with_claimed=claimed),
+            lambda connection: purge(connection, sql, with_claimed=claimed),
             durable=True,
             counts=True,
         )

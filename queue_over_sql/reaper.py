@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     Locked,
@@ -24,9 +24,9 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.recovery import take_turn
-from queue_over_sql.store import recovery
-from queue_over_sql.store.clock_steps import ClockStep
+from queue_over_sql.recovery.clock_steps import ClockStep
+from queue_over_sql.recovery.recovery import take_turn
+from queue_over_sql.recovery.staged_writes import drop_stages, orphaned_stages, prune_commits
 from queue_over_sql.values.backoff import OutageLog, RateLimit, Turns
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.observer import Observer
     from queue_over_sql.queue import Queue, QueueCore
+
 
 _log = logging.getLogger(__name__)
 
@@ -369,11 +370,11 @@ class StagedWriteCleanup:
         connections, system = self._parts.connections, self._parts.system()
         dialect = connections.dialect
         try:
-            connections.run(lambda c: recovery.prune_commits(c, system, dialect))
+            connections.run(lambda c: prune_commits(c, system, dialect))
         except Locked as error:
             _log.debug("Old commits of staged writes are removed later: %s", error)
         names = connections.run(
-            lambda c: recovery.orphaned_stages(c, system, dialect, patience=_ABANDONED_US)
+            lambda c: orphaned_stages(c, system, dialect, patience=_ABANDONED_US)
         )
         return sum(self._drop(name) for name in self._turns.of(names))
 
@@ -381,7 +382,7 @@ class StagedWriteCleanup:
         connections, system = self._parts.connections, self._parts.system()
         began = time.monotonic()
         try:
-            connections.run(lambda c: recovery.drop_stages(c, system, [name]), atomic=True)
+            connections.run(lambda c: drop_stages(c, system, [name]), atomic=True)
         except Locked as error:
             self._turns.blocked(name, error)
             self._rate_limit.spare(time.monotonic() - began)

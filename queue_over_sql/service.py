@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
-from queue_over_sql.consumer import Consumer
+from queue_over_sql.consumers import registrations
+from queue_over_sql.consumers.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.database.notify import Arrivals, WakeUps
+from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.runtime import THREADS, Background, Runtime
+from queue_over_sql.dialects.engines import open_engine
 from queue_over_sql.errors import (
     ConsumerNotFound,
     DatabaseUnavailable,
@@ -57,7 +60,6 @@ from queue_over_sql.settings import (
     Unset,
 )
 from queue_over_sql.sql_api import SqlApi
-from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.values.checks import check_flag
@@ -68,9 +70,10 @@ from queue_over_sql.worker.worker import Worker
 if TYPE_CHECKING:
     from sqlalchemy import URL, Column, Engine
 
+    from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.payloads.types import Kinds
     from queue_over_sql.retry import RetryPolicy
-    from queue_over_sql.store.consumers import ConsumerInfo
+
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +150,10 @@ class QueueService:
         silence = settings.consumer_timeout_us / 1_000_000
         missing_right = functools.partial(not_permitted, table_prefix)
         connections = Connections(
-            database, self._runtime(), silence=silence, forbidden=missing_right
+            self._open_engine(database),
+            self._runtime(),
+            silence=silence,
+            forbidden=missing_right,
         )
         runtime = connections.runtime
         self._upgrader = Upgrader(connections, settings)
@@ -689,6 +695,9 @@ class QueueService:
 
     def _runtime(self) -> Runtime:
         return THREADS
+
+    def _open_engine(self, database: Any) -> OpenedEngine:
+        return open_engine(database)
 
     def _warn_of_many(self) -> None:
         _unstopped[self._place] += 1

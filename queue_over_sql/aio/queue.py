@@ -20,12 +20,13 @@ from queue_over_sql.aio.proxies import (
     returned_as,
     run,
 )
+from queue_over_sql.archive.archive import Archive
+from queue_over_sql.archive.selection import ArchiveSelection
 from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Message, Payload, Payload_co, Published
 from queue_over_sql.queue import Queue, core_of
-from queue_over_sql.queues.archive import Archive
-from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
-from queue_over_sql.store import EditResult
+from queue_over_sql.selection.operations import EditResult
+from queue_over_sql.selection.selection import LiveSelection, Selection
 from queue_over_sql.values.durations import Duration
 
 if TYPE_CHECKING:

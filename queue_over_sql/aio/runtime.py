@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from queue_over_sql.database.runtime import Runtime
-from queue_over_sql.dialects.async_engines import open_async_engine
-from queue_over_sql.dialects.driver_calls import pause_on_loop
 from queue_over_sql.errors import ServiceClosed
+from queue_over_sql.sql.driver_calls import pause_on_loop
 from queue_over_sql.values.checks import check_whole
 
 if TYPE_CHECKING:
     from queue_over_sql.database.runtime import Condition, Event, Interruption, Lock, Running
     from queue_over_sql.database.sessions import Session, Sessions
-    from queue_over_sql.dialects.engines import OpenedEngine
 
 
 class TaskLock:
@@ -306,9 +304,6 @@ class EventLoop(Runtime):
         self._acting_for: weakref.WeakKeyDictionary[asyncio.Task[Any], Hashable] = (
             weakref.WeakKeyDictionary()
         )
-
-    def open_engine(self, database: Any) -> OpenedEngine:
-        return open_async_engine(database)
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         del forked  # An event loop does not outlive a fork.

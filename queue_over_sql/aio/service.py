@@ -24,6 +24,8 @@ from queue_over_sql.aio.proxies import (
 )
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncMessage, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.message import Payload, Published
 from queue_over_sql.migrations import Migrations
 from queue_over_sql.queue import name_of
@@ -355,6 +357,9 @@ class _Core(QueueService):
 
     def _runtime(self) -> Runtime:
         return self._event_loop
+
+    def _open_engine(self, database: Any) -> OpenedEngine:
+        return open_async_engine(database)
 
 
 class AsyncQueueService(Proxy[QueueService]):

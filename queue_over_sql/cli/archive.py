@@ -34,6 +34,7 @@ from queue_over_sql.values.json_lines import message_fields, to_json
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, Queue
 
+
 PANEL: Final = "Archive"
 PAGE: Final = 1_000
 STANDARD_OUTPUT: Final = "-"
@@ -101,7 +102,7 @@ def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> i
 
 
 def _write_out(output: Output, selection: ArchiveSelection) -> int:
-    from queue_over_sql.queues.selection import plain_pages
+    from queue_over_sql.selection.selection import plain_pages
 
     written = 0
     for page in plain_pages(selection, PAGE):

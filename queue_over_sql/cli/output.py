@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
 _DONE = "{task.completed:,}"
@@ -184,7 +185,7 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def _shown(text: str) -> str:
-    from queue_over_sql.dialects.engines import hide_passwords
+    from queue_over_sql.database.urls import hide_passwords
 
     return visible(hide_passwords(text))
 

@@ -33,6 +33,7 @@ from queue_over_sql.values.states import DEAD
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
 
+
 ArchiveOption = Annotated[
     bool, typer.Option("--archive", help="Show finished messages, from the archive.")
 ]
@@ -122,8 +123,8 @@ def show(
             archive = looked_at.archive
             message = archive.messages(where=archive.table.c.id == message_id).first()
         if message is None:
+            from queue_over_sql.archive.selection import requeued_as
             from queue_over_sql.queue import core_of  # not for the help: it imports SQLAlchemy
-            from queue_over_sql.queues.selection import requeued_as
 
             anew = requeued_as(core_of(looked_at).context, message_id)
             where = "" if anew is None else f" It was requeued with the new id {anew}."

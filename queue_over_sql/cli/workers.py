@@ -33,6 +33,7 @@ from queue_over_sql.cli.values import import_object
 if TYPE_CHECKING:
     from queue_over_sql import Worker
 
+
 logger = logging.getLogger(__name__)
 
 SUPERVISED = "--supervised"

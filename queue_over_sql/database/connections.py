@@ -19,16 +19,11 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import event
-from sqlalchemy.exc import (
-    DBAPIError,
-    NoSuchModuleError,
-    SQLAlchemyError,
-    StatementError,
-)
-from sqlalchemy.exc import (
-    TimeoutError as PoolTimeout,
-)
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.database.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
     GIVES_WAY,
@@ -39,20 +34,8 @@ from queue_over_sql.database.sessions import (
     committing,
     give_back,
 )
+from queue_over_sql.database.urls import shown_reason, shown_url
 from queue_over_sql.database.watchdog import Watchdog
-from queue_over_sql.dialects.base import BRIEF_SECONDS, ErrorKind, QueueDialect
-from queue_over_sql.dialects.compiled import DIRECT, go_direct
-from queue_over_sql.dialects.driver_calls import driver_errors, interruption_behind
-from queue_over_sql.dialects.engines import (
-    OpenedEngine,
-    dialect_of,
-    hint_for,
-    shown_reason,
-    shown_url,
-    unfit_way,
-)
-from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
-from queue_over_sql.dialects.session_changes import ParentAlone, SessionChanges, changed_until
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -63,6 +46,11 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
     WrongDatabase,
 )
+from queue_over_sql.sql.compiled import DIRECT, go_direct
+from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
+from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.session_changes import ParentAlone, SessionChanges, changed_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -70,7 +58,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect, Engine, Table
     from sqlalchemy.engine.interfaces import ExceptionContext
 
-    from queue_over_sql.dialects.raw_connections import RawConnection, RawDriver
+    from queue_over_sql.database.raw_connections import RawConnection, RawDriver
     from queue_over_sql.errors import NotPermitted
 
 
@@ -158,28 +146,11 @@ def _answers(connection: Connection, question: str) -> Sequence[Any]:
     return connection.exec_driver_sql(question).one()
 
 
-def _named(caller: Connection) -> str:
-    """A caller's database, for messages to people; a connection of a driver is asked its name."""
-    url = caller.engine.url
-    if not url.database:
-        # Only a help: whatever stands in its way is not what went wrong.
-        with contextlib.suppress(QueueError, SQLAlchemyError):
-            query = dialect_of(caller).name_query
-            url = url if query is None else url.set(database=_answers(caller, query)[0])
-    return shown_url(url)
-
-
-def _foreign(raw: RawConnection) -> str:
-    with contextlib.suppress(SQLAlchemyError), lent(raw, dialect_of_driver(raw)) as caller:
-        return _named(caller)
-    return f"a database of {raw.driver.name}"
-
-
 class Connections:
     """All connections of a service to its database.
 
     Args:
-        database: a URL or an engine.
+        opened: the engine of the service.
         runtime: how the service waits.
         silence: seconds without any answer after which nobody waits any longer.
         forbidden: makes the error for a missing right, from the server's message and the refused
@@ -188,7 +159,7 @@ class Connections:
 
     def __init__(
         self,
-        database: Any,
+        opened: OpenedEngine,
         runtime: Runtime = THREADS,
         *,
         silence: float = 30.0,
@@ -196,7 +167,7 @@ class Connections:
     ) -> None:
         self.runtime = runtime
         self._forbidden = forbidden
-        self._opened: OpenedEngine = runtime.open_engine(database)
+        self._opened = opened
         self._write_lock = self._opened.write_lock
         self.forks = self._opened.forks
         self.forks.follow(weakref.WeakMethod(self._close_for_fork))
@@ -290,7 +261,7 @@ class Connections:
     def _choose(self) -> QueueDialect:
         try:
             with self._connect() as connection:
-                dialect = dialect_of(connection)
+                dialect = self._opened.dialect_of(connection)
                 dialect.notice_pooler(connection)
         except DBAPIError as error:
             raise self._unavailable(error) from error
@@ -536,7 +507,7 @@ class Connections:
             try:
                 dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
             except NoSuchModuleError as error:
-                raise self._wrong(_foreign(raw)) from error
+                raise self._wrong(self._foreign(raw)) from error
         return lent(raw, dialect)
 
     @contextlib.contextmanager
@@ -572,15 +543,15 @@ class Connections:
     ) -> Sequence[Any]:
         is_known = caller.engine.pool is self.engine.pool or _is_in(known, self._same_database)
         if not is_known:
-            if type(dialect_of(caller)) is not type(self.dialect):
-                raise self._wrong(_named(caller))
+            if type(self._opened.dialect_of(caller)) is not type(self.dialect):
+                raise self._wrong(self._named(caller))
             self.dialect.check_caller(caller)
         question = self.dialect.database_identity(table)
         settings: Sequence[Any] = ()
         if question is not None:
             theirs, *settings = _answers(caller, question)
             if not self._is_here(theirs, question):
-                raise WrongDatabase(_MOVED) if is_known else self._wrong(_named(caller))
+                raise WrongDatabase(_MOVED) if is_known else self._wrong(self._named(caller))
         # Connections of sqlite3 cannot be remembered, but asking them needs no network.
         with contextlib.suppress(TypeError):
             self._same_database.add(known)
@@ -591,6 +562,21 @@ class Connections:
         ours = caller.engine.pool is self.engine.pool
         if ours and DIRECT not in caller.get_execution_options():
             go_direct(caller, within_transactions=True)
+
+    def _named(self, caller: Connection) -> str:
+        """A caller's database, for messages to people; a connection of a driver is asked."""
+        url = caller.engine.url
+        if not url.database:
+            # Only a help: whatever stands in its way is not what went wrong.
+            with contextlib.suppress(QueueError, SQLAlchemyError):
+                query = self._opened.dialect_of(caller).name_query
+                url = url if query is None else url.set(database=_answers(caller, query)[0])
+        return shown_url(url)
+
+    def _foreign(self, raw: RawConnection) -> str:
+        with contextlib.suppress(SQLAlchemyError), lent(raw, dialect_of_driver(raw)) as caller:
+            return self._named(caller)
+        return f"a database of {raw.driver.name}"
 
     def _wrong(self, theirs: str) -> WrongDatabase:
         return WrongDatabase(
@@ -929,10 +915,10 @@ class Connections:
 
     def _unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
         cause = error.orig if isinstance(error, DBAPIError) else error
-        unfit = unfit_way(self.engine, cause)
+        unfit = self._opened.unfit_way(cause)
         if unfit is not None:
             return self._unsupported(unfit)
-        hint = hint_for(self.engine, cause)
+        hint = self._opened.hint_for(cause)
         reason = shown_reason(self.engine.url, str(cause).strip())
         return DatabaseUnavailable(
             f"The database {self.where} cannot be reached: {reason} ({hint})"
@@ -960,7 +946,7 @@ class Connections:
     def _in_our_words(
         self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, callers: bool = False
     ) -> QueueError:
-        unfit = unfit_way(self.engine, error.orig)
+        unfit = self._opened.unfit_way(error.orig)
         if unfit is not None:
             return self._unsupported(unfit)
         reason = str(error.orig).strip()

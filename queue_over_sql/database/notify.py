@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.database.connections import Connections
+    from queue_over_sql.database.forks import ForkGuard
     from queue_over_sql.database.runtime import Event, Running, Runtime
     from queue_over_sql.database.sessions import Session
-    from queue_over_sql.dialects.base import Watch
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.forks import ForkGuard
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.notifications import Watch
 
 
 class Arrivals:

@@ -12,11 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
-from queue_over_sql.dialects.engines import OpenedEngine, open_engine
-from queue_over_sql.dialects.forks import shared_lock
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -95,10 +94,6 @@ class Runtime:
 
     has_threads = True
     """Background work runs in its own threads."""
-
-    def open_engine(self, database: Any) -> OpenedEngine:
-        """Make the service's engine."""
-        return open_engine(database)
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         """The long-held connections, which ``make`` opens."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.dialects.compiled import go_direct, run_text
-from queue_over_sql.dialects.forks import shared_lock
-from queue_over_sql.dialects.session_changes import release_changed
+from queue_over_sql.database.forks import shared_lock
+from queue_over_sql.sql.compiled import go_direct, run_text
+from queue_over_sql.sql.session_changes import release_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

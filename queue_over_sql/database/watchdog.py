@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
+from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.runtime import LoopProgress
-from queue_over_sql.dialects.driver_calls import sever, watch_network
-from queue_over_sql.dialects.forks import shared_lock
 from queue_over_sql.errors import QueueError
+from queue_over_sql.sql.driver_calls import sever, watch_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

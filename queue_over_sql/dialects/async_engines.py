@@ -10,9 +10,11 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
 
-from queue_over_sql.dialects.driver_calls import pause_on_loop
-from queue_over_sql.dialects.engines import EngineForm, OpenedEngine, read_url
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.database.urls import read_url
+from queue_over_sql.dialects.engines import EngineForm
 from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.sql.driver_calls import pause_on_loop
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",

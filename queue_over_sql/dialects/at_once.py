@@ -8,18 +8,17 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, Insert, Table, Update, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from queue_over_sql.dialects.base import QueueDialect, Rounds
-from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.requests import (
-    ClaimRequest,
-    RoundRequest,
-    Where,
-    read_rows,
-)
-from queue_over_sql.dialects.statements import claim, rounds
+from queue_over_sql.claiming import statements as claim
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.durable import statements as rounds
+from queue_over_sql.durable.requests import RoundRequest
+from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.message import MessageRow
-from queue_over_sql.schema.dialect import add_partial_indexes
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.sql.expressions import add_partial_indexes
+from queue_over_sql.statements.requests import ClaimRequest, Where, read_rows
 
 
 class RoundsAtOnce(Rounds):
@@ -30,23 +29,15 @@ class RoundsAtOnce(Rounds):
         return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
 
 
-class AtOnceDialect(QueueDialect, abc.ABC):
+class AtOnceDialect(QueueDialect):
     """An engine whose UPDATE can pick, stamp and return rows."""
 
-    rounds_class = RoundsAtOnce
     ddl_commits = False
     update_returning = True
     delete_returning = True
     insert_returning = True
     conflict_clause = True
     updates_from = True
-    claims_at_once = True
-
-    @abc.abstractmethod
-    def chosen(
-        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
-    ) -> ColumnElement[bool]:
-        """The condition for the oldest rows that may be claimed."""
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
         add_partial_indexes(self, table, base, option=f"{self.name}_where", sparse=sparse)
@@ -58,6 +49,18 @@ class AtOnceDialect(QueueDialect, abc.ABC):
         """ON CONFLICT on the key alone, so that other unique violations still fail."""
         conflict: postgresql.Insert | sqlite.Insert = statement  # type: ignore[assignment]
         return conflict.on_conflict_do_nothing(index_elements=[column])
+
+
+class ClaimsAtOnce(Claims, abc.ABC):
+    """Claims in one statement: UPDATE … RETURNING."""
+
+    at_once = True
+
+    @abc.abstractmethod
+    def chosen(
+        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+    ) -> ColumnElement[bool]:
+        """The condition for the oldest rows that may be claimed."""
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
@@ -72,16 +75,22 @@ def claim_at_once(
     tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
 ) -> Update:
     """Pick and stamp. RETURNING has no order, so the client sorts."""
-    dialect = cast("AtOnceDialect", tables.dialect)
     return (
         update(tables.live)
-        .where(dialect.chosen(tables, where, *conditions))
-        .values(claim.stamp_values(tables, dialect.now()))
+        .where(_chosen(tables, where, *conditions))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
         .returning(*tables.message_columns(tables.live))
     )
 
 
 def claim_round_at_once(tables: QueueTables) -> Update:
     """Pick and stamp the messages of a round."""
-    chosen = cast("AtOnceDialect", tables.dialect).chosen(tables, None, rounds.within(tables))
+    chosen = _chosen(tables, None, rounds.within(tables))
     return update(tables.live).where(chosen).values(rounds.stamp_values(tables))
+
+
+def _chosen(
+    tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+) -> ColumnElement[bool]:
+    claims = cast("ClaimsAtOnce", tables.dialect.strategy(Claims))
+    return claims.chosen(tables, where, *conditions)

@@ -15,10 +15,12 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from queue_over_sql import store
-from queue_over_sql.dialects.requests import LAST_ROUND
+from queue_over_sql.claiming.operations import oldest_first
+from queue_over_sql.consumers import registrations
 from queue_over_sql.durable import round_store as acts
+from queue_over_sql.durable.requests import LAST_ROUND
 from queue_over_sql.durable.round_store import Registration, Round
+from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.errors import (
     CheckpointBehind,
     ConsumerFenced,
@@ -29,9 +31,10 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.settle import reason_of
-from queue_over_sql.store import Settlement
-from queue_over_sql.store import consumers as registrations
+from queue_over_sql.settling.failures import reason_of
+from queue_over_sql.settling.operations import retry
+from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.requests import Settlement
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, instant, to_microseconds
 from queue_over_sql.values.limits import CONSUMER_LENGTH, LARGEST, OWNER_LENGTH
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
 
     Failure = tuple[int, int, str | BaseException | None]
+
 
 __all__ = ["DEFAULT_TIMEOUT", "DurableConsumer", "Round", "Want"]
 
@@ -247,12 +251,12 @@ class DurableConsumer:
     @property
     def claims_apart(self) -> bool:
         """Whether this engine is fastest if readers claim their rounds (``Want.executor``)."""
-        return self._context.dialect.rounds.claims_apart
+        return self._context.dialect.strategy(Rounds).claims_apart
 
     def target(self) -> tuple[int, int]:
         """The largest id and the database's clock now, as limits for messages that exist now."""
         sql = self._context.sql
-        return self._run(lambda c: (acts.last_id(c, sql), store.server_now(c, sql)))
+        return self._run(lambda c: (acts.last_id(c, sql), server_now(c, sql)))
 
     def backlog(self, limit: int | None = None) -> int:
         """Count the messages that could be claimed now, up to ``limit``; it reads them."""
@@ -345,7 +349,7 @@ class DurableConsumer:
         """Read the messages that a round claimed and still holds, oldest first."""
         sql = self._context.sql
         rows = acts.read_round(connection, sql, self.consumer_id, consumer_round)
-        return store.oldest_first(rows)
+        return oldest_first(rows)
 
     def recover(self, start: int) -> int:
         """Continue from what exists, for a checkpoint at ``start``; returns the new start.
@@ -582,7 +586,7 @@ class DurableConsumer:
             if wait is None:
                 self._settlements.dead_letter(connection, settlement)
             else:
-                store.retry(connection, sql, settlement, wait)
+                retry(connection, sql, settlement, wait)
         return set(held)
 
 

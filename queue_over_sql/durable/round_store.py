@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, insert, select, update
 
-from queue_over_sql.dialects.base import engine_of
-from queue_over_sql.dialects.requests import RoundRequest, read_rows, rounds_values
-from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.durable import statements as rounds
+from queue_over_sql.durable.requests import RoundRequest, rounds_values
+from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.message import Claim
+from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.schema.existing import SUCCESS
-from queue_over_sql.store.tables import insert_unless_there
+from queue_over_sql.settling.strategy import Archiving
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.durations import NEVER, optional_number, stored_number
 from queue_over_sql.values.states import Outcome
 
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
-    from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 _CLAIMING = -1
@@ -88,7 +90,7 @@ def lock(
 
     With ``shared``, others may lock it in the same way, but not change it.
     """
-    engine_of(tables).lock_database(connection, tables.system.consumers)
+    tables.dialect.lock_database(connection, tables.system.consumers)
     statement = _registration_of(tables, consumer_id)
     return _registration(connection, statement.with_for_update(read=shared))
 
@@ -122,7 +124,7 @@ def add(connection: Connection, tables: QueueTables, consumer: Mapping[str, Any]
     state = {"durable": 1, "epoch": now, "claimed_round": 0, "acked_round": 0}
     place = {"table_prefix": tables.prefix, "queue": tables.queue}
     values = {**consumer, **place, **state, "started_at": now}
-    return insert_unless_there(connection, engine_of(tables), tables.system.consumers, values)
+    return insert_unless_there(connection, tables.dialect, tables.system.consumers, values)
 
 
 def change(
@@ -207,7 +209,10 @@ def claim_round(
     """Claim the messages of a round, the most urgent first; returns how many."""
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
     return _by_priority(
-        wanted, stamp, priorities, lambda request: dialect.rounds.claim(connection, sql, request)
+        wanted,
+        stamp,
+        priorities,
+        lambda request: dialect.strategy(Rounds).claim(connection, sql, request),
     )
 
 
@@ -273,13 +278,14 @@ def finish_rounds(
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
     dialect: QueueDialect = sql.subject.dialect
     keep = keep and not sql.subject.ends_in_place
-    if dedup_us is not None or (keep and not dialect.archives_at_once):
+    if dedup_us is not None or (keep and not dialect.strategy(Archiving).at_once):
         # The remembered and copied messages must be exactly the removed ones.
         sql.get(rounds.lock_rounds).run(connection, values).all()
     if dedup_us is not None:
         sql.get(rounds.forget_keys).run(connection, values)
         sql.get(rounds.remember_keys).run(connection, values | {"p_dedup": dedup_us})
-    finish = dialect.rounds.archive if keep else dialect.rounds.remove
+    ends = dialect.strategy(Rounds)
+    finish = ends.archive if keep else ends.remove
     return finish(connection, sql, values)
 
 
@@ -288,7 +294,9 @@ def unclaim_rounds(
 ) -> int:
     """Give the messages of rounds back at their places, uncounted; returns how many."""
     dialect: QueueDialect = sql.subject.dialect
-    return dialect.rounds.unclaim(connection, sql, rounds_values(consumer_id, after, up_to))
+    return dialect.strategy(Rounds).unclaim(
+        connection, sql, rounds_values(consumer_id, after, up_to)
+    )
 
 
 def held_attempts(

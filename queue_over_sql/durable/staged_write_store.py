@@ -32,13 +32,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
-from queue_over_sql.dialects.base import ErrorKind, engine_of
-from queue_over_sql.dialects.compiled import CompiledStatement
-from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
-from queue_over_sql.dialects.statements.publish import insert_columns
 from queue_over_sql.errors import QueueError, StageLost
-from queue_over_sql.store.recovery import WHOLE, drop_stages
-from queue_over_sql.store.tables import create_indexes
+from queue_over_sql.publishing.statements import insert_columns
+from queue_over_sql.publishing.strategy import Inserts
+from queue_over_sql.queues.tables import create_indexes
+from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
+from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
 from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult
     from sqlalchemy.sql import ClauseElement
 
-    from queue_over_sql.dialects.compiled import DriverResult
     from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import DriverResult
+
 
 # Exported with the other acts of staged writes.
 __all__ = ["WHOLE", "drop_stages"]
@@ -186,7 +188,7 @@ def note_commit(
     try:
         connection.execute(insert(commits).values(values))
     except DBAPIError as error:
-        if engine_of(tables).classify(error) is ErrorKind.DUPLICATE:
+        if tables.dialect.classify(error) is ErrorKind.DUPLICATE:
             return False
         raise
     return True
@@ -247,7 +249,7 @@ def create_staged(
 
     The reaper does not touch it for ``lifetime`` microseconds.
     """
-    queue, dialect = staged.queue, engine_of(staged.queue)
+    queue, dialect = staged.queue, staged.queue.dialect
     values = {
         "name": staged.table.name,
         "table_prefix": queue.prefix,
@@ -305,14 +307,14 @@ def _check_all_there(staged: StagedTable, found: int, expected: int) -> None:
 def _inserted(
     connection: Connection, staged: StagedTable, *, rows: int, now: int, on_conflict: str
 ) -> int:
-    dialect = engine_of(staged.queue)
+    dialect = staged.queue.dialect
     size = dialect.stage_piece
     compiled = CompiledStatement(
         _insert_staged(staged, on_conflict, size is not None), connection.dialect
     )
     try:
         # The table of the staged write has the same CHECKs.
-        with dialect.trusting_rows(connection, staged.queue.live):
+        with dialect.strategy(Inserts).trusting_rows(connection, staged.queue.live):
             if size is None:
                 return compiled.run(connection, {"p_now": now}).rowcount
             return sum(

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queue_over_sql.claiming.low_watermark import SLACK_US
 from queue_over_sql.durable import staged_write_store as store
 from queue_over_sql.durable.staged_write_store import (
     AT,
@@ -33,8 +34,8 @@ from queue_over_sql.errors import (
     QueueError,
     UnsupportedByEngine,
 )
-from queue_over_sql.queues.claim import SLACK_US
-from queue_over_sql.store import registry, server_now
+from queue_over_sql.queues import registry
+from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.json_text import check_json_text
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.queues.context import QueueContext
+
 
 _log = logging.getLogger(__name__)
 

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Table, inspect
 
-from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismatch
 from queue_over_sql.existing_tables import store as existing_store
-from queue_over_sql.schema.existing import (
-    added_names,
-    adopted_tables,
-    clashing,
-    primary_key_of,
-)
+from queue_over_sql.queues import registry
+from queue_over_sql.schema.existing import added_names, adopted_tables, clashing, primary_key_of
 from queue_over_sql.settings import Adoption, StoredSettings, as_unfinished, given_of, settings_json
-from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +20,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import EffectiveSettings, QueueSettings, ServiceSettings
-    from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 _CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
@@ -236,7 +230,7 @@ class Adopter:
         self._forget_unfinished(connection, tables, adoption)
         record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is None:
-            names = _clashes(connection, adoption, definition, engine_of(tables))
+            names = _clashes(connection, adoption, definition, tables.dialect)
             # Without a creation lock another process may have adopted it meanwhile.
             record = registry.queue_record(connection, system, tables.prefix, tables.queue)
             if record is None:
@@ -247,7 +241,7 @@ class Adopter:
                 if registry.add_queue(
                     connection,
                     system,
-                    engine_of(tables),
+                    tables.dialect,
                     prefix=tables.prefix,
                     name=tables.queue,
                     settings=as_unfinished(text),
@@ -264,7 +258,7 @@ class Adopter:
 
         Nobody is at work on them, because this holds the creation lock.
         """
-        system, prefix, dialect = tables.system, tables.prefix, engine_of(tables)
+        system, prefix, dialect = tables.system, tables.prefix, tables.dialect
         for record in registry.queue_records(connection, system, prefix):
             with contextlib.suppress(QueueSchemaMismatch):
                 stored = StoredSettings.read(record.name, record.settings)

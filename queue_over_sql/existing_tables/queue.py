@@ -11,15 +11,15 @@ from sqlalchemy import BigInteger, and_, literal
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.queue import Queue
-from queue_over_sql.queues.publish import (
+from queue_over_sql.publishing.publisher import (
     Publisher,
     as_items,
     as_publication,
     due,
     encode_options,
 )
-from queue_over_sql.schema.conditions import check_condition, rebased
+from queue_over_sql.queue import Queue
+from queue_over_sql.sql.conditions import check_condition, rebased
 from queue_over_sql.values.checks import check_function, check_whole
 
 if TYPE_CHECKING:

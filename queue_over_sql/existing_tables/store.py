@@ -18,15 +18,15 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import DropIndex
 
-from queue_over_sql.dialects.base import accepting_any_type, engine_of
-from queue_over_sql.dialects.compiled import CompiledStatement
-from queue_over_sql.dialects.driver_calls import pause
-from queue_over_sql.dialects.statements.archive import begun
-from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.archive.statements import begun
 from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.publishing.operations import check_size, take_out
+from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
-from queue_over_sql.store import tables as ddl
-from queue_over_sql.store.publish import check_size, take_out
+from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.sql.dialect import accepting_any_type
+from queue_over_sql.sql.driver_calls import pause
+from queue_over_sql.statements.parameters import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert
     from sqlalchemy.engine.interfaces import ReflectedColumn
 
-    from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.schema.existing import ExistingTable
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import Adoption
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 _KEY_LOOKS = 10
@@ -120,12 +120,12 @@ def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bo
     live = tables.live
     if not {live.c[key].name for key in ADDED_COLUMNS} <= set(found.columns.keys()):
         return False
-    return {index.name for index in live.indexes} <= engine_of(tables).index_names(connection, live)
+    return {index.name for index in live.indexes} <= tables.dialect.index_names(connection, live)
 
 
 def lost_columns(connection: Connection, tables: QueueTables) -> set[str]:
     """The keys of the columns that the queue had added, and that its table no longer has."""
-    lacking = ddl.missing(connection, tables.live, engine_of(tables))
+    lacking = ddl.missing(connection, tables.live, tables.dialect)
     return {column.key for column in lacking}.intersection(ADDED_COLUMNS)
 
 
@@ -140,14 +140,14 @@ def add_columns(connection: Connection, tables: QueueTables) -> None:
     """Add the missing columns and indexes; safe while others do the same."""
     ours = set(ADDED_COLUMNS)
     wanted = [column for column in tables.live.columns if column.key in ours]
-    ddl.add_missing_columns(connection, tables.live, engine_of(tables), wanted)
-    ddl.create_indexes(connection, tables.live, engine_of(tables))
+    ddl.add_missing_columns(connection, tables.live, tables.dialect, wanted)
+    ddl.create_indexes(connection, tables.live, tables.dialect)
 
 
 def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
     """Drop the queue's indexes and columns if they exist; the table stays."""
     live = tables.live
-    present = engine_of(tables).index_names(connection, live)
+    present = tables.dialect.index_names(connection, live)
     for index in live.indexes:
         if index.name in present:
             connection.execute(DropIndex(index))
@@ -156,7 +156,7 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
     preparer = connection.dialect.identifier_preparer
     names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
     if names:
-        for statement in engine_of(tables).drop_columns(preparer.format_table(live), names):
+        for statement in tables.dialect.drop_columns(preparer.format_table(live), names):
             connection.exec_driver_sql(statement).close()
 
 

@@ -24,7 +24,6 @@ on the documented ones. Users of queues need none of this.
 """
 
 from queue_over_sql.database.runtime import Condition as Condition
-from queue_over_sql.dialects.checkup import Section as Section
 from queue_over_sql.inside.inspection import Inspection as Inspection
 from queue_over_sql.inside.inspection import QueueLook as QueueLook
 from queue_over_sql.inside.inspection import within as within
@@ -52,7 +51,8 @@ from queue_over_sql.inside.operations import was_cancelled as was_cancelled
 from queue_over_sql.inside.vitals import HandlersAtWork as HandlersAtWork
 from queue_over_sql.inside.vitals import Loop as Loop
 from queue_over_sql.inside.vitals import Vitals as Vitals
+from queue_over_sql.queues.registry import QueueRecord as QueueRecord
 from queue_over_sql.schema.existing import ADDED_COLUMNS as ADDED_COLUMNS
 from queue_over_sql.schema.queue_tables import QueueTables as QueueTables
 from queue_over_sql.schema.system_tables import SystemTables as SystemTables
-from queue_over_sql.store.registry import QueueRecord as QueueRecord
+from queue_over_sql.sql.checkup import Section as Section

@@ -10,19 +10,20 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
 
-from queue_over_sql.dialects.base import accepting_any_type
-from queue_over_sql.dialects.checkup import Asking
-from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
+from queue_over_sql.queues import registry
+from queue_over_sql.queues.stats import subtractable
+from queue_over_sql.recovery.clock_steps import newest_stamp
 from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
 from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.service import parts_of
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.store import consumers as registrations
-from queue_over_sql.store import registry, subtractable
-from queue_over_sql.store.clock_steps import newest_stamp
+from queue_over_sql.sql.checkup import Asking
+from queue_over_sql.sql.compiled import run_text
+from queue_over_sql.sql.dialect import accepting_any_type
 from queue_over_sql.values.durations import optional_number
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Connection, Table
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.dialects.checkup import Section
     from queue_over_sql.inside.operations import EngineFacts
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.service import QueueService
-    from queue_over_sql.store.consumers import ConsumerInfo
-    from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.sql.checkup import Section
     from queue_over_sql.values.findings import Finding
 
 

@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql import store
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.queues import tables as ddl
+from queue_over_sql.queues.stats import subtractable as store_subtractable
+from queue_over_sql.selection.operations import extent_of
+from queue_over_sql.selection.operations import has_status as store_has_status
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import tables as ddl
+from queue_over_sql.sql.error_kinds import ErrorKind
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.runtime import Condition
-    from queue_over_sql.dialects.checkup import Checkup
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.sql.checkup import Checkup
     from queue_over_sql.values.states import Status
 
 T = TypeVar("T")
@@ -208,17 +210,17 @@ def read_clock(target: Target) -> int:
 
 def has_status(queue: QueueTables, status: Status) -> ColumnElement[bool]:
     """The condition for the live messages of one status."""
-    return store.has_status(queue, status)
+    return store_has_status(queue, status)
 
 
 def extent(queue: QueueTables, *, archived: bool) -> list[ColumnElement[bool]]:
     """The conditions for the rows that are live or archived messages; none if all rows are."""
-    return store.extent_of(queue, archived)
+    return extent_of(queue, archived)
 
 
 def subtractable(columns: Any, name: str = "available_at") -> tuple[ColumnElement[bool], ...]:
     """The conditions for rows whose time is near enough for the database to subtract it."""
-    return tuple(store.subtractable(columns, name))
+    return tuple(store_subtractable(columns, name))
 
 
 def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:

@@ -8,10 +8,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from queue_over_sql.consumer import Consumer
+from queue_over_sql.consumers import registrations
+from queue_over_sql.consumers.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import consumers as registrations
 from queue_over_sql.worker.threads import HandlerThreads
 from queue_over_sql.worker.worker import Worker, vital_parts
 

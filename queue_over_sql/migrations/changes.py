@@ -12,11 +12,11 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
+from queue_over_sql.queues import registry
+from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.store import registry
-from queue_over_sql.store import tables as ddl
 from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Connection
     from sqlalchemy.schema import ExecutableDDLElement
 
-    from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.system_tables import SystemTables
-    from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import SqlDialect
 
 
 @dataclasses.dataclass(frozen=True)

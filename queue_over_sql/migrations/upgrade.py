@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.base import ErrorKind
-from queue_over_sql.errors import (
-    DatabaseRefused,
-    QueueError,
-    QueueSchemaMismatch,
-    SchemaOutdated,
-)
+from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismatch, SchemaOutdated
 from queue_over_sql.migrations.changes import (
     SchemaChange,
     change_of_queue,
@@ -25,10 +19,11 @@ from queue_over_sql.migrations.changes import (
     lacking_columns,
     version_of,
 )
+from queue_over_sql.queues import registry
+from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
-from queue_over_sql.store import registry
-from queue_over_sql.store import tables as ddl
+from queue_over_sql.sql.error_kinds import ErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +31,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.database.connections import Connections
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.settings import ServiceSettings
-    from queue_over_sql.store.registry import QueueRecord
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

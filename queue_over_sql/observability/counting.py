@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo
     from queue_over_sql.inside import Inspection, QueueRecord, QueueTables
 
+
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""The operations of one queue: publish, claim, decode, settle, recover, select, archive."""
+"""One queue: its context, tables, record, kinds, and the operations on all of it."""

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import inspect
 import logging
-import sys
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import (
-    InvalidRequestError,
-    NoSuchTableError,
-    PendingRollbackError,
-    UnboundExecutionError,
-)
 
-from queue_over_sql import store
-from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.raw_connections import LentPool, drivers, raw_connection
-from queue_over_sql.errors import (
-    DatabaseRefused,
-    DatabaseUnavailable,
-    QueueError,
-    QueueNotFound,
-    QueueSchemaMismatch,
-)
+from queue_over_sql.database.callers import callers
+from queue_over_sql.errors import DatabaseRefused, QueueError, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.queues import registry
+from queue_over_sql.queues.kinds import declare_kinds
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.store import registry
+from queue_over_sql.sql.compiled import StatementCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from sqlalchemy import Table
-
-    from queue_over_sql.consumer import Consumer
+    from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
-    from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.observer import Observers
     from queue_over_sql.payloads.types import Kinds
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 _log = logging.getLogger(__name__)
@@ -106,7 +89,7 @@ class QueueContext:
             return
         names = self.tables.known_kinds
         with self.consumer.declaring:
-            self.run(lambda c: store.declare_kinds(c, self.sql, consumer_id, names), atomic=True)
+            self.run(lambda c: declare_kinds(c, self.sql, consumer_id, names), atomic=True)
             self._declared_by = consumer_id
 
     @property
@@ -207,100 +190,3 @@ class QueueContext:
     def _record(self, connection: Connection) -> registry.QueueRecord | None:
         tables = self.tables
         return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
-
-
-@contextlib.contextmanager
-def callers(
-    connection: Any, connections: Connections, table: Table, *, atomic: bool
-) -> Iterator[Connection]:
-    """The caller's ``connection=`` as a ``Connection``, for acts on a table in its transaction.
-
-    Raises:
-        TypeError: it is not a connection or session.
-        ValueError: it is closed, its transaction has ended, or it is in AUTOCOMMIT mode though the
-            acts need a transaction.
-        WrongDatabase: it belongs to another database.
-        DatabaseUnavailable: its transaction has already failed.
-    """
-    # A worker passes its own connection; then the engine is ours, and the caller repeats nothing.
-    own = getattr(connection, "engine", None) is connections.engine
-    try:
-        with (
-            connections.translated(callers=not own),
-            _as_connection(connection, connections) as target,
-        ):
-            if atomic:
-                _check_transactional(target)
-            with connections.visiting(target, table):
-                connections.hasten(target)
-                yield target
-    except NoSuchTableError:
-        raise
-    except PendingRollbackError as error:
-        msg = "The transaction of connection= has already failed. Roll it back and repeat it."
-        raise DatabaseUnavailable(msg) from error
-    except InvalidRequestError as error:
-        reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")
-        msg = f"connection= can no longer be used: {reason}. Pass an open one"
-        raise ValueError(msg) from error
-
-
-def _as_connection(
-    given: Any, connections: Connections
-) -> contextlib.AbstractContextManager[Connection]:
-    if isinstance(given, Connection):
-        return contextlib.nullcontext(given)
-    # A Session can exist only if the ORM is loaded. Importing it here would double our import time.
-    orm = sys.modules.get("sqlalchemy.orm")
-    if orm is not None and isinstance(given, orm.Session | orm.scoped_session):
-        try:
-            return contextlib.nullcontext(given.connection())
-        except UnboundExecutionError as error:
-            msg = (
-                "connection= is a Session that has a database for each class (binds=), or none, so "
-                "it does not say in whose transaction to work. Pass an open one: "
-                "session.connection(bind_arguments={'mapper': YourClass})"
-            )
-            raise ValueError(msg) from error
-    raw = raw_connection(given)
-    on_loop = connections.engine.dialect.is_async
-    if raw is not None and raw.driver.is_async == on_loop:
-        return connections.lend(raw)
-    fit = (
-        "an AsyncConnection or AsyncSession of SQLAlchemy"
-        if on_loop
-        else "a Connection or Session of SQLAlchemy, Django's connection"
-    )
-    msg = (
-        f"connection must have your transaction: {fit}, or one of "
-        f"{', '.join(drivers(on_loop=on_loop))}; it is "
-        f"{type(given).__module__}.{type(given).__qualname__}"
-    )
-    if raw is not None and on_loop:
-        msg += ", which would hold up the event loop: use QueueService with it"
-    elif not on_loop and (
-        raw is not None or type(given).__module__.startswith("sqlalchemy.ext.asyncio")
-    ):
-        msg += ": use AsyncQueueService of queue_over_sql.aio with it"
-    elif inspect.isawaitable(given):
-        msg += ": await it first"
-    elif hasattr(given, "begin"):
-        # An engine or a maker of sessions.
-        msg += f": pass what `{'async with' if on_loop else 'with'} ….begin() as …:` gives"
-    raise TypeError(msg)
-
-
-def _check_transactional(connection: Connection) -> None:
-    pool = connection.engine.pool
-    if isinstance(pool, LentPool):
-        commits = pool.commits
-    else:
-        options, dialect = connection.get_execution_options(), connection.engine.dialect
-        by_default = getattr(dialect, "_on_connect_isolation_level", None)
-        commits = options.get("isolation_level", by_default) == "AUTOCOMMIT"
-    if commits:
-        msg = (
-            "connection= is in AUTOCOMMIT mode, so this operation could be done in part: pass one "
-            "with a transaction, or leave out connection="
-        )
-        raise ValueError(msg)

@@ -12,8 +12,8 @@ from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import Message, MessageRow, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
-from queue_over_sql.schema.conditions import check_condition
-from queue_over_sql.store import Aside, Disposition, Where
+from queue_over_sql.sql.conditions import check_condition
+from queue_over_sql.statements.requests import Aside, Disposition, Where
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.values.headers import UNFIT_SINCE
 from queue_over_sql.values.texts import is_unicode, printable

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from queue_over_sql import store
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     Locked,
@@ -17,7 +16,9 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.observer import ReaperReport
+from queue_over_sql.publishing.operations import publish
 from queue_over_sql.queues.decoding import decoded
+from queue_over_sql.queues.purge import delete_message
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.values.backoff import RateLimit, Turns
 
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.consumer import Consumer
+    from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.message import Message, Settler
+    from queue_over_sql.publishing.new_messages import NewMessage
+    from queue_over_sql.publishing.publisher import Publisher
     from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.queues.publish import Publisher
     from queue_over_sql.settings import ServiceSettings
-    from queue_over_sql.store import NewMessage
 
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class ReplyBox:
         """
         if not replies.keep(connection, self.context.sql):
             raise QueueNotFound(self.context.name)
-        return store.publish(connection, self.context.sql, new, "skip")
+        return publish(connection, self.context.sql, new, "skip")
 
     def take(self, correlation_id: str) -> Message | None:
         """Take the reply to a request; None if there is none yet.
@@ -82,7 +83,7 @@ class ReplyBox:
         if row is None:
             return None
         try:
-            context.run(lambda connection: store.delete_message(connection, sql, row.id))
+            context.run(lambda connection: delete_message(connection, sql, row.id))
         except (DatabaseUnavailable, QueueNotFound) as error:
             _log.warning(
                 "A reply in queue %s could not be removed; a later request removes it: %s",

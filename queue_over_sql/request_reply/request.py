@@ -19,7 +19,7 @@ from queue_over_sql.errors import (
     RequestTimeout,
 )
 from queue_over_sql.message import Message, Publication, Published
-from queue_over_sql.queues.publish import is_new, refuse_options, with_headers
+from queue_over_sql.publishing.publisher import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.values.backoff import OutageLog, look_pauses
 from queue_over_sql.values.durations import Duration, to_timedelta
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.request_reply.reply_queues import ReplyBox, ReplyQueues
+    from queue_over_sql.settling.settlements import Settlements
 
 
 _log = logging.getLogger(__name__)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Integer, Select, exists, literal_column, select
 
-from queue_over_sql.dialects.requests import read_rows
-from queue_over_sql.dialects.statements.claim import remove_ids
-from queue_over_sql.dialects.statements.parameters import number, words
 from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.store.acts import change_by_ids
-from queue_over_sql.store.admin import delete_message
+from queue_over_sql.queues.purge import delete_message, remove_ids
+from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.parameters import number, words
+from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.headers import CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 # Requesters take a reply within moments of its arrival, except during an outage.

@@ -11,8 +11,8 @@ from sqlalchemy import BindParameter, Connection, bindparam, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.catalog import ServiceParts
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import NotPermitted, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.queues import registry
 from queue_over_sql.roles.grants import (
     DEFAULT_PREFIX,
     ROLES,
@@ -24,7 +24,7 @@ from queue_over_sql.roles.grants import (
     tables_of,
 )
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.store import registry
+from queue_over_sql.sql.error_kinds import ErrorKind
 
 T = TypeVar("T")
 # With the role's name it has 32 characters, the limit of MySQL.

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.publishing.operations import publish_many
+from queue_over_sql.publishing.publisher import with_headers
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.publish import with_headers
+from queue_over_sql.queues import registry
 from queue_over_sql.schedules import store
 from queue_over_sql.schedules.calendar import Firing, plan
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix, Version, message_key
-from queue_over_sql.store import publish_many, registry
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.states import PublishOutcome
 

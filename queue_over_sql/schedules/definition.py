@@ -14,7 +14,7 @@ from uuid import UUID
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.message import PUBLISH_OPTIONS, Publication
 from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.queues.publish import refuse_options
+from queue_over_sql.publishing.publisher import refuse_options
 from queue_over_sql.schedules.calendar import (
     MISSED,
     EveryTrigger,
@@ -33,7 +33,7 @@ from queue_over_sql.values.limits import LARGEST
 from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.publish import Publisher
+    from queue_over_sql.publishing.publisher import Publisher
 
 
 _WRITERS: Final[Mapping[type, tuple[str, Callable[[Any], Any]]]] = {

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
-from queue_over_sql.dialects.statements.parameters import batches
 from queue_over_sql.errors import QueueError
-from queue_over_sql.store.tables import insert_unless_there
+from queue_over_sql.queues.tables import insert_unless_there
+from queue_over_sql.statements.parameters import batches
 from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select
 
-    from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 _DATE: Final = "____-__-__T__:__:__"

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Update
 
-    from queue_over_sql.schema.dialect import SqlDialect
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import Adoption
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
@@ -190,7 +190,7 @@ def adopted_tables(
     others: Collection[str],
     given: Table | None,
     system: SystemTables,
-    dialect: SqlDialect,
+    dialect: QueueDialect,
 ) -> ExistingTable:
     """Define the tables of a queue in a user's table.
 
@@ -256,7 +256,7 @@ def _keys(columns: Sequence[Column[Any]], primary_key: str) -> list[str]:
     return keys
 
 
-def _added(prefix: str, dialect: SqlDialect) -> list[Column[Any]]:
+def _added(prefix: str, dialect: QueueDialect) -> list[Column[Any]]:
     known = {column.name: column for column in message_columns_of("text", dialect)}
     known |= {
         "status": Column("status", String(20)),

@@ -25,13 +25,7 @@ from sqlalchemy import (
     delete,
 )
 
-from queue_over_sql.errors import (
-    QUEUE_NAME,
-    TAKEN_ENDING,
-    InvalidQueueName,
-    near_queue_name,
-    shown,
-)
+from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 from queue_over_sql.values.limits import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.states import Outcome
 
@@ -40,8 +34,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Delete, Update
 
-    from queue_over_sql.schema.dialect import SqlDialect
     from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 SCHEMA_VERSION: Final = 2
@@ -118,7 +112,7 @@ class QueueTables:
     archive: Table
     dedup_keys: Table
     system: SystemTables
-    dialect: SqlDialect
+    dialect: QueueDialect
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
     temporary: bool = False
@@ -254,7 +248,7 @@ def queue_tables(
     columns: Sequence[Column[Any]],
     *,
     system: SystemTables,
-    dialect: SqlDialect,
+    dialect: QueueDialect,
 ) -> QueueTables:
     """Define the tables of one queue; the name must have been checked."""
     # Each has its own metadata, because a queue may be dropped and defined again.
@@ -294,7 +288,7 @@ def queue_tables(
     return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
 
 
-def memory_of_keys(base: str, metadata: MetaData, dialect: SqlDialect) -> Table:
+def memory_of_keys(base: str, metadata: MetaData, dialect: QueueDialect) -> Table:
     """Define the table of the keys of finished messages."""
     return Table(
         f"{base}_dedup_keys",
@@ -307,7 +301,7 @@ def memory_of_keys(base: str, metadata: MetaData, dialect: SqlDialect) -> Table:
     )
 
 
-def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
+def message_columns_of(payload: str, dialect: QueueDialect) -> list[Column[Any]]:
     """The columns of a message besides its id; new objects at each call."""
     return [
         Column("message_key", dialect.exact_string(KEY_LENGTH)),
@@ -330,7 +324,7 @@ def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
     ]
 
 
-def unread_columns_of(dialect: SqlDialect) -> list[Column[Any]]:
+def unread_columns_of(dialect: QueueDialect) -> list[Column[Any]]:
     """The columns of a message that no claim reads; new objects at each call.
 
     An upgrade adds them to tables of an earlier release as the last columns. Adopted tables do not
@@ -339,7 +333,7 @@ def unread_columns_of(dialect: SqlDialect) -> list[Column[Any]]:
     return [Column("last_traceback", dialect.payload_type("text"))]
 
 
-def _payload_check(table: str, payload: str, dialect: SqlDialect) -> list[CheckConstraint]:
+def _payload_check(table: str, payload: str, dialect: QueueDialect) -> list[CheckConstraint]:
     condition = dialect.json_check("payload") if payload == "json" else None
     return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
 

@@ -32,7 +32,7 @@ from queue_over_sql.values.limits import (
 if TYPE_CHECKING:
     from sqlalchemy.schema import SchemaItem
 
-    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class SystemTables:
         return tuple(self.metadata.tables.values())
 
 
-def system_tables(dialect: SqlDialect, schema: str | None) -> SystemTables:
+def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
     """Define the shared tables."""
     metadata = MetaData(schema=schema)
 
@@ -93,7 +93,7 @@ def system_tables(dialect: SqlDialect, schema: str | None) -> SystemTables:
     )
 
 
-def _queues(dialect: SqlDialect) -> list[SchemaItem]:
+def _queues(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -113,7 +113,7 @@ def _queues(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _consumers(dialect: SqlDialect) -> list[SchemaItem]:
+def _consumers(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("consumer_id", name(CONSUMER_LENGTH), primary_key=True),
@@ -134,7 +134,7 @@ def _consumers(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _rounds(dialect: SqlDialect) -> list[SchemaItem]:
+def _rounds(dialect: QueueDialect) -> list[SchemaItem]:
     return [
         Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH), nullable=False),
         Column("consumer_round", BigInteger, nullable=False),
@@ -148,7 +148,7 @@ def _rounds(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _kinds(dialect: SqlDialect) -> list[SchemaItem]:
+def _kinds(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("consumer_id", name(CONSUMER_LENGTH), nullable=False),
@@ -159,7 +159,7 @@ def _kinds(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _schedules(dialect: SqlDialect) -> list[SchemaItem]:
+def _schedules(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -176,7 +176,7 @@ def _schedules(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _topics(dialect: SqlDialect) -> list[SchemaItem]:
+def _topics(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -186,7 +186,7 @@ def _topics(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _subscriptions(dialect: SqlDialect) -> list[SchemaItem]:
+def _subscriptions(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -200,7 +200,7 @@ def _subscriptions(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _stages(dialect: SqlDialect) -> list[SchemaItem]:
+def _stages(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         # A table in the same schema.
@@ -217,7 +217,7 @@ def _stages(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _commits(dialect: SqlDialect) -> list[SchemaItem]:
+def _commits(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -235,7 +235,7 @@ def _commits(dialect: SqlDialect) -> list[SchemaItem]:
     ]
 
 
-def _history(dialect: SqlDialect) -> list[SchemaItem]:
+def _history(dialect: QueueDialect) -> list[SchemaItem]:
     name = dialect.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),

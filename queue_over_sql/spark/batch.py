@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from queue_over_sql import store
 from queue_over_sql.queue import core_of
+from queue_over_sql.selection.operations import Chosen, extent_of, last_id, probe_ids
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.filters import pushed
@@ -74,7 +74,7 @@ class QueueBatchReader(DataSourceReader):
         columns = self._columns(queue)
         wanted = (
             *partition.of(columns.table.c.id),
-            *store.extent_of(core_of(queue).context.tables, self.options.archived),
+            *extent_of(core_of(queue).context.tables, self.options.archived),
             *self._conditions(columns),
         )
         statement = columns.select().where(*wanted)
@@ -122,17 +122,15 @@ def check_schema(given: StructType, columns: MessageColumns) -> None:
 def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
     """The ranges of ids of a queue's messages."""
     context = core_of(queue).context
-    chosen = store.Chosen(archived, ())
-    last = context.run(lambda connection: store.last_id(connection, context.sql, chosen))
+    chosen = Chosen(archived, ())
+    last = context.run(lambda connection: last_id(connection, context.sql, chosen))
     if last is None:
         return []
 
     def probe(connection: Connection, start: int) -> tuple[int | None, int | None]:
-        return store.probe_ids(
-            connection, context.sql, archived=archived, start=start, skip=PROBE_ROWS
-        )
+        return probe_ids(connection, context.sql, archived=archived, start=start, skip=PROBE_ROWS)
 
-    if store.extent_of(context.tables, archived):
+    if extent_of(context.tables, archived):
         # Few rows of the table may be messages, so that a probe could read over all rows.
         first, _ = context.run(functools.partial(probe, start=_LEAST_ID))
         return [] if first is None else [Stretch(first, last, None)]

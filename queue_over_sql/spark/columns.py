@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 )
 from sqlalchemy import Integer, select
 
-from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.options import chosen_names
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.spark.options import MessageOptions
+
 
 _HEADERS: Final = "headers"
 _CLAIM: Final = {"consumer_id": StringType(), "consumer_round": LongType()}
@@ -178,7 +178,7 @@ def _native(
         bytes_ = core_of(queue).context.known_settings.payload == "bytes"
         kind = BinaryType() if bytes_ else StringType()
         yield MessageColumn("payload", kind, _payload(tables, table), comparable=False)
-    headers = engine_of(tables).columns.read_content(columns.headers)
+    headers = tables.dialect.columns.read_content(columns.headers)
     yield MessageColumn(_HEADERS, MapType(StringType(), StringType()), headers)
     yield MessageColumn("priority", IntegerType(), columns.priority)
     yield MessageColumn("attempt", IntegerType(), columns.attempt_count)
@@ -211,8 +211,8 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
             shown = f"row_{shown}"
         taken.add(shown.lower())
         column = table.c[key]
-        kind = from_arrow_type(engine_of(tables).columns.arrow_type(column.type))
-        source = engine_of(tables).columns.read_column(column)
+        kind = from_arrow_type(tables.dialect.columns.arrow_type(column.type))
+        source = tables.dialect.columns.read_column(column)
         # A time may be stored in several spellings, and a text may have a collation.
         comparable = source is column and not isinstance(kind, TimestampType)
         exact = isinstance(column.type, Integer)
@@ -237,10 +237,10 @@ def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
         MessageColumn("timestamp", TimestampType(), published),
         MessageColumn("timestampType", IntegerType(), None, 0),
         MessageColumn(
-            _HEADERS, _KAFKA_HEADERS, engine_of(tables).columns.read_content(columns.headers)
+            _HEADERS, _KAFKA_HEADERS, tables.dialect.columns.read_content(columns.headers)
         ),
     ]
 
 
 def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:
-    return engine_of(tables).columns.read_content(table.c.payload)
+    return tables.dialect.columns.read_content(table.c.payload)

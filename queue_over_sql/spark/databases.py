@@ -9,7 +9,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.dialects.engines import insist_on_file, read_url, shown_place
+from queue_over_sql.database.urls import insist_on_file, read_url, shown_place
 from queue_over_sql.schema.queue_tables import check_table_prefix
 from queue_over_sql.service import QueueService
 from queue_over_sql.spark.options import Location

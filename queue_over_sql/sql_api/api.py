@@ -9,14 +9,14 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from queue_over_sql.catalog import ServiceParts
+from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues import registry
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql_api.installer import Form, QueueShape, Site
 from queue_over_sql.sql_api.mysql import MySQLForm
 from queue_over_sql.sql_api.postgresql import PostgreSQLForm
-from queue_over_sql.store import consumers as registrations
-from queue_over_sql.store import registry
 
 _log = logging.getLogger(__name__)
 _FORMS: Final[dict[str | None, type[Form]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}

@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 
 from sqlalchemy import Connection
 
-from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.errors import QueueError
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.sql.dialect import QueueDialect
 
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}

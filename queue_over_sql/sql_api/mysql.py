@@ -15,6 +15,7 @@ from functools import partial
 from sqlalchemy import bindparam, text
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sql_api.installer import (
     CARRIED,
@@ -25,7 +26,6 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
-from queue_over_sql.store.consumers import SQL_CLIENTS
 
 _log = logging.getLogger(__name__)
 _COUNTER = "queue_over_sql_rounds"

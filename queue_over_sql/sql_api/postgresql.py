@@ -7,6 +7,7 @@ from functools import partial
 
 from sqlalchemy import Connection, text
 
+from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.sql_api.installer import (
     CARRIED,
     Form,
@@ -16,7 +17,6 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
-from queue_over_sql.store.consumers import SQL_CLIENTS
 
 _COUNTER = "queue_over_sql_rounds"
 _INSTALLED = text(

@@ -9,7 +9,7 @@ from weakref import WeakSet
 from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
-from queue_over_sql.consumer import host_name
+from queue_over_sql.consumers.consumer import host_name
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.durations import NEVER, instant, to_microseconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.queues.selection import page_on
+from queue_over_sql.selection.selection import page_on
 from queue_over_sql.values.checks import check_whole
 from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.worker import handlers_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.worker.handler import Handler
     from queue_over_sql.worker.worker import Worker
+
 
 _PAGE = 500
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
 
+
 pytest.register_assert_rewrite("queue_over_sql.testing.contract")
 
 _EMBEDDED = "sqlite"
@@ -138,8 +139,8 @@ class _Servers:
 
 @cache
 def _system_tables() -> frozenset[str]:
-    from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema.system_tables import system_tables
+    from queue_over_sql.sql.dialect import QueueDialect
 
     return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
 

@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queue_over_sql.errors import UNREADABLE, QueueError
-from queue_over_sql.schema.conditions import (
-    check_fields,
-    check_payload_value,
-    payload_path,
-)
+from queue_over_sql.sql.conditions import check_fields, check_payload_value, payload_path
 
 LONGEST: Final = 255
 """The longest routing key or pattern in bytes of UTF-8, as in AMQP."""

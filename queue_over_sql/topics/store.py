@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Select, and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.statements.parameters import words
 from queue_over_sql.message import Published
-from queue_over_sql.store.publish import publish
-from queue_over_sql.store.tables import insert_unless_there
+from queue_over_sql.publishing.operations import publish
+from queue_over_sql.queues.tables import insert_unless_there
+from queue_over_sql.statements.parameters import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import ColumnElement, Connection
 
-    from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.publishing.new_messages import NewMessage
     from queue_over_sql.schema.system_tables import SystemTables
-    from queue_over_sql.store.publish import NewMessage
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
 
 
 def subscriptions_of_topic(system: SystemTables) -> Select[Any]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.base import ErrorKind
-from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.database.callers import callers
 from queue_over_sql.errors import (
     DatabaseRefused,
     PayloadInvalid,
@@ -26,11 +25,12 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.publishing.publisher import ON_CONFLICT, check_options, is_new, with_headers
 from queue_over_sql.queue import Queue, core_of, name_of
-from queue_over_sql.queues.context import callers
-from queue_over_sql.queues.publish import ON_CONFLICT, check_options, is_new, with_headers
+from queue_over_sql.queues import registry
 from queue_over_sql.schema.queue_tables import may_be_name
-from queue_over_sql.store import registry
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.routing import (
     check_filter,
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.values.states import OnConflict
+
+
 # How often subscriptions may change during one publish before it fails.
 _RACES: Final = 50
 _NO_JSON: Final = object()

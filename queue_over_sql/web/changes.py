@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_
 
+from queue_over_sql.archive.selection import ArchiveSelection
 from queue_over_sql.errors import QueueError
 from queue_over_sql.operations.operation import Operation, Role
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, rows_of
-from queue_over_sql.store import EditResult
+from queue_over_sql.selection.operations import EditResult
+from queue_over_sql.selection.selection import LiveSelection, rows_of
 from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import String, Text, cast, func, null, select
 
+from queue_over_sql.archive.selection import ArchiveSelection, requeued_as
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import ArchiveSelection, requeued_as, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
+from queue_over_sql.selection.operations import has_status
+from queue_over_sql.selection.selection import rows_of
 from queue_over_sql.service import parts_of
-from queue_over_sql.store import has_status
 from queue_over_sql.values.durations import optional_instant
 from queue_over_sql.values.headers import REQUEUED_FROM
 from queue_over_sql.values.states import DEAD, Status
@@ -25,6 +26,7 @@ from queue_over_sql.values.states import DEAD, Status
 if TYPE_CHECKING:
     from queue_over_sql import LiveSelection, Queue, QueueService
     from queue_over_sql.web.masking import Mask
+
 
 PAYLOAD_LIMIT: Final = 200_000
 """The largest part of a payload, in characters or bytes, that is read and shown."""

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from queue_over_sql import errors
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.service import parts_of
+from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Refused
@@ -24,6 +24,7 @@ from queue_over_sql.web.tables import TokenTaken
 
 if TYPE_CHECKING:
     from queue_over_sql.service import QueueService
+
 
 _log = logging.getLogger(__name__)
 

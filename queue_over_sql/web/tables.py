@@ -31,7 +31,7 @@ from queue_over_sql.errors import (
     QueueError,
     shown,
 )
-from queue_over_sql.store import tables as ddl
+from queue_over_sql.queues import tables as ddl
 from queue_over_sql.values.durations import MICROSECOND, instant, optional_instant
 from queue_over_sql.values.limits import NAME_LENGTH, PREFIX_LENGTH
 from queue_over_sql.values.texts import printable
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.sql.expressions import SqlDialect
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

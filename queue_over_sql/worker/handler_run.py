@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import visible
 from queue_over_sql.message import lease_ends_at, may_come_in_time
 from queue_over_sql.observer import facts_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.observer import log_fields, log_lost
-from queue_over_sql.queues.settle import users_frames
+from queue_over_sql.settling.failures import users_frames
 from queue_over_sql.worker.time_limits import TimedOut
 
 if TYPE_CHECKING:

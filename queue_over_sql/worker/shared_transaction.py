@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.queues.settle import reason_of, traceback_of
+from queue_over_sql.settling.failures import reason_of, traceback_of
 from queue_over_sql.worker.outcomes import log_failure
 from queue_over_sql.worker.time_limits import HandlerStopped, TimedOut
 

@@ -24,7 +24,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import payload_size
 from queue_over_sql.observer import log_lost
-from queue_over_sql.queues.suspects import may_run_together
+from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.values.backoff import Backoff, look_pauses
 
 if TYPE_CHECKING:

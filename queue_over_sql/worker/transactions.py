@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import DatabaseUnavailable, visible
+from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker.time_limits import CallAbandoned, HandlerStopped
 

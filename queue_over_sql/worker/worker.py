@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
-from queue_over_sql.schema.conditions import check_condition
+from queue_over_sql.sql.conditions import check_condition
 from queue_over_sql.values.checks import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.worker.handler import (

@@ -20,8 +20,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 from rich.progress import Progress
 
 from queue_over_sql import Message, Queue, QueueService
-from queue_over_sql.queues import claim as claiming
-from queue_over_sql.queues.claim import LowWatermark
+from queue_over_sql.claiming import claimer as claiming
+from queue_over_sql.claiming.low_watermark import LowWatermark
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.servers import DEFAULT_ENGINES
 from scripts.benchmarks.harness import ENGINES, progress_bar, run_alone, write_result

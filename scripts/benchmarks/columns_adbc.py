@@ -25,8 +25,7 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, Select, Table, delete, select
 
 from queue_over_sql import QueueService
-from queue_over_sql.dialects.arrow.rows import conformed_batches
-from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.arrow.rows import conformed_batches
 from queue_over_sql.dialects.postgresql import columns as postgresql
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
@@ -63,7 +62,7 @@ class Side:
         queue = service.create_queue("jobs")
         tables = core_of(queue).context.tables
         self.table: Table = tables.live
-        self.columns = engine_of(tables).columns
+        self.columns = tables.dialect.columns
         self.engine: Engine = parts_of(service).connections.engine
         self.link = link
         self.schema = pa.schema([pa.field(name, kind) for name, kind in TYPES.items()])

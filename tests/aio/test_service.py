@@ -25,8 +25,8 @@ from queue_over_sql import (
     WrongDatabase,
 )
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
+from queue_over_sql.database.urls import read_url
 from queue_over_sql.dialects.async_engines import AsyncEngineForm
-from queue_over_sql.dialects.engines import read_url
 from tests.refusals import refused
 
 if TYPE_CHECKING:

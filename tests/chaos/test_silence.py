@@ -179,7 +179,7 @@ def test_a_claim_that_commits_late_is_given_back(
     proxy: Proxy, make_service: MakeService, sql: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server carries a claim out long after its client is gone: its consumer calls it back."""
-    monkeypatch.setattr("queue_over_sql.queues.claim._LATE_SECONDS", 0.0)
+    monkeypatch.setattr("queue_over_sql.claiming.claimer._LATE_SECONDS", 0.0)
     make_service().create_queue("jobs").publish({"number": 1})
     service = QueueService(proxy.url)
     queue = service.queue("jobs")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_over_sql.dialects.engines import hide_passwords
+from queue_over_sql.database.urls import hide_passwords
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.cli.command_line import command, environment, run, succeed
 

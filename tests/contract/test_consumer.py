@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import column, table, text, update
 
-from queue_over_sql import ClaimLost, ConsumerExpired, consumer
+from queue_over_sql import ClaimLost, ConsumerExpired
+from queue_over_sql.consumers import consumer, registrations
 from queue_over_sql.service import parts_of
-from queue_over_sql.store import consumers as registrations
 from tests.contract.queue_state import counts, ids, live_rows, payloads
 from tests.waiting import consume_exactly, wait_until
 

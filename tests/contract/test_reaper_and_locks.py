@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Column, MetaData, Table, Text, insert, inspect, select, update
 
 from queue_over_sql import DatabaseUnavailable, Observer, reaper
-from queue_over_sql.dialects.base import QueueDialect
-from queue_over_sql.queues import recovery
+from queue_over_sql.recovery import recovery
 from queue_over_sql.service import parts_of
+from queue_over_sql.sql.dialect import QueueDialect
 from tests.contract.queue_state import counts, live_rows, payloads
 from tests.waiting import consume_exactly, eventually, wait_until
 

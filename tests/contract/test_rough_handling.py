@@ -24,9 +24,9 @@ from queue_over_sql import (
     QueueError,
     ServiceClosed,
 )
+from queue_over_sql.claiming.low_watermark import LowWatermark
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.claim import LowWatermark
-from queue_over_sql.store import ClaimRequest
+from queue_over_sql.statements.requests import ClaimRequest
 from tests.contract.queue_state import payloads
 from tests.contract.retry_policies import POLICIES, OddPolicy
 from tests.contract.worker.running_worker import running

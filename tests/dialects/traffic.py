@@ -119,7 +119,7 @@ def _tap_pymysql(traffic: Traffic) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tap_h2(traffic: Traffic) -> Iterator[None]:
-    from queue_over_sql.dialects.h2.driver import dbapi
+    from sqlalchemy_h2 import dbapi
 
     with (
         _tapped(traffic, dbapi.Cursor, "execute"),

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queue_over_sql import NotPermitted
-from queue_over_sql.store import tables as ddl
+from queue_over_sql.queues import tables as ddl
 from queue_over_sql.web import access as access_module
 from queue_over_sql.web.access import (
     COOKIE,

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, text
 
 from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueError, QueueService
-from queue_over_sql.queues.selection import Selection
+from queue_over_sql.selection.selection import Selection
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.settings import Role

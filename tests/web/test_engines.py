@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import literal_column
 
 from queue_over_sql import NoRetry
-from queue_over_sql.store import selection
+from queue_over_sql.selection import operations as selection
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving

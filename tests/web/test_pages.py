@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
-from queue_over_sql.dialects.checkup import SQLiteCheckup
+from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
 from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import URL
 
-from queue_over_sql.dialects.engines import read_url
+from queue_over_sql.database.urls import read_url
 
 PRIVATE = (
     "Only one process at a time can open {url}, but the demo runs several. Use a database server, "

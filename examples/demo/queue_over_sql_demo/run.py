@@ -12,7 +12,7 @@ import typer
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Connection
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
-from queue_over_sql.dialects.engines import hide_passwords
+from queue_over_sql.database.urls import hide_passwords
 from queue_over_sql.values.humanize import counted
 from queue_over_sql_demo.account import Account
 from queue_over_sql_demo.course import DemoError, Progress

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
@@ -16,28 +16,28 @@ from sqlalchemy import (
     Numeric,
     String,
     Table,
-    Update,
     case,
     cast,
     false,
     literal_column,
-    update,
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.base import BRIEF_SECONDS, ErrorKind, QueueDialect
-from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.driver_calls import driver_connection, pause
-from queue_over_sql.dialects.requests import ClaimRequest, read_rows
-from queue_over_sql.dialects.statements import claim
-from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.dialects.h2.checkup import H2Checkup
+from queue_over_sql.dialects.h2.claim import H2Claims
+from queue_over_sql.dialects.portable import row_columns
 from queue_over_sql.errors import DatabaseUnavailable, Locked, UnsupportedByEngine
-from queue_over_sql.message import MessageRow, Unreadable
-from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-from queue_over_sql.schema.dialect import microseconds
-from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.message import Unreadable
+from queue_over_sql.sql.checkup import Checkup
+from queue_over_sql.sql.columns import Columns
+from queue_over_sql.sql.conditions import JsonPath, JsonScalar
+from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
+from queue_over_sql.sql.driver_calls import driver_connection, pause
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.expressions import microseconds
 
 
 class JsonField(ColumnElement[Any]):
@@ -120,7 +120,11 @@ class H2Dialect(QueueDialect):
     """H2 through the ``h2+jaydebeapi`` dialect of this package."""
 
     name = "h2"
-    checkup_class = "H2Checkup"
+    strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
+        Checkup: H2Checkup,
+        Claims: H2Claims,
+        Columns: row_columns,
+    }
     identifier_limit = 256
     insert_returning = True
     aborts_on_error = False
@@ -329,33 +333,7 @@ class H2Dialect(QueueDialect):
         """The index gives the order; an ORDER BY would lock every matching row."""
         return f"USE INDEX ({base}_claim_ix)"
 
-    def claim(
-        self, connection: Connection, sql: StatementCache, request: ClaimRequest
-    ) -> list[MessageRow]:
-        """Lock and stamp; on versions without SKIP LOCKED, stamp and read back.
-
-        FINAL TABLE (UPDATE …) would deliver messages twice.
-        """
-        if self.skip_locked or request.where is not None:
-            # A condition could make H2 use an index of the user, in another order.
-            return super().claim(connection, sql, request)
-        values = request.stamp() | request.wanted()
-        marked = sql.get(mark_first).run(connection, values)
-        if not marked.rowcount:
-            return []
-        return read_rows(connection, sql, sql.get(claim.stamped).run(connection, request.stamp()))
-
 
 def _release(connection: Connection) -> None:
     connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
     connection.exec_driver_sql("COMMIT").close()
-
-
-def mark_first(tables: QueueTables) -> Update:
-    """Stamp the first rows along the claim index; wait for locked rows and check them again."""
-    return (
-        update(tables.live)
-        .where(claim.eligible(tables, None), claim.may_claim(tables))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
-        .with_dialect_options(h2_limit=number("p_count"))
-    )

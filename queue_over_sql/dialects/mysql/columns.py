@@ -32,10 +32,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.dialects.arrow.rows import RowColumns, batches_of_rows, bounded
-from queue_over_sql.dialects.compiled import CompiledStatement
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.arrow.rows import RowColumns, batches_of_rows, bounded
 from queue_over_sql.errors import PayloadTooLarge
+from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
 
 _log = logging.getLogger(__name__)
 

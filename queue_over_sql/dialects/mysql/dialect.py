@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     ClauseElement,
@@ -38,25 +37,21 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import DropTableComment
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.base import (
-    BRIEF_SECONDS,
-    OLDEST_SESSION,
-    ErrorKind,
-    QueueDialect,
-    Rounds,
-)
-from queue_over_sql.dialects.compiled import StatementCache, run_text
-from queue_over_sql.dialects.driver_calls import driver_connection
+from queue_over_sql.dialects.mysql.checkup import MySQLCheckup
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
-from queue_over_sql.dialects.requests import RoundRequest
-from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.errors import DatabaseUnavailable, Locked, PayloadTooLarge
-from queue_over_sql.schema.conditions import JsonPath, JsonScalar, path_text
-from queue_over_sql.schema.dialect import microseconds
-
-if TYPE_CHECKING:
-    from queue_over_sql.dialects.arrow.rows import RowColumns
-
+from queue_over_sql.dialects.mysql.insert import MySQLInserts
+from queue_over_sql.dialects.mysql.rounds import JoinedRounds
+from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.errors import DatabaseUnavailable, Locked
+from queue_over_sql.publishing.strategy import Inserts
+from queue_over_sql.sql.checkup import Checkup
+from queue_over_sql.sql.columns import Columns
+from queue_over_sql.sql.compiled import run_text
+from queue_over_sql.sql.conditions import JsonPath, JsonScalar, path_text
+from queue_over_sql.sql.dialect import BRIEF_SECONDS, OLDEST_SESSION, QueueDialect
+from queue_over_sql.sql.driver_calls import driver_connection
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.expressions import microseconds
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _KINDS = {
@@ -92,9 +87,6 @@ _SERVER_READS: Final = ("read_only", "super_read_only", "innodb_read_only")
 _SESSION_READS: Final = ("transaction_read_only", "tx_read_only")
 # JSON_TYPE's names for numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
-# The bytes that get a backslash, and a size that all of a statement but its texts is below.
-_ESCAPED: Final = (b"\\", b"'", b'"', b"\0", b"\n", b"\r", b"\x1a")
-_REST_OF_STATEMENT: Final = 2048
 # How long a session waits for a row and for a table, and the variables that keep the user's limits.
 _LIMITS: Final = {
     "innodb_lock_wait_timeout": "@queue_over_sql_row",
@@ -106,32 +98,18 @@ _CREATION_LOCK: Final = "queue_over_sql."
 _LOCK_NAME_LIMIT: Final = 64
 
 
-class JoinedRounds(Rounds):
-    """Rounds of MySQL and MariaDB, whose statements join the table with the chosen rows."""
+def columns_of(dialect: MySQLDialect) -> Columns:
+    """Reads and writes columns through the drivers of MySQL and MariaDB; needs PyArrow."""
+    from queue_over_sql.arrow.types import mysql_type
+    from queue_over_sql.dialects.mysql.columns import MySQLColumns
 
-    claims_apart = True
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Lock the rows in a derived table and stamp them by a join, in one statement."""
-        return sql.get(rounds.mark_picked).run(connection, request.values()).rowcount
-
-    def remove(self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]) -> int:
-        """Join with the ids, because DELETE accepts no hint."""
-        return sql.get(rounds.remove_picked).run(connection, values).rowcount
-
-    def unclaim(
-        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
-    ) -> int:
-        """Join with the ids, because the statement changes the hinted index."""
-        return sql.get(rounds.unclaim_picked).run(connection, values).rowcount
+    return MySQLColumns(dialect, mysql_type)
 
 
 class MySQLDialect(QueueDialect):
     """MySQL through PyMySQL."""
 
     name = "mysql"
-    checkup_class = "MySQLCheckup"
-    rounds_class = JoinedRounds
     identifier_limit = 64
     skip_locked = True
     # Another session may have another one: after SET GLOBAL, or while group replication runs.
@@ -164,12 +142,12 @@ class MySQLDialect(QueueDialect):
         "mariadb_charset": "utf8mb4",
     }
 
-    @functools.cached_property
-    def columns(self) -> RowColumns:
-        from queue_over_sql.dialects.arrow.types import mysql_type
-        from queue_over_sql.dialects.mysql.columns import MySQLColumns
-
-        return MySQLColumns(self, mysql_type)
+    strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
+        Checkup: MySQLCheckup,
+        Columns: columns_of,
+        Inserts: MySQLInserts,
+        Rounds: JoinedRounds,
+    }
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
@@ -177,20 +155,6 @@ class MySQLDialect(QueueDialect):
         most, on_timeout = connection.exec_driver_sql(asked).one()
         self.statement_bytes = int(most)
         self._undoing = _UNDOING | {_TIMED_OUT} if int(on_timeout) else _UNDOING
-
-    def check_sent(self, values: Iterable[Any]) -> None:
-        """As drivers send them: as literals, with a backslash before some characters.
-
-        The server would close the connection without an answer.
-        """
-        size, limit = _REST_OF_STATEMENT, self.statement_bytes
-        for value in values:
-            if isinstance(value, str | bytes):
-                sent = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
-                size += len(sent) + sum(map(sent.count, _ESCAPED))
-        if limit is not None and size > limit:
-            what, raises = "statement with this message", "raise the server's max_allowed_packet"
-            raise PayloadTooLarge(what, size, limit, raises)
 
     def exact_converter(
         self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None

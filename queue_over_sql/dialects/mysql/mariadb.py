@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, ColumnElement, Connection, Table, or_, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import ColumnElement, or_
 
+from queue_over_sql.dialects.mysql.checkup import MariaDBCheckup
 from queue_over_sql.dialects.mysql.dialect import MySQLDialect
+from queue_over_sql.dialects.mysql.insert import MariaDBInserts
 from queue_over_sql.errors import UnsupportedByEngine
-from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-
-_CHECKS: Final = text(
-    "SELECT constraint_name FROM information_schema.check_constraints"
-    " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name"
-)
+from queue_over_sql.publishing.strategy import Inserts
+from queue_over_sql.sql.checkup import Checkup
+from queue_over_sql.sql.conditions import JsonPath, JsonScalar
 
 
 class MariaDBDialect(MySQLDialect):
     """MariaDB through PyMySQL."""
 
     name = "mariadb"
-    checkup_class = "MariaDBCheckup"
+    strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
+        **MySQLDialect.strategies,
+        Checkup: MariaDBCheckup,
+        Inserts: MariaDBInserts,
+    }
     insert_returning = True
     id_step = None
     delete_returning = True
@@ -56,22 +57,3 @@ class MariaDBDialect(MySQLDialect):
         unclaimed messages of other levels, and those due later.
         """
         return or_(consumer_id.is_(None), consumer_id < "")
-
-    @contextlib.contextmanager
-    def trusting_rows(self, connection: Connection, table: Table) -> Iterator[None]:
-        """``check_constraint_checks``: checking long JSON takes as long as storing it."""
-        ours = {str(c.name) for c in table.constraints if isinstance(c, CheckConstraint)}
-        asked = {"schema": table.schema, "name": table.name}
-        found = set(connection.scalars(_CHECKS, asked)) if ours else set()
-        if not ours or found != ours:
-            yield
-            return
-        before = connection.exec_driver_sql("SELECT @@check_constraint_checks").scalar_one()
-        connection.exec_driver_sql("SET SESSION check_constraint_checks = 0").close()
-        try:
-            yield
-        finally:
-            # A lost connection has no settings to restore.
-            with contextlib.suppress(SQLAlchemyError):
-                again = f"SET SESSION check_constraint_checks = {int(before)}"
-                connection.exec_driver_sql(again).close()

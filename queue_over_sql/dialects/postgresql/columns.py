@@ -48,7 +48,8 @@ from sqlalchemy.sql.elements import ClauseList
 from sqlalchemy.sql.visitors import replacement_traverse
 from sqlalchemy.types import NullType, TypeEngine
 
-from queue_over_sql.dialects.arrow.rows import (
+from queue_over_sql.archive import statements as archive
+from queue_over_sql.arrow.rows import (
     FACTS,
     HEADERS,
     INSTANT,
@@ -60,14 +61,15 @@ from queue_over_sql.dialects.arrow.rows import (
     rows_of,
     schema_of,
 )
-from queue_over_sql.dialects.arrow.types import conformed, is_plain
-from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors, translated
+from queue_over_sql.arrow.types import conformed, is_plain
+from queue_over_sql.claiming import statements as claim
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
-from queue_over_sql.dialects.statements import archive, claim
-from queue_over_sql.dialects.statements.parameters import next_attempt, number
+from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.sql.compiled import CompiledStatement, StatementCache
+from queue_over_sql.sql.driver_calls import driver_connection, driver_errors, translated
+from queue_over_sql.statements.parameters import next_attempt, number
 from queue_over_sql.values.states import Outcome
 
 _log = logging.getLogger(__name__)
@@ -480,7 +482,7 @@ def _picked(tables: QueueTables) -> CTE:
     return (
         select(literal_column("ctid").label("place"))
         .select_from(tables.live)
-        .where(claim.eligible(tables, None), claim.may_claim(tables))
+        .where(claim.eligible(tables, None), may_claim(tables))
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=True)

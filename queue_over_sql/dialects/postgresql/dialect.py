@@ -1,16 +1,15 @@
-"""PostgreSQL: one statement for each claim, exchange and move to the archive."""
+"""PostgreSQL: its capabilities, expressions, sessions, errors, and what it does otherwise."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     ARRAY,
-    CTE,
     JSON,
     ColumnElement,
     Connection,
@@ -19,70 +18,48 @@ from sqlalchemy import (
     Insert,
     Integer,
     Numeric,
-    Select,
     String,
     Table,
     Text,
     TypeDecorator,
     and_,
-    any_,
     bindparam,
     case,
     cast,
-    delete,
     false,
     func,
-    insert,
     literal_column,
-    select,
     text,
-    true,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
-from queue_over_sql.dialects.base import (
-    BRIEF_SECONDS,
-    OLDEST_SESSION,
-    ErrorKind,
-    Notifications,
-    sqlstate_of,
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.dialects.at_once import AtOnceDialect
+from queue_over_sql.dialects.postgresql.archive import PostgreSQLArchiving
+from queue_over_sql.dialects.postgresql.checkup import PostgreSQLCheckup
+from queue_over_sql.dialects.postgresql.claim import PostgreSQLClaims
+from queue_over_sql.dialects.postgresql.insert import (
+    JsonText,
+    PostgreSQLInserts,
 )
-from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
-from queue_over_sql.dialects.driver_calls import (
-    driver_connection,
-    read_all_values,
-    read_values_as_usual,
-)
-from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
 from queue_over_sql.dialects.postgresql.plain_values import read_otherwise
 from queue_over_sql.dialects.postgresql.pooler import Pooler
-from queue_over_sql.dialects.requests import (
-    ClaimRequest,
-    NewRows,
-    Settlement,
-    Where,
-    read_rows,
-)
-from queue_over_sql.dialects.statements import archive, claim, rounds, settle
-from queue_over_sql.dialects.statements.parameters import (
-    batches,
-    bucket_of,
-    fence,
-    id_values,
-    number,
-)
-from queue_over_sql.message import Claim, MessageRow
-from queue_over_sql.schema.conditions import LONE, NUL, JsonPath, JsonScalar, without_nul
-from queue_over_sql.schema.dialect import microseconds
-from queue_over_sql.schema.queue_tables import QueueTables
-
-if TYPE_CHECKING:
-    from queue_over_sql.dialects.arrow.rows import RowColumns
-
+from queue_over_sql.dialects.postgresql.rounds import PostgreSQLRounds
+from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.publishing.strategy import Inserts
+from queue_over_sql.settling.strategy import Archiving
+from queue_over_sql.sql.checkup import Checkup
+from queue_over_sql.sql.columns import Columns
+from queue_over_sql.sql.compiled import direct_calls, run_text
+from queue_over_sql.sql.conditions import LONE, NUL, JsonPath, JsonScalar, without_nul
+from queue_over_sql.sql.dialect import BRIEF_SECONDS, OLDEST_SESSION
+from queue_over_sql.sql.driver_calls import driver_connection, read_all_values, read_values_as_usual
+from queue_over_sql.sql.error_kinds import ErrorKind, sqlstate_of
+from queue_over_sql.sql.expressions import microseconds
+from queue_over_sql.sql.notifications import Notifications
 
 # A number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
@@ -136,17 +113,6 @@ class InEncoding(TypeDecorator[str]):
         return value.encode(self._codec, "backslashreplace").decode(self._codec)
 
 
-class ArchivedAtOnce(RoundsAtOnce):
-    """Rounds of PostgreSQL, archived in one statement."""
-
-    claims_apart = True
-
-    def archive(
-        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
-    ) -> int:
-        return sql.get(archive_rounds_at_once).run(connection, values).rowcount
-
-
 @functools.lru_cache(maxsize=1000)
 def _identity_of(schema: str | None, table: str) -> str:
     # Each use of a caller's connection needs it.
@@ -161,12 +127,16 @@ def _identity_of(schema: str | None, table: str) -> str:
     )
 
 
+def _columns(dialect: PostgreSQLDialect) -> Columns:
+    from queue_over_sql.dialects.postgresql.columns import PostgreSQLColumns
+
+    return PostgreSQLColumns(dialect)
+
+
 class PostgreSQLDialect(AtOnceDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
-    checkup_class = "PostgreSQLCheckup"
-    rounds_class = ArchivedAtOnce
     skip_locked = True
     scopes_settings = True
     name_query = "SELECT current_database()"
@@ -181,10 +151,6 @@ class PostgreSQLDialect(AtOnceDialect):
         WHERE t.relname IN :names AND a.attnum > 0 AND NOT a.attisdropped
           AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(t.oid)
                    ELSE n.nspname = CAST(:schema AS text) END"""
-    archives_at_once = True
-    exchanges_at_once = True
-    rows_at_once = 4096
-    loads_as_it_comes = True
     routines = "plpgsql"
     # The first version with MATERIALIZED.
     oldest_version: ClassVar = (12,)
@@ -206,19 +172,19 @@ class PostgreSQLDialect(AtOnceDialect):
         }
     }
 
+    strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
+        Archiving: PostgreSQLArchiving,
+        Checkup: PostgreSQLCheckup,
+        Claims: PostgreSQLClaims,
+        Columns: _columns,
+        Inserts: PostgreSQLInserts,
+        Notifications: lambda dialect: ListenNotify(dialect, dialect.pooler),
+        Rounds: PostgreSQLRounds,
+    }
+
     def __init__(self) -> None:
         self.pooler = Pooler()
         self._encoding = "UTF8"
-
-    @functools.cached_property
-    def columns(self) -> RowColumns:
-        from queue_over_sql.dialects.postgresql.columns import PostgreSQLColumns
-
-        return PostgreSQLColumns(self)
-
-    @functools.cached_property
-    def notifications(self) -> Notifications:
-        return ListenNotify(self.pooler)
 
     def notice_pooler(self, connection: Connection) -> None:
         self.pooler.notice(connection)
@@ -241,14 +207,6 @@ class PostgreSQLDialect(AtOnceDialect):
     @staticmethod
     def unfit_way(error: BaseException | None) -> str | None:
         return Pooler.unfit_way(error)
-
-    def publish_rows(
-        self, connection: Connection, sql: StatementCache, rows: NewRows
-    ) -> Sequence[Sequence[Any]] | None:
-        return publish_rows(connection, sql, rows)
-
-    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        return copy_rows(connection, sql, rows)
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
@@ -431,48 +389,6 @@ class PostgreSQLDialect(AtOnceDialect):
     def insert(self, table: Table) -> Insert:
         return postgresql.insert(table)
 
-    def chosen(
-        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
-    ) -> ColumnElement[bool]:
-        """By an array of ids, so that the primary key is probed for each.
-
-        For a join the planner may read the primary key from its beginning, over all dead entries
-        that an open transaction keeps: with many rows, or after an ANALYZE of an empty queue.
-        """
-        picked = _picked(tables, where, *conditions)
-        return tables.live.c.id == any_(func.array(select(picked.c.id).scalar_subquery()))
-
-    def archive(
-        self, connection: Connection, sql: StatementCache, settlement: Settlement
-    ) -> set[int]:
-        moved: set[int] = set()
-        for batch in batches(settlement.ids):
-            statement = sql.get(archive_at_once, bucket_of(len(batch)))
-            values = id_values(batch) | _held_values(settlement.claim) | settlement.archive_values()
-            moved.update(row[0] for row in statement.run(connection, values))
-        return moved
-
-    def exchange(
-        self,
-        connection: Connection,
-        sql: StatementCache,
-        settlement: Settlement,
-        request: ClaimRequest,
-        *,
-        keep: bool,
-    ) -> tuple[set[int], list[MessageRow]]:
-        size = bucket_of(len(settlement.ids))
-        values = id_values(settlement.ids) | _held_values(settlement.claim)
-        values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
-        if keep:
-            values |= settlement.archive_values()
-        statement = sql.get(exchange_at_once, size, keep, request.where)
-        rows: Sequence[Any] = statement.run(connection, values).all()
-        settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
-        if rows[0][0] == 0:
-            settled = set()
-        return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
-
 
 def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
     """JSON without the escapes that a server stores but then fails to read."""
@@ -484,64 +400,3 @@ def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
 def _prepares(connection: Connection) -> bool:
     driver = driver_connection(connection) if connection.dialect.driver == "psycopg" else None
     return getattr(driver, "prepare_threshold", None) is not None
-
-
-def _held_values(held: Claim) -> dict[str, Any]:
-    return {"p_held_by": held.consumer_id, "p_held_round": held.consumer_round}
-
-
-def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
-    """Lock the oldest eligible rows; MATERIALIZED keeps the planner from running it twice."""
-    live = tables.live
-    return (
-        select(live.c.id)
-        .where(claim.eligible(tables, where), claim.may_claim(tables), *conditions)
-        .order_by(*claim.oldest_first(tables))
-        .limit(number("p_count"))
-        .with_for_update(skip_locked=True)
-        .cte("picked")
-        .prefix_with("MATERIALIZED")
-    )
-
-
-def archive_rounds_at_once(tables: QueueTables) -> Insert:
-    """Move the messages of rounds to the archive."""
-    return _archived(tables, rounds.of_rounds(tables))
-
-
-def archive_at_once(tables: QueueTables, size: int) -> Insert:
-    """Move messages to the archive under the fence; returns the ids that were still held."""
-    return _archived(tables, _held(tables, size)).returning(tables.archive.c.id)
-
-
-def exchange_at_once(
-    tables: QueueTables, size: int, keep: bool, where: Where | None
-) -> Select[Any]:
-    """Ack ``size`` messages of one claim, and claim the next ones if no claim was lost.
-
-    Each row has the number of acked messages, their ids if some were lost, and a claimed message.
-    If nothing was claimed, there is one row with an empty message.
-    """
-    live = tables.live
-    if keep and not tables.ends_in_place:
-        acked = archive_at_once(tables, size).cte("acked")
-    else:
-        acked = settle.end(tables, _held(tables, size)).returning(live.c.id).cte("acked")
-    all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
-    claimed = claim_at_once(tables, where, all_held).cte("claimed")
-    count = func.count()
-    lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
-    settled = select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
-    return select(settled.c.acked, settled.c.ids, *claimed.c).select_from(
-        settled.outerjoin(claimed, true())
-    )
-
-
-def _held(tables: QueueTables, size: int) -> ColumnElement[bool]:
-    return fence(tables, size, consumer="p_held_by", consumer_round="p_held_round")
-
-
-def _archived(tables: QueueTables, ending: ColumnElement[bool]) -> Insert:
-    gone = delete(tables.live).where(ending).returning(*tables.live.c).cte("gone")
-    source = select(*archive.archived_values(tables, gone))
-    return insert(tables.archive).from_select(archive.archived_names(tables), source)

@@ -29,12 +29,13 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import UserDefinedType
 from sqlalchemy.util import await_only
 
-from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
-from queue_over_sql.dialects.requests import NewRows
-from queue_over_sql.dialects.statements import publish
 from queue_over_sql.payloads.codec import encode_json
+from queue_over_sql.publishing import statements as publish
+from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
+from queue_over_sql.statements.requests import NewRows
 
 _NUMBERS: Final = frozenset(
     {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at"}
@@ -77,39 +78,44 @@ def _parameter(element: _Encoded, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST(CAST({parameter} AS TEXT) AS JSON)"
 
 
-def publish_rows(
-    connection: Connection, sql: StatementCache, rows: NewRows
-) -> Sequence[Sequence[Any]] | None:
-    """Insert the elements of a JSON array; None if an array cannot hold them."""
-    differing = tuple(rows.differing)
-    if not _fits(sql.subject, rows):
-        return None
-    names = sql.subject.parameters
-    values = {names[name]: value for name, value in rows.same.items()}
-    values["p_rows"] = _array(sql.subject, rows)
-    return sql.get(publish_elements, differing).run(connection, values).all()
+class PostgreSQLInserts(Inserts):
+    """Sends one JSON array in one statement, and loads by COPY."""
 
+    rows_at_once = 4096
+    loads_as_it_comes = True
 
-def copy_rows(connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-    """Insert rows by COPY; False for drivers other than psycopg."""
-    if connection.dialect.driver != "psycopg":
-        return False
-    tables: QueueTables = sql.subject
-    names = rows.filled()
-    copied: Iterable[Sequence[Any]] = rows.tuples(names)
-    converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
-    if any(converters):
-        copied = (
-            [
-                value if convert is None else convert(value)
-                for value, convert in zip(row, converters, strict=True)
-            ]
-            for row in rows.tuples(names)
-        )
-    copy = _copy_on_loop if connection.dialect.is_async else copy_in
-    with driver_errors(connection, "COPY"):
-        copy(connection, copy_statement(connection, tables.live, names), copied)
-    return True
+    def publish(
+        self, connection: Connection, sql: StatementCache, rows: NewRows
+    ) -> Sequence[Sequence[Any]] | None:
+        """Insert the elements of a JSON array; None if an array cannot hold them."""
+        differing = tuple(rows.differing)
+        if not _fits(sql.subject, rows):
+            return None
+        names = sql.subject.parameters
+        values = {names[name]: value for name, value in rows.same.items()}
+        values["p_rows"] = _array(sql.subject, rows)
+        return sql.get(publish_elements, differing).run(connection, values).all()
+
+    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
+        """Insert rows by COPY; False for drivers other than psycopg."""
+        if connection.dialect.driver != "psycopg":
+            return False
+        tables: QueueTables = sql.subject
+        names = rows.filled()
+        copied: Iterable[Sequence[Any]] = rows.tuples(names)
+        converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
+        if any(converters):
+            copied = (
+                [
+                    value if convert is None else convert(value)
+                    for value, convert in zip(row, converters, strict=True)
+                ]
+                for row in rows.tuples(names)
+            )
+        copy = _copy_on_loop if connection.dialect.is_async else copy_in
+        with driver_errors(connection, "COPY"):
+            copy(connection, copy_statement(connection, tables.live, names), copied)
+        return True
 
 
 def copy_statement(connection: Connection, table: Table, names: Sequence[str]) -> str:

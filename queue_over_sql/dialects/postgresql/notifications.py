@@ -18,11 +18,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Float, Select, func, literal, select
 from sqlalchemy.util import await_only
 
-from queue_over_sql.dialects.base import Notifications, Pause, Watch
-from queue_over_sql.dialects.compiled import StatementCache, run_text
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.sql.compiled import StatementCache, run_text
+from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
+from queue_over_sql.sql.notifications import Notifications, Pause, Watch
 
 CHANNEL: Final = "queue_over_sql"
 """The channel of all queues of a database; the payload is the full name of a queue's table."""
@@ -91,7 +92,8 @@ class ListenNotify(Notifications):
     hears_others = True
     tells_others = True
 
-    def __init__(self, pooler: Pooler) -> None:
+    def __init__(self, dialect: QueueDialect, pooler: Pooler) -> None:
+        super().__init__(dialect)
         self._pooler = pooler
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, event
 
-from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.sql.driver_calls import driver_connection
 
 _log = logging.getLogger(__name__)
 

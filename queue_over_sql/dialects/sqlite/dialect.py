@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
-import logging
 import math
 import re
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     Boolean,
@@ -23,43 +19,39 @@ from sqlalchemy import (
     Insert,
     Integer,
     Numeric,
-    Select,
     Table,
     Update,
-    and_,
     case,
     false,
     func,
     literal_column,
-    select,
     text,
     update,
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.at_once import AtOnceDialect
-from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect
-from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
-from queue_over_sql.dialects.driver_calls import driver_connection, read_any_text
-from queue_over_sql.dialects.requests import NewRows, Where
-from queue_over_sql.dialects.sqlite.hooks import FILES, LOG_BYTES, FileId, file_id
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce
+from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
+from queue_over_sql.dialects.sqlite.claim import SQLiteClaims
+from queue_over_sql.dialects.sqlite.hooks import FILES, FileId, file_id
+from queue_over_sql.dialects.sqlite.insert import SQLiteInserts
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
-from queue_over_sql.dialects.statements import claim, publish
-from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.schema.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
-from queue_over_sql.schema.dialect import microseconds
+from queue_over_sql.dialects.sqlite.write_ahead_log import Run, WriteAheadLog
+from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.schema.queue_tables import QueueTables
-from queue_over_sql.values.backoff import RateLimit
-
-if TYPE_CHECKING:
-    from queue_over_sql.dialects.arrow.rows import RowColumns
-
+from queue_over_sql.sql.checkup import Checkup
+from queue_over_sql.sql.columns import Columns
+from queue_over_sql.sql.compiled import StatementCache, run_text
+from queue_over_sql.sql.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
+from queue_over_sql.sql.driver_calls import driver_connection, read_any_text
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.expressions import microseconds
+from queue_over_sql.sql.notifications import Notifications
 
 _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
-# The largest number of rows of an INSERT, and of parameters of a statement:
-# https://www.sqlite.org/limits.html
-_ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
 _TRUTHS: Final = (0, 1, None)
 _EXACT_IN_FLOAT: Final = 2**53
 # From this number on, integers are floating-point numbers in SQLite.
@@ -70,14 +62,6 @@ _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
 # Drivers whose connections several threads can use at once.
 _SERIALIZED = 3
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
-Run = Callable[[Callable[[Connection], Any]], Any]
-
-
-_log = logging.getLogger(__name__)
-
-LARGE_BYTES: Final = LOG_BYTES
-"""A larger log is truncated as soon as nobody reads it."""
-ALARMING_BYTES: Final = 256 * 2**20
 
 
 def _strict(specification: str) -> str:
@@ -89,11 +73,18 @@ def _strict(specification: str) -> str:
     )
 
 
+def _columns(dialect: SQLiteDialect) -> Columns:
+    """As elsewhere, but all integers have 64 bits, whatever their column type."""
+    from queue_over_sql.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
+    from queue_over_sql.arrow.types import wide_type  # noqa: PLC0415 - likewise
+
+    return RowColumns(dialect, wide_type)
+
+
 class SQLiteDialect(AtOnceDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
-    checkup_class = "SQLiteCheckup"
     name_query = _MAIN_FILE
     aborts_on_error = False
     look_first = True
@@ -107,25 +98,20 @@ class SQLiteDialect(AtOnceDialect):
     )
     separate_durable_sessions = True
     has_files = True
-    rows_at_once = 100_000
     # The first version with RETURNING.
     oldest_version: ClassVar = (3, 35)
     too_old = "SQLite {needed} or newer is required; this Python has {found}."
     # Without AUTOINCREMENT, ids of finished messages would be reused.
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
-
-    @functools.cached_property
-    def columns(self) -> RowColumns:
-        """As elsewhere, but all integers have 64 bits, whatever their column type."""
-        from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
-        from queue_over_sql.dialects.arrow.types import wide_type  # noqa: PLC0415 - likewise
-
-        return RowColumns(self, wide_type)
-
-    @functools.cached_property
-    def notifications(self) -> Notifications:
-        return FileNotifications()
+    strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
+        Checkup: SQLiteCheckup,
+        Claims: SQLiteClaims,
+        Columns: _columns,
+        Inserts: SQLiteInserts,
+        Notifications: FileNotifications,
+        Rounds: RoundsAtOnce,
+    }
 
     @property
     def identity(self) -> TypeEngine[Any]:
@@ -282,112 +268,12 @@ class SQLiteDialect(AtOnceDialect):
     def insert(self, table: Table) -> Insert:
         return sqlite.insert(table)
 
-    def publish_rows(
-        self, connection: Connection, sql: StatementCache, rows: NewRows
-    ) -> Sequence[Sequence[Any]] | None:
-        """As ``load`` does; without keys all rows are new, and nobody else writes meanwhile.
-
-        So their ids are consecutive: https://www.sqlite.org/autoinc.html. Not in a caller's
-        transaction: if the driver fails at one row, the rows before it would stay.
-        """
-        if rows.same.get("message_key", "") is not None or direct_calls(connection) is None:
-            return None
-        self.load(connection, sql, rows)
-        last = int(sql.get(last_id).run(connection).scalar_one())
-        return [(number, None) for number in range(last - rows.count + 1, last + 1)]
-
-    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        """Multi-row statements; repeated single-row ones take twice the time."""
-        names = rows.filled()
-        left = rows.count
-        # Its parameters are in the order of the columns, row by row.
-        columns = {f"{sql.subject.parameters[name]}_0": name for name in names}
-        first = sql.get(publish.publish_rows, 1, names).order
-        values = itertools.chain.from_iterable(
-            rows.tuples([columns[parameter] for parameter in first])
-        )
-        most = max(1, min(_ROWS_PER_INSERT, _PARAMETERS // len(names)))
-        while left:
-            size = min(most, 1 << (left.bit_length() - 1))
-            statement = sql.get(publish.publish_rows, size, names)
-            statement.run_ordered(connection, tuple(itertools.islice(values, size * len(names))))
-            left -= size
-        return True
-
-    def chosen(
-        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
-    ) -> ColumnElement[bool]:
-        """The condition is repeated outside, because nothing is locked inside."""
-        live = tables.live
-        oldest = (
-            select(live.c.id)
-            .where(claim.eligible(tables, where), claim.may_claim(tables), *conditions)
-            .order_by(*claim.oldest_first(tables))
-            .limit(number("p_count"))
-        )
-        return and_(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
-
 
 def _only_rollback(action: int, first: str | None, *_: object) -> int:
     ends = action == sqlite3.SQLITE_TRANSACTION and first == "ROLLBACK"
     return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
 
 
-def last_id(tables: QueueTables) -> Select[Any]:
-    """The last id that this connection generated."""
-    del tables
-    return select(func.last_insert_rowid())
-
-
 def write_nothing(tables: QueueTables) -> Update:
     """Take the write lock."""
     return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
-
-
-class WriteAheadLog:
-    """Keeps the log small, and warns if a reader prevents this."""
-
-    def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
-        self._dialect = dialect
-        self._run = run
-        self._where = where
-        # Copying a large log takes long, and must not take all of the reaper's time.
-        self._pace = RateLimit(0.0, ready=True)
-        self._lock = threading.Lock()
-        self._warned = False
-
-    def bound(self) -> None:
-        """Truncate the log if it is large; usually only its size is checked.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached.
-        """
-        run, wal_bytes = self._run, self._dialect.wal_bytes
-        size = run(wal_bytes) or 0
-        if size > LARGE_BYTES and self._pace.due():
-            with self._pace.running():
-                run(_cut)
-            size = run(wal_bytes) or 0
-        self._watch(size)
-
-    def _watch(self, size: int) -> None:
-        with self._lock:
-            if size <= LARGE_BYTES:
-                self._warned = False
-            if size < ALARMING_BYTES or self._warned:
-                return
-            self._warned = True
-        _log.warning(
-            "The write-ahead log of %s has %d MiB, because a program has been reading from the "
-            "database for a long time. End its transaction, or read its result to the end. To "
-            "find the program, run `fuser -v` on the file that ends in '-shm'.",
-            self._where,
-            size // 2**20,
-        )
-
-
-def _cut(connection: Connection) -> None:
-    # TRUNCATE alone would block writers while it copies; this copies beside them.
-    busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
-    if not busy and there == copied:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()

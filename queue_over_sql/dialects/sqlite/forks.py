@@ -6,7 +6,7 @@ may delete the log into which the child writes, with all that the child has publ
 thread of the parent is inside SQLite when it forks, the child waits for it for ever.
 https://www.sqlite.org/howtocorrupt.html, section 2.6
 
-So a fork closes all connections first (``dialects/forks.py``). The child refuses a file that was
+So a fork closes all connections first (``database/forks.py``). The child refuses a file that was
 open nevertheless.
 """
 

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from queue_over_sql.database.write_lock import WriteLock
 from queue_over_sql.dialects.sqlite.forks import refuse_inherited
-from queue_over_sql.dialects.sqlite.write_lock import WriteLock
 
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from queue_over_sql.dialects.base import Notifications, Pause, Watch
-from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.sql.compiled import run_text
+from queue_over_sql.sql.notifications import Notifications, Pause, Watch
 
 # A check takes some microseconds.
 _STEP: Final = 0.003

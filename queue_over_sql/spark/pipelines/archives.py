@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from queue_over_sql import store
 from queue_over_sql.queue import core_of
+from queue_over_sql.selection.operations import extent_of
 from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.spark.options import Location
+
 
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
@@ -132,7 +133,7 @@ class _Reading:
         )
         columns = message_columns(queue, options, archived=part.archived)
         statement = columns.select().where(
-            *store.extent_of(core_of(queue).context.tables, part.archived),
+            *extent_of(core_of(queue).context.tables, part.archived),
             *_wanted(part, columns.table, core_of(queue).context.tables),
         )
         for batch in read_batches(queue, columns, statement, options.batch_bytes):

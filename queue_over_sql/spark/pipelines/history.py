@@ -16,16 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 
+from queue_over_sql.archive.archive import ArchiveHistory
 from queue_over_sql.errors import HistoryDiffers
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.archive import ArchiveHistory
 from queue_over_sql.spark.databases import label_of, location_of, queues_of, service_at
-from queue_over_sql.spark.pipelines.archives import (
-    Part,
-    archive_parts,
-    parts_by_id,
-    read_parts,
-)
+from queue_over_sql.spark.pipelines.archives import Part, archive_parts, parts_by_id, read_parts
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import (
     HISTORY,
@@ -44,6 +39,7 @@ if TYPE_CHECKING:
     from queue_over_sql.spark.options import Location
 
     Progress = Callable[[str, int, int], None]
+
 
 SERIES: Final = "export"
 """The series name of the commits of exports."""

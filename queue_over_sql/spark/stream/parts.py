@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from queue_over_sql.dialects.requests import lease_of_round
 from queue_over_sql.durable import round_store as rounds
 from queue_over_sql.durable.consumer import DurableConsumer
+from queue_over_sql.durable.requests import lease_of_round
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.columns import message_columns, read_batches

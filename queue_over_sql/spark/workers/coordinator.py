@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from queue_over_sql import store
+from queue_over_sql.consumers import registrations as consumers
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
@@ -24,7 +24,7 @@ from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import service_of, work_of
-from queue_over_sql.store import consumers
+from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, to_microseconds, to_timedelta
@@ -228,7 +228,7 @@ class _Coordinator:
         if until is None or until == "empty":
             return None
         length, sql = to_microseconds(until, "until"), core_of(self.queue).context.sql
-        return parts_of(self._service).connections.run(lambda c: store.server_now(c, sql)) + length
+        return parts_of(self._service).connections.run(lambda c: server_now(c, sql)) + length
 
     def progress(self, began: float) -> FleetProgress:
         """The present progress."""

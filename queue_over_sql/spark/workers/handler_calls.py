@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from queue_over_sql.message import Message, row_of
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.settle import reason_of
+from queue_over_sql.settling.failures import reason_of
 from queue_over_sql.worker.handler import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _failed_of_arrow(
     messages: Sequence[Message],
     connection: tuple[Any, ...],
 ) -> list[_Failure]:
-    from queue_over_sql.dialects.arrow.rows import batch_of
+    from queue_over_sql.arrow.rows import batch_of
 
     batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
     reasons = reasons_of(handler(batch, *connection), len(messages))

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.message import row_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
 from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
+from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker.handler import Handler
 from queue_over_sql.worker.handler_run import HandlerRun
@@ -133,7 +133,7 @@ class Taking:
     def _batch(self, size: int, connection: Connection) -> pa.RecordBatch | None:
         import pyarrow as pa
 
-        from queue_over_sql.dialects.arrow.rows import batch_of
+        from queue_over_sql.arrow.rows import batch_of
 
         batches = core_of(self._queue).take_columns(size, connection)
         if batches is None:

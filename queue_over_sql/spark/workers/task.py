@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, literal
 
-from queue_over_sql import store
+from queue_over_sql.consumers import registrations as consumers
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import QueueService, parts_of
@@ -21,7 +21,7 @@ from queue_over_sql.spark.databases import url_of
 from queue_over_sql.spark.workers.handler_calls import Counters, calling
 from queue_over_sql.spark.workers.plan import WorkerReport
 from queue_over_sql.spark.workers.take import Taking
-from queue_over_sql.store import consumers
+from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import NEVER
 
@@ -178,7 +178,7 @@ class Watch:
         if self._plan.ends_at is None:
             return None
         sql = core_of(self._queue).context.sql
-        now = parts_of(self._service).connections.run(lambda c: store.server_now(c, sql))
+        now = parts_of(self._service).connections.run(lambda c: server_now(c, sql))
         return time.monotonic() + (self._plan.ends_at - now) / 1_000_000
 
     def _led(self) -> bool:

@@ -26,8 +26,8 @@ class H2Server(PrivateServer):
 
     def locate(self) -> None:
         try:
-            from queue_over_sql.dialects.h2.driver.dbapi import InterfaceError
-            from queue_over_sql.dialects.h2.driver.jvm import find_jar, find_runtime
+            from sqlalchemy_h2.dbapi import InterfaceError
+            from sqlalchemy_h2.jvm import find_jar, find_runtime
         except ImportError as error:
             raise ServerMissing(f"{error}: install queue-over-sql[h2]") from error
         try:

@@ -23,17 +23,17 @@ from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from sqlalchemy import select
 
-from queue_over_sql.consumer import Consumer, Identity
+from queue_over_sql.claiming.claimer import FIRST_POLL, LAST_POLL, Claimer
+from queue_over_sql.consumers import registrations
+from queue_over_sql.consumers.consumer import Consumer, Identity
 from queue_over_sql.errors import ClaimLost, QueueError, ServiceClosed
 from queue_over_sql.message import Claim, Message, MessageRow, claim_of
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.claim import FIRST_POLL, LAST_POLL, Claimer
 from queue_over_sql.queues.context import QueueContext
 from queue_over_sql.queues.decoding import Decoder
-from queue_over_sql.queues.recovery import Recovery
-from queue_over_sql.queues.settle import Settlements
+from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.store import consumers as registrations
+from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.values.backoff import look_pauses
 from queue_over_sql.values.durations import to_microseconds
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.queue import Queue
     from queue_over_sql.web.threads import Threads
+
 
 _log = logging.getLogger(__name__)
 

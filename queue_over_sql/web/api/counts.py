@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.selection import QueueStats
+    from queue_over_sql.queues.stats import QueueStats
+
 
 # For this many seconds all clients get the same counts.
 _STATS_SECONDS: Final = 2.0

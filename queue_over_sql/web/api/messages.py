@@ -12,7 +12,8 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.selection import Selection
+    from queue_over_sql.selection.selection import Selection
+
 
 endpoints = Endpoints("messages")
 archive_endpoints = Endpoints("archive")

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.queues import registry
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.store import registry
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, run_named
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.selection import QueueStats
-    from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.queues.registry import QueueRecord
+    from queue_over_sql.queues.stats import QueueStats
+
 
 endpoints = Endpoints("queues")
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import Message
     from queue_over_sql.message import Published as PublishedCore
-    from queue_over_sql.queues.selection import Selection
     from queue_over_sql.schedules.schedules import Schedule
+    from queue_over_sql.selection.selection import Selection
     from queue_over_sql.settings import EffectiveSettings
     from queue_over_sql.topics.topic import Subscription
     from queue_over_sql.web.masking import Mask
+
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from queue_over_sql.claiming import statements as claim
+from queue_over_sql.claiming.low_watermark import SLACK_US
 from queue_over_sql.dialects import at_once
-from queue_over_sql.dialects.compiled import Builder, StatementCache
-from queue_over_sql.dialects.postgresql import dialect as postgresql
-from queue_over_sql.dialects.requests import ANY_EDITS
-from queue_over_sql.dialects.statements import claim, publish, settle
-from queue_over_sql.dialects.statements.parameters import bucket_of
-from queue_over_sql.queues.claim import SLACK_US
+from queue_over_sql.dialects.postgresql import claim as postgresql
+from queue_over_sql.publishing import statements as publish
+from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
-from queue_over_sql.store.admin import select_clock
+from queue_over_sql.settling import statements as settle
+from queue_over_sql.sql.compiled import Builder, StatementCache
+from queue_over_sql.statements.clock import select_clock
+from queue_over_sql.statements.parameters import bucket_of
+from queue_over_sql.statements.requests import ANY_EDITS
 from scripts.benchmarks.contenders.serving import number_of
 
 CONSUMER = "00000000-0000-4000-8000-000000000000"
@@ -164,7 +167,7 @@ class Session:
         rows = self._from_mark(self._pick, count)
         if rows:
             ids = [row[_ID] for row in rows]
-            removal = self._ids_text(self._ends, claim.remove_ids, len(ids), [])
+            removal = self._ids_text(self._ends, remove_ids, len(ids), [])
             self.cursor.execute(removal.text, removal.values(*_padded(ids)))
         self.run("COMMIT")
         return [number_of(row[_PAYLOAD]) for row in rows]

@@ -78,7 +78,7 @@ def outliving(url: str) -> int:
 
 def refused(url: str) -> int:
     """Fork while a transaction is open: the parent goes on, the child is told that it cannot."""
-    from queue_over_sql.dialects import forks
+    from queue_over_sql.database import forks
 
     forks._PATIENCE = 0.1  # type: ignore[misc]
     service = QueueService(url)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from queue_over_sql.queues.archive import ArchiveHistory
+from queue_over_sql.archive.archive import ArchiveHistory
 from queue_over_sql.spark import export_history, session
 from queue_over_sql.spark.pipelines import history
 from queue_over_sql.spark.pipelines.files import LocalFiles

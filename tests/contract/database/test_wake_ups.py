@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine
 
-from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.queue import core_of
+from queue_over_sql.sql.driver_calls import driver_connection
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def publisher(service: QueueService) -> Queue:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers who found nothing not look again by themselves."""
-    monkeypatch.setattr("queue_over_sql.queues.claim.FIRST_POLL", NEVER)
-    monkeypatch.setattr("queue_over_sql.queues.claim.LAST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.claiming.claimer.FIRST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.claiming.claimer.LAST_POLL", NEVER)
 
 
 def watched(service: QueueService) -> Any:

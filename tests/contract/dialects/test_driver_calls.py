@@ -10,8 +10,8 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseRefused
-from queue_over_sql.dialects.compiled import DriverResult
 from queue_over_sql.queue import core_of
+from queue_over_sql.sql.compiled import DriverResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,20 +14,29 @@ import pytest
 from sqlalchemy import Connection, inspect, make_url
 
 from queue_over_sql import Queue, QueueService
-from queue_over_sql.database.runtime import THREADS
-from queue_over_sql.dialects import checkup
+from queue_over_sql.dialects.engines import open_engine
 from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.inside import Inspection
 from queue_over_sql.observability import Finding, Level, diagnose, doctor
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 from queue_over_sql.service import parts_of
+from queue_over_sql.sql import checkup
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.threads("the doctor looks from outside, by a service of its own")
 
 SECONDS = 1_000_000
+
+
+def set_limit(
+    monkeypatch: pytest.MonkeyPatch, service: QueueService, name: str, value: float
+) -> None:
+    """Change a limit of the check-up, which an engine's own part may have, too."""
+    own = sys.modules[type(service._parts.connections.dialect.checkup).__module__]
+    for module in (checkup, own):
+        monkeypatch.setattr(module, name, value, raising=False)
 
 
 def found(service: QueueService, about: str, *levels: Level) -> list[Finding]:
@@ -38,7 +48,7 @@ def found(service: QueueService, about: str, *levels: Level) -> list[Finding]:
 @contextmanager
 def outside(database: TestDatabase) -> Iterator[Connection]:
     """A connection that commits each statement, and knows nothing of the library."""
-    opened = THREADS.open_engine(database.url)
+    opened = open_engine(database.url)
     with opened.engine.connect() as connection:
         yield connection.execution_options(**opened.session_options)
     opened.engine.dispose()
@@ -240,8 +250,8 @@ def test_a_transaction_that_is_open_for_long(
     """Whoever holds it is named, and the advice says how to end it."""
     jobs.publish(1)
     assert [] == found(service, "transactions")
-    monkeypatch.setattr(checkup, "LONG_SECONDS", 0)
-    engine = THREADS.open_engine(database.url).engine
+    set_limit(monkeypatch, service, "LONG_SECONDS", 0)
+    engine = open_engine(database.url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE queue_jobs SET priority = 0")
         findings = eventually(lambda: found(service, "transactions"), "the transaction is seen")
@@ -253,7 +263,7 @@ def test_a_transaction_that_is_open_for_long(
 @pytest.mark.engines("postgresql")
 def test_dead_rows(service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """More dead rows than live ones, and enough of them to matter."""
-    monkeypatch.setattr(checkup, "DEAD_ROWS", 100)
+    set_limit(monkeypatch, service, "DEAD_ROWS", 100)
     jobs.publish_many(list(range(300)))
     jobs.purge()
     [finding] = eventually(lambda: found(service, "bloat"), "the server has counted them")
@@ -267,7 +277,7 @@ def test_a_long_history(
     """The server says how long it is; how long is too long is ours."""
     assert "jobs" == jobs.name
     assert [] == found(service, "bloat")
-    monkeypatch.setattr(checkup, "_HISTORY", 0)
+    set_limit(monkeypatch, service, "LONG_HISTORY", 0)
     [finding] = found(service, "bloat")
     assert (Level.WARNING, True) == (finding.level, "history list" in finding.text)
 
@@ -280,8 +290,8 @@ def test_free_pages_and_a_log_that_a_reader_keeps(
     jobs.publish_many(["x" * 100_000] * 20)
     assert [] == found(service, "bloat")
     jobs.purge()
-    monkeypatch.setattr(checkup, "_LARGE_PAGES", 100)
-    monkeypatch.setattr(checkup, "_LARGE_LOG", 0)
+    set_limit(monkeypatch, service, "LARGE_PAGES", 100)
+    set_limit(monkeypatch, service, "LARGE_LOG", 0)
     with closing(sqlite3.connect(make_url(database.url).database or "")) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM queue_jobs").fetchall()
@@ -308,7 +318,7 @@ def test_a_server_that_is_full(
     """How many connections there are is the server's word; how many are too many is ours."""
     assert "jobs" == jobs.name
     assert [] == found(service, "connections")
-    monkeypatch.setattr(checkup, "_CROWDED", 0.0)
+    set_limit(monkeypatch, service, "CROWDED", 0.0)
     assert [Level.WARNING] == [finding.level for finding in found(service, "connections")]
 
 
@@ -366,8 +376,8 @@ def test_a_file_that_is_mostly_empty(
     """Its size and how much of it is in use are the database's word."""
     jobs.publish(1)
     assert [] == found(service, "bloat")
-    monkeypatch.setattr(checkup, "_LARGE_FILE", 0)
-    monkeypatch.setattr(checkup, "_FILL_PERCENT", 101)
+    set_limit(monkeypatch, service, "LARGE_FILE", 0)
+    set_limit(monkeypatch, service, "FILL_PERCENT", 101)
     assert [Level.NOTE] == [finding.level for finding in found(service, "bloat")]
 
 

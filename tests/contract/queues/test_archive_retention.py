@@ -13,7 +13,7 @@ from sqlalchemy import insert, literal, select
 
 from queue_over_sql import FixedDelay, QueueSettings
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues import recovery
+from queue_over_sql.recovery import recovery
 from tests.contract.queue_state import (
     ARGUMENT_ERRORS,
     archived,

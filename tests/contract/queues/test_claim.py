@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import ClaimLost, Publication, store
+from queue_over_sql import ClaimLost, Publication
 from queue_over_sql.queue import core_of
+from queue_over_sql.statements.clock import server_now
 from tests.contract.queue_state import ARGUMENT_ERRORS, counts, ids, payloads, set_columns
 from tests.refusals import refused
 from tests.waiting import consume_exactly, wait_until
@@ -197,7 +198,7 @@ def beside_the_restore(queue: Queue, patch: pytest.MonkeyPatch, act: Callable[[]
 def lease_is_over(queue: Queue) -> bool:
     """Whether the only message could be restored."""
     context = core_of(queue).context
-    now = context.run(lambda connection: store.server_now(connection, context.sql))
+    now = context.run(lambda connection: server_now(connection, context.sql))
     (listed,) = queue.messages().list()
     expires_at = listed.lease_expires_at
     return expires_at is not None and expires_at.timestamp() * 1_000_000 < now

@@ -19,9 +19,10 @@ from queue_over_sql import (
     QueueSettings,
 )
 from queue_over_sql.database import connections
-from queue_over_sql.dialects.base import QueueDialect
-from queue_over_sql.dialects.engines import dialect_of
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.dialects.engines import dialect_named
 from queue_over_sql.dialects.postgresql.dialect import _CREATION_LOCK
+from queue_over_sql.sql.dialect import QueueDialect
 from tests.contract.queue_state import ARGUMENT_ERRORS, live_rows, payloads
 from tests.refusals import refused
 
@@ -287,7 +288,7 @@ def test_a_creator_does_not_wait_for_ever(
 def test_an_interrupted_creator_says_why(engine: Engine) -> None:
     """That its connection is broken, too, is no news to whoever pressed Ctrl-C."""
     with engine.connect() as connection:
-        dialect = dialect_of(connection)
+        dialect = OpenedEngine(connection.engine, dialect_named).dialect_of(connection)
         connection.rollback()
         with pytest.raises(KeyboardInterrupt), dialect.creating(connection, None):
             interrupt(connection)

@@ -9,8 +9,8 @@ from sqlalchemy import exists, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DuplicateKey
+from queue_over_sql.publishing.operations import take_out
 from queue_over_sql.queue import core_of
-from queue_over_sql.store.publish import take_out
 from tests.contract.queue_state import counts
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
-from queue_over_sql.dialects.statements.parameters import batches
 from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.firing import ScheduleAccess
+from queue_over_sql.statements.parameters import batches
 from tests.contract.queue_state import payloads
 from tests.contract.schedules.schedule_times import (
     HOUR,

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from queue_over_sql import DatabaseUnavailable
-from queue_over_sql.consumer import elapsed_clock
+from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.message import lease_ends_at
 from queue_over_sql.queue import core_of
 from tests.contract.queue_state import counts

@@ -11,10 +11,11 @@ from sqlalchemy import create_engine, func, make_url, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
-from queue_over_sql.dialects.engines import dialect_of
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.dialects.engines import dialect_named
 from queue_over_sql.dialects.mysql import dialect as mysql
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.store.tables import settled
+from queue_over_sql.queues.tables import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +136,7 @@ def test_a_creator_of_another_clock_is_not_waited_for(service: QueueService, sql
 def test_a_lost_connection_ends_a_look_at_a_table(sql: Engine) -> None:
     """To look again on it would tell of a transaction to roll back, and not of the loss."""
     with sql.connect() as lost, sql.connect() as other:
-        dialect = dialect_of(lost)
+        dialect = OpenedEngine(lost.engine, dialect_named).dialect_of(lost)
         session = lost.exec_driver_sql("SELECT SESSION_ID()").scalar_one()
         other.exec_driver_sql(f"CALL ABORT_SESSION({session})").close()
         with pytest.raises(DBAPIError):

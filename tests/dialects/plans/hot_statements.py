@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sqlalchemy import delete, insert
 
 from queue_over_sql import Publication, Queue, QueueService
-from queue_over_sql import store as acts
-from queue_over_sql.dialects.statements import claim
-from queue_over_sql.dialects.statements.parameters import id_values
+from queue_over_sql.archive.operations import last_to_prune, prune_archive
+from queue_over_sql.claiming import statements as claim
+from queue_over_sql.claiming.operations import anything_to_claim, exchange, unclaim_round
+from queue_over_sql.consumers import registrations
 from queue_over_sql.message import claim_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.request_reply import store as replies
-from queue_over_sql.store import consumers as registrations
+from queue_over_sql.statements.parameters import id_values
 from tests.dialects.plans.explain import Plan, analyze, plans
 from tests.dialects.traffic import Traffic, listening
 
@@ -127,9 +128,7 @@ def _claim(old: OldQueue, count: int, level: int = 0, *, fully: bool) -> Act:
 
 def _look(old: OldQueue) -> Act:
     request = core_of(old.queue).claimer._request(0, 1, None, 0)
-    return lambda: old.run(
-        lambda c: acts.anything_to_claim(c, core_of(old.queue).context.sql, request)
-    )
+    return lambda: old.run(lambda c: anything_to_claim(c, core_of(old.queue).context.sql, request))
 
 
 def _settle(
@@ -167,14 +166,14 @@ def _exchange_at_once(old: OldQueue, count: int, *, keep: bool) -> Act:
     [settlement] = core_of(queue).settlements.grouped(messages)
     request = core_of(queue).claimer._request(0, count, None, 0)
     sql = core_of(queue).context.sql
-    return lambda: old.run(lambda c: acts.exchange(c, sql, settlement, request, keep=keep))
+    return lambda: old.run(lambda c: exchange(c, sql, settlement, request, keep=keep))
 
 
 def _unclaim(old: OldQueue) -> Act:
     [message] = old.queue.consume(1)
     stamp = claim_of(message)
     assert stamp is not None
-    return lambda: old.run(lambda c: acts.unclaim_round(c, core_of(old.queue).context.sql, stamp))
+    return lambda: old.run(lambda c: unclaim_round(c, core_of(old.queue).context.sql, stamp))
 
 
 def _stamped(old: OldQueue) -> Act:
@@ -200,9 +199,9 @@ def _prune(old: OldQueue, *, ttl: int | None, keep: int | None) -> Act:
     sql = core_of(old.queue).context.sql
 
     def prune(connection: Connection) -> None:
-        up_to = acts.last_to_prune(connection, sql, "done", ttl=ttl, keep=keep)
+        up_to = last_to_prune(connection, sql, "done", ttl=ttl, keep=keep)
         assert up_to is not None
-        assert acts.prune_archive(connection, sql, "done", (0, up_to), 10)[0]
+        assert prune_archive(connection, sql, "done", (0, up_to), 10)[0]
 
     return lambda: old.run(prune)
 

@@ -6,18 +6,18 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.claiming import statements as claim
 from queue_over_sql.dialects import at_once
-from queue_over_sql.dialects.h2 import dialect as h2
-from queue_over_sql.dialects.requests import ClaimRequest, Settlement
-from queue_over_sql.dialects.statements import claim
-from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
+from queue_over_sql.dialects.h2 import claim as h2
 from queue_over_sql.message import claim_of
 from queue_over_sql.queue import core_of
+from queue_over_sql.statements.parameters import bucket_of, id_values
+from queue_over_sql.statements.requests import ClaimRequest, Settlement
 from tests.dialects.plans.explain import EXPLAIN, explain_by_tables, sorts
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
-    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.sql.compiled import StatementCache
 
 BY_PRIMARY_KEY = ("PKEY", "PRIMARY KEY", '"PRIMARY"', "PRIMARY_KEY")
 """How the engines name the index of the ids."""

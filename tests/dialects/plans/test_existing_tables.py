@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert, select
 
-from queue_over_sql.dialects.statements import settle
-from queue_over_sql.store import recovery as reaper
+from queue_over_sql.recovery import dead_claims as reaper
+from queue_over_sql.settling import statements as settle
 from tests.dialects.plans.explain import analyze
 from tests.dialects.plans.lived_queue import (
     Lived,

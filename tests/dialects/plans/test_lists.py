@@ -8,8 +8,8 @@ import pytest
 
 from queue_over_sql import Publication, QueueService
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import rows_of
-from queue_over_sql.store import selection
+from queue_over_sql.selection import operations as selection
+from queue_over_sql.selection.selection import rows_of
 from tests.dialects.plans.explain import plans
 from tests.dialects.traffic import listening
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from queue_over_sql import Queue
-    from queue_over_sql.queues.selection import Selection
+    from queue_over_sql.selection.selection import Selection
     from queue_over_sql.testing.plugin import TestDatabase
     from queue_over_sql.values.states import LiveStatus
     from tests.dialects.traffic import Traffic

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql.dialects import at_once
-from queue_over_sql.dialects.requests import RoundRequest, rounds_values
-from queue_over_sql.dialects.statements import rounds
+from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.consumer import DurableConsumer, Want
+from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.message import Claim
 from tests.dialects.plans.explain import analyze, sorts
 from tests.dialects.plans.lived_queue import Lived, index_of

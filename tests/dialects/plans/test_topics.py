@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import insert
 
-from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.topics import store as topics
 from tests.dialects.plans.explain import EXPLAIN, analyze, explain_by_tables
 

@@ -12,8 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from queue_over_sql import QueueService
 from queue_over_sql.database import notify
-from queue_over_sql.dialects import checkup
-from queue_over_sql.dialects.postgresql import notifications
+from queue_over_sql.dialects.postgresql import checkup, notifications
 from queue_over_sql.observability import diagnose
 from queue_over_sql.testing.servers.postgresql import PostgresqlServer
 
@@ -54,7 +53,7 @@ def full(engine_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
         if not server.is_limited:
             # There it takes 8 GiB, so a few pages count as many.
             monkeypatch.setattr(notifications, "NEARLY_FULL", 0.9 * PAGES / 2**20)
-            monkeypatch.setattr(checkup, "_CROWDED", 0.8 * PAGES / 2**20)
+            monkeypatch.setattr(checkup, "CROWDED", 0.8 * PAGES / 2**20)
         engine = create_engine(server.create_database("full"))
         holder = engine.connect()
         holder.execute(text("LISTEN others"))

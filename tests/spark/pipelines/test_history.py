@@ -15,7 +15,7 @@ from sqlalchemy import Column, Integer, create_engine
 from queue_over_sql import QueueService
 from queue_over_sql.errors import HistoryDiffers
 from queue_over_sql.queue import Queue
-from queue_over_sql.queues.selection import plain_pages
+from queue_over_sql.selection.selection import plain_pages
 from queue_over_sql.spark.pipelines.archives import Part
 from queue_over_sql.spark.pipelines.history import Export, ExportReport, export_history, history_of
 from queue_over_sql.testing.plugin import TestDatabase

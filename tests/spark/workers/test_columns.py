@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Boolean, Column, DateTime, Float, Integer, Numeric, String
 
 from queue_over_sql import Publication, Queue, QueueService
-from queue_over_sql.dialects.arrow.rows import batch_of, schema_of
+from queue_over_sql.arrow.rows import batch_of, schema_of
 from queue_over_sql.message import row_of
 from queue_over_sql.queue import core_of
 

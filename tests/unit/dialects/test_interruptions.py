@@ -9,7 +9,7 @@ import struct
 import pymysql
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.driver_calls import interruption_behind
+from queue_over_sql.sql.driver_calls import interruption_behind
 
 
 class TimedOut(Exception):

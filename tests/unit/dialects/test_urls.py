@@ -10,7 +10,8 @@ from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseUnavailable, QueueService
-from queue_over_sql.dialects.engines import EngineForm, insist_on_file, read_url, shown_url
+from queue_over_sql.database.urls import insist_on_file, read_url, shown_url
+from queue_over_sql.dialects.engines import EngineForm
 
 SHOWN = [
     ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from queue_over_sql.dialects.sqlite import write_lock as module
-from queue_over_sql.dialects.sqlite.write_lock import WriteLock
+from queue_over_sql.database import write_lock as module
+from queue_over_sql.database.write_lock import WriteLock
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

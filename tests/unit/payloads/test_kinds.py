@@ -111,10 +111,10 @@ def test_a_type_that_names_what_is_not_there_is_refused() -> None:
     """At once, not at the first message."""
 
     class Unfinished(BaseModel):
-        later: Later  # type: ignore[name-defined] # noqa: F821
+        later: Later  # type: ignore[name-defined]  # noqa: F821
 
     class Unwritten(typing.TypedDict):
-        later: Later  # type: ignore[name-defined] # noqa: F821
+        later: Later  # type: ignore[name-defined]  # noqa: F821
 
     for broken in (Unfinished, Unwritten):
         with pytest.raises(TypeError, match=f"{broken.__name__} cannot be a kind"):

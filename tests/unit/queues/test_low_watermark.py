@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from queue_over_sql.claiming import low_watermark
+from queue_over_sql.claiming.low_watermark import SLACK_US, LowWatermark
 from queue_over_sql.message import MessageRow
-from queue_over_sql.queues import claim
-from queue_over_sql.queues.claim import SLACK_US, LowWatermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(claim, "time", clock)
+    monkeypatch.setattr(low_watermark, "time", clock)
     return clock
 
 
@@ -44,7 +44,7 @@ def rows(*available_at: int) -> Sequence[MessageRow]:
 
 def settled(mark: LowWatermark, cost: float) -> None:
     """Two full looks, so that one slow measurement alone decides nothing."""
-    clock: Any = vars(claim)["time"]
+    clock: Any = vars(low_watermark)["time"]
     for _ in range(2):
         clock.now += 2 * cost
         mark.claimed(rows(5_000_000), asked=1, low=0, seconds=cost)

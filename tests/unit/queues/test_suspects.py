@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queue_over_sql.queues.suspects import keeping_last_error, may_run_together, reason_of_death
-from queue_over_sql.store import Holder
+from queue_over_sql.recovery.dead_claims import Holder
+from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 
 HOLDER = Holder("jobs", "alpha", 7, durable=False, late=True)

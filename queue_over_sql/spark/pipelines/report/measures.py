@@ -18,6 +18,7 @@ from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
 _DISPOSITIONS: Final = ("dead", "done_later", "live")
 _ACCURACY: Final = 2_000
 _ERROR_LENGTH: Final = 500

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event
 
 from queue_over_sql import DatabaseUnavailable
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.service import parts_of
+from queue_over_sql.sql.error_kinds import ErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

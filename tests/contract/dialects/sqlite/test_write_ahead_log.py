@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql.dialects.sqlite import dialect as sqlite_dialect
+from queue_over_sql.dialects.sqlite import write_ahead_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ print("reading", flush=True)
 sys.stdin.read()
 """
 MANY, TEXT = 2_500, "x" * 10_000
-SMALL, LARGE = sqlite_dialect.LARGE_BYTES, 2_500 * 10_000
+SMALL, LARGE = write_ahead_log.LARGE_BYTES, 2_500 * 10_000
 
 
 @contextlib.contextmanager
@@ -83,9 +83,9 @@ def test_a_log_that_stays_large_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With what to do; again only when it has been small meanwhile."""
-    monkeypatch.setattr(sqlite_dialect, "ALARMING_BYTES", LARGE)
+    monkeypatch.setattr(write_ahead_log, "ALARMING_BYTES", LARGE)
     told = []
-    with caplog.at_level(logging.WARNING, logger=sqlite_dialect.__name__):
+    with caplog.at_level(logging.WARNING, logger=write_ahead_log.__name__):
         for _ in range(2):
             with reading(database):
                 queue.load([TEXT] * MANY)

@@ -18,13 +18,13 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine
 
-import queue_over_sql.dialects.h2.driver  # noqa: F401 - registers the dialect
+import sqlalchemy_h2  # noqa: F401 - registers the dialect
 
 ROOT = Path(__file__).parents[4]
 PRELUDE = """
 import os, signal, sys, threading, time
 from sqlalchemy import create_engine, exc
-import queue_over_sql.dialects.h2.driver
+import sqlalchemy_h2
 def count(engine):
     with engine.connect() as connection:
         return connection.exec_driver_sql("SELECT count(*) FROM t").scalar()

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from queue_over_sql.dialects.h2.driver import dbapi
+from sqlalchemy_h2 import dbapi
 from tests.dialects.h2.driver.fresh_databases import memory_engine, run_python
 
 pytestmark = pytest.mark.engines("h2")

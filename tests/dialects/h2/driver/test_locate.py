@@ -8,8 +8,8 @@ from pathlib import Path
 import jpype
 import pytest
 
-from queue_over_sql.dialects.h2.driver import jvm as locate
-from queue_over_sql.dialects.h2.driver.dbapi import InterfaceError
+from sqlalchemy_h2 import jvm as locate
+from sqlalchemy_h2.dbapi import InterfaceError
 from tests.dialects.h2.driver.fresh_databases import run_python
 
 pytestmark = pytest.mark.engines("h2")

@@ -99,7 +99,7 @@ def test_ended_threads_leave_the_jvm() -> None:
     engine = create_engine("h2+jaydebeapi:///mem:x")
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE t (id INT)")
-    from queue_over_sql.dialects.h2.driver import jvm
+    from sqlalchemy_h2 import jvm
     before = jvm.java().Thread.activeCount()
     for _ in range(40):
         threads = [threading.Thread(target=count, args=(engine,)) for _ in range(5)]

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
-from queue_over_sql.dialects.h2.driver.dbapi import DurabilityWarning
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
+from sqlalchemy_h2.dbapi import DurabilityWarning
 
 # Users and settings stay in a database.
 pytestmark = [pytest.mark.engines("h2"), pytest.mark.empty_database]

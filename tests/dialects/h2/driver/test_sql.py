@@ -10,7 +10,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from queue_over_sql.dialects.h2.driver import H2Dialect
+from sqlalchemy_h2 import H2Dialect
 from tests.dialects.h2.driver.fresh_databases import memory_engine
 
 pytestmark = pytest.mark.engines("h2")

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from queue_over_sql.dialects.h2.driver import H2Dialect
+from sqlalchemy_h2 import H2Dialect
 from tests.refusals import refused
 
 pytestmark = pytest.mark.engines("h2")

@@ -1,0 +1,1 @@
+"""The archive: finished messages, how they get there, are requeued, exported and pruned."""

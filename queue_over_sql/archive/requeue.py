@@ -1,0 +1,120 @@
+"""Requeue archived messages: publish them again and remove them, in one transaction."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from queue_over_sql.archive import statements as archive
+from queue_over_sql.archive.statements import begin_anew
+from queue_over_sql.errors import PayloadInvalid
+from queue_over_sql.message import Unreadable
+from queue_over_sql.publishing import deduplication as keys
+from queue_over_sql.publishing.new_messages import NewMessage
+from queue_over_sql.publishing.operations import publish_many
+from queue_over_sql.selection.operations import Chosen, Page, list_ids
+from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.requests import archive_columns, read_archive_rows
+from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_SINCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+def requeue(
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    *,
+    up_to: int,
+    limit: int,
+    priorities: int,
+    forget_keys: bool,
+) -> int:
+    """Requeue archived messages under new ids; returns how many.
+
+    ``up_to`` is the last id, ``priorities`` the present number of levels. With ``forget_keys`` the
+    dedup window still has their keys, and this frees them.
+
+    Raises:
+        DuplicateKey: a live message has the key of one of them; none was changed.
+        PayloadInvalid: a column of one cannot be read; none was changed.
+    """
+    tables: QueueTables = sql.subject
+    tables.dialect.lock_for_writing(connection, sql)
+    key = tables.archive.c.id
+    ids = list_ids(connection, sql, chosen.also(key <= up_to), Page(limit))
+    if not ids:
+        return 0
+    wanted = select(*archive_columns(tables)).where(key.in_(ids), *chosen.among(tables))
+    batch = wanted.order_by(key).with_for_update()
+    found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
+    rows = read_archive_rows(connection, sql, found)
+    if tables.ends_in_place:
+        return _begin_anew(connection, sql, rows, priorities)
+    for row in rows:
+        _check_readable(row)
+    # Insert first: if a key is taken this is undone, and nothing else was changed.
+    publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+    change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
+    if forget_keys:
+        keyed = [(row.id, row.message_key) for row in rows]
+        keys.forget_messages(connection, sql, keyed)
+    return len(rows)
+
+
+def _check_readable(row: MessageRow) -> None:
+    for name, value in row.columns.items():
+        if isinstance(value, Unreadable):
+            msg = (
+                f"Message {row.id} cannot be requeued, because its column {name!r} cannot be "
+                f"read: {value.error!r}. This transaction changed nothing. Exclude the message, "
+                "or correct the value in the archive."
+            )
+            raise PayloadInvalid(msg) from value.error
+
+
+def _begin_anew(
+    connection: Connection, sql: StatementCache, rows: Sequence[MessageRow], priorities: int
+) -> int:
+    groups: dict[tuple[int, str | None], list[int]] = {}
+    for row in rows:
+        headers = _headers_with(row.headers, row.last_error)
+        level = min(row.priority, priorities - 1)
+        groups.setdefault((level, headers), []).append(row.id)
+    for (level, headers), ids in groups.items():
+        values = {"p_priority": level, "p_headers": headers, "p_at": None, "p_delay": 0}
+        change_by_ids(connection, sql, begin_anew, ids, values)
+    return len(rows)
+
+
+def _again(row: MessageRow, priorities: int) -> NewMessage:
+    content = {
+        "kind": row.kind,
+        "payload": row.payload,
+        "headers": _headers_with(row.headers, row.last_error, row.id),
+        "priority": min(row.priority, priorities - 1),
+        "max_attempts": row.max_attempts,
+        "lease_us": row.lease_us,
+        **row.columns,
+    }
+    return NewMessage(key=row.message_key, content=content, delay=0, at=None)
+
+
+def _headers_with(headers: str | None, error: str | None, id_: int | None = None) -> str | None:
+    present: dict[str, Any] = {} if headers is None else json.loads(headers)
+    present.pop(UNFIT_SINCE, None)
+    if id_ is not None:
+        present[REQUEUED_FROM] = id_
+    if error is not None:
+        present[PREVIOUS_ERROR] = error
+    return json.dumps(present, ensure_ascii=False, separators=(",", ":")) if present else None

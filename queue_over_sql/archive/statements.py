@@ -1,0 +1,171 @@
+"""Statements that move messages to the archive, or finish and requeue adopted rows in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Insert,
+    Select,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+
+from queue_over_sql.schema.existing import NOT_ATTEMPTED
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, UNREAD_COLUMNS
+from queue_over_sql.statements.parameters import (
+    CLAIM_CLEARED,
+    among_ids,
+    fence,
+    next_attempt,
+    number,
+    reason,
+    words,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import CTE, Table
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def ending_reason(tables: QueueTables, earlier: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Why a dead letter failed; for a done message, why an earlier attempt failed."""
+    return case((words("p_outcome", 20) == literal("done"), earlier), else_=reason(tables))
+
+
+def archived_names(tables: QueueTables) -> list[str]:
+    """The columns that are copied to the archive."""
+    return [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
+
+
+def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
+    """The values of a row in the archive."""
+    now = tables.dialect.now()
+    changed = {
+        "last_error": ending_reason(tables, source.c.last_error),
+        "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
+    }
+    names = [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns]
+    return [*[changed.get(name, source.c[name]) for name in names], now, words("p_outcome", 20)]
+
+
+def copy_to_archive(tables: QueueTables, size: int) -> Insert:
+    """Copy messages to the archive under the fence; the same transaction removes them."""
+    source = select(*archived_values(tables, tables.live)).where(fence(tables, size))
+    return insert(tables.archive).from_select(archived_names(tables), source)
+
+
+def copy_ids_to_archive(tables: QueueTables, size: int) -> Insert:
+    """Copy locked messages to the archive by id, for ``take``."""
+    source = select(*archived_values(tables, tables.live)).where(among_ids(tables.live, size))
+    return insert(tables.archive).from_select(archived_names(tables), source)
+
+
+def newest_to_go(tables: QueueTables) -> Select[Any]:
+    """The newest message of an outcome that is one too many."""
+    archive = tables.archive
+    return (
+        select(archive.c.finished_at, archive.c.id)
+        .where(archive.c.outcome == words("p_outcome", 20))
+        .order_by(archive.c.finished_at.desc(), archive.c.id.desc())
+        .offset(number("p_keep"))
+        .limit(1)
+    )
+
+
+def old_in_archive(tables: QueueTables) -> Select[Any]:
+    """The oldest messages of an outcome, from a time up to a place; a batch has one time."""
+    archive = tables.archive
+    at, message_id = archive.c.finished_at, archive.c.id
+    oldest = (
+        select(message_id, at)
+        .where(
+            archive.c.outcome == words("p_outcome", 20),
+            at >= number("p_since"),
+            at <= number("p_at"),
+            # No OR: for two ranges planners may choose two scans and a sort.
+            or_(at != number("p_at"), message_id <= number("p_id_0")),
+        )
+        .order_by(at, message_id)
+        .limit(number("p_count"))
+    )
+    hint = tables.dialect.archive_index_hint(tables.base_name)
+    return oldest if hint is None else oldest.with_hint(archive, hint)
+
+
+def remove_from_archive(tables: QueueTables, size: int) -> Delete:
+    """Remove archived messages by id."""
+    return delete(tables.archive).where(among_ids(tables.archive, size))
+
+
+def span(tables: QueueTables) -> Select[Any]:
+    """Count the messages that finished between two times, and find the first time."""
+    at = tables.archive.c.finished_at
+    counted: ColumnElement[Any] = func.count()
+    wanted = [*tables.finished_only(), *tables.of_any_outcome()]
+    between = (at > number("p_after"), at <= number("p_up_to"))
+    return select(counted, func.min(at)).where(*wanted, *between)
+
+
+def remove_exported(tables: QueueTables, size: int) -> Delete:
+    """Remove archived messages by id, unless they have finished again since."""
+    archive = tables.archive
+    return delete(archive).where(
+        among_ids(archive, size), archive.c.finished_at <= number("p_up_to")
+    )
+
+
+def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
+    """Finish locked messages in place by id; a ``take`` counts as an attempt."""
+    live = tables.live
+    counted = {"attempt_count": next_attempt(live)} if attempted else {}
+    return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
+
+
+def finished(tables: QueueTables) -> dict[str, Any]:
+    """The values of a user's row that is finished as a message."""
+    now = tables.dialect.now()
+    return CLAIM_CLEARED | {
+        "status": words("p_status", 20),
+        "outcome": words("p_outcome", 20),
+        "available_at": None,
+        "finished_at": now,
+        "last_attempt_at": now,
+        "last_error": ending_reason(tables, tables.live.c.last_error),
+    }
+
+
+def begin_anew(tables: QueueTables, size: int) -> Update:
+    """Requeue finished rows, by id; their attempts start again."""
+    live = tables.live
+    fresh = dict.fromkeys(("finished_at", "outcome", "last_attempt_at", "last_error"))
+    headers = bindparam("p_headers", None, type_=live.c.headers.type)
+    given = {"priority": number("p_priority"), "headers": headers, "attempt_count": 0}
+    return (
+        update(live)
+        .where(among_ids(live, size), *tables.finished_only())
+        .values(begun(tables) | fresh | given)
+    )
+
+
+def begun(tables: QueueTables) -> dict[str, Any]:
+    """The values of a user's row that becomes a message."""
+    now = tables.dialect.now()
+    due = func.coalesce(number("p_at"), now + number("p_delay"))
+    return {
+        "status": NOT_ATTEMPTED,
+        "published_at": now,
+        "scheduled_at": due,
+        "available_at": due,
+    }

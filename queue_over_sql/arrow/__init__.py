@@ -1,0 +1,1 @@
+"""Arrow columns: their types, and how rows become columns."""

@@ -1,0 +1,538 @@
+"""Claiming: priority levels, the low watermark, the exchange, and recovery after a short claim."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from queue_over_sql.claiming.low_watermark import LowWatermark
+from queue_over_sql.claiming.operations import (
+    DecodeTaken,
+    anything_to_claim,
+    claim_messages,
+    exchange,
+    exchanges_at_once,
+    oldest_first,
+    take,
+    unclaim_round,
+)
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.message import AGE, note_claim
+from queue_over_sql.observer import facts_of
+from queue_over_sql.queues import registry
+from queue_over_sql.queues.decoding import as_where
+from queue_over_sql.recovery.suspects import may_run_together
+from queue_over_sql.settling.operations import finish as finishing
+from queue_over_sql.settling.operations import release
+from queue_over_sql.statements.requests import (
+    ANY_EDITS,
+    ClaimRequest,
+    Disposition,
+    Settlement,
+    Where,
+    wanted,
+)
+from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.checks import check_whole
+from queue_over_sql.values.durations import to_microseconds, to_timedelta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyarrow import RecordBatch
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.message import Claim, Message, MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.queues.decoding import Decoder
+    from queue_over_sql.recovery.recovery import Recovery
+    from queue_over_sql.values.durations import Duration
+
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRST_POLL, LAST_POLL = 0.01, 1.0
+# How long each claim looks for one whose answer was lost. The server may still be running that one,
+# for as long as a lock or a standby lets it wait; so looks go on after that, at growing intervals.
+_LATE_SECONDS = 5.0
+_LAST_LATE_PAUSE = 60.0
+# Counts below this need no closer check.
+_MANY = 1_000_000
+
+
+@dataclasses.dataclass
+class _Unanswered:
+    """A claim without an answer: the server may have carried it out, or may do so later."""
+
+    stamp: Claim
+    since: float
+    certain: bool
+    due_at: float = 0.0
+
+    def put_off(self, now: float) -> None:
+        """The server has not carried it out yet."""
+        age = now - self.since
+        self.due_at = now if age < _LATE_SECONDS else now + min(age / 2, _LAST_LATE_PAUSE)
+
+
+class Claimer:
+    """Claims messages of one queue for one service."""
+
+    def __init__(self, context: QueueContext, decoder: Decoder, recovery: Recovery) -> None:
+        self._context = context
+        self._decoder = decoder
+        self._recovery = recovery
+        self._marks: dict[int, LowWatermark] = {}
+        # The queue's edit count that the watermarks are based on.
+        self._edits: int | None = None
+        # Claims whose answer was lost with the connection, so that nobody works on their messages.
+        self._unanswered: deque[_Unanswered] = deque()
+        # How many messages to claim at once while there are suspects; None: any number.
+        self._at_most: int | None = None
+
+    def consume(
+        self,
+        count: int,
+        lease: Duration | None,
+        wait: Duration,
+        where: ColumnElement[bool] | None,
+    ) -> list[Message]:
+        """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``."""
+        seconds = 0.0
+        if type(wait) is not float or wait != 0.0:
+            seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
+        matching = None if where is None else as_where(where)
+        deadline = time.monotonic() + seconds
+        arrivals, pauses = self._context.arrivals, None
+        unreadable: set[int] = set()
+        while True:
+            seen = arrivals.count
+            began = elapsed_clock()
+            rows = self.claim(count, lease, matching)
+            if rows:
+                messages = self.decoded(rows, began)
+                # Unreadable messages were given back. They must not hide the others. Nor may this
+                # loop run for ever if they become due again at once.
+                if messages or unreadable.issuperset(row.id for row in rows):
+                    return messages
+                unreadable.update(row.id for row in rows)
+                pauses = None
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            pauses = pauses or look_pauses(FIRST_POLL, LAST_POLL)
+            self._context.wakeups.await_next_look(seen, pauses, left)
+
+    def claim(
+        self, count: int, lease: Duration | None, where: Where | None = None
+    ) -> list[MessageRow]:
+        """Claim up to ``count`` messages, oldest first within their priority level."""
+        if type(count) is not int or not 0 < count < _MANY:
+            count = check_whole("count", count)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        if self._unanswered:
+            self.recall()
+        if self._at_most is not None:
+            count = min(count, self._at_most)
+        return self._apart(self._claimed(count, lease_us, where))
+
+    def _claimed(self, count: int, lease_us: int | None, where: Where | None) -> list[MessageRow]:
+        rows: list[MessageRow] = []
+        try:
+            self._claim_levels(rows, count, lease_us, where)
+            if len(rows) < count and self._restore_if_due():
+                self.look_fully()
+                first = len(rows)
+                self._claim_levels(rows, count, lease_us, where)
+                return self._once(rows, first)
+        except QueueError as error:
+            # Return what was claimed before the error, or it would wait for its lease to end.
+            if not rows:
+                raise
+            _log.warning("Queue %s: %s", self._context.name, error)
+        except BaseException:
+            # The caller was interrupted, so nobody receives what was claimed before.
+            self.abandon(rows)
+            raise
+        return rows
+
+    def _apart(self, rows: list[MessageRow]) -> list[MessageRow]:
+        """Give back, uncounted, what must not run beside suspects; the first rows stay."""
+        limits = [may_run_together(row.last_error) for row in rows]
+        suspected = [limit for limit in limits if limit is not None]
+        self._at_most = min(suspected, default=None)
+        if not suspected:
+            return rows
+        kept = 1
+        while kept < len(rows) and (limits[kept] is None) is (limits[0] is None):
+            if limits[0] is not None and kept >= min(suspected):
+                break
+            kept += 1
+        try:
+            self._unclaim(rows[kept:])
+        except BaseException:
+            self.abandon(rows)
+            raise
+        return rows[:kept]
+
+    def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
+        """The readable messages of claimed rows; the claim began at ``began``, on that clock."""
+        try:
+            messages = self._decoder.messages(rows)
+        except BaseException:
+            self.abandon(rows)
+            raise
+        for message in messages:
+            note_claim(message, began)
+        observer = self._context.observer
+        if observer is not None and messages:
+            observer.claimed(self._context.name, facts_of(messages), elapsed_clock() - began)
+        return messages
+
+    def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
+        """Merge two claims, in order and each message once; the first claim got ``first`` rows.
+
+        A lease may end between the two claims. Then the second claim of the message is given back,
+        and its attempt is not counted.
+        """
+        ids = {row.id for row in rows[:first]}
+        again = [row for row in rows[first:] if row.id in ids]
+        self._unclaim(again)
+        fresh = [row for row in rows[first:] if row.id not in ids]
+        return oldest_first([*rows[:first], *fresh])
+
+    def _unclaim(self, rows: Sequence[MessageRow]) -> None:
+        """Give back messages, uncounted; if this fails, they return with their leases."""
+        groups: dict[Claim, list[int]] = {}
+        for row in rows:
+            if row.claim is not None:
+                groups.setdefault(row.claim, []).append(row.id)
+        for stamp, ids in groups.items():
+            settlement = Settlement(ids, stamp)
+            try:
+                self._context.run(lambda c: release(c, self._context.sql, settlement))  # noqa: B023 - runs at once
+            except QueueError as error:
+                _log.warning("Queue %s: %s", self._context.name, error)
+        if groups:
+            self.look_fully()
+
+    def abandon(self, rows: Sequence[MessageRow]) -> None:
+        """Let the next claim or heartbeat give these back first: nobody works on them."""
+        stamps = (row.claim for row in rows)
+        known = dict.fromkeys(stamp for stamp in stamps if stamp is not None)
+        self._note_unanswered(known, certain=True)
+
+    def recall(self) -> int:
+        """Give back messages that were claimed but never delivered; returns how many."""
+        total = 0
+        for _ in range(len(self._unanswered)):
+            try:
+                lost = self._unanswered.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            if lost.due_at > time.monotonic():
+                self._unanswered.append(lost)
+                continue
+            try:
+                count = self._context.run(
+                    lambda connection: unclaim_round(
+                        connection,
+                        self._context.sql,
+                        lost.stamp,  # noqa: B023 - runs at once
+                    )
+                )
+            except BaseException:
+                self._unanswered.append(lost)
+                raise
+            # Claims of an expired consumer are the reaper's.
+            ours = lost.stamp.consumer_id == self._context.consumer.consumer_id
+            if not (count or lost.certain) and ours:
+                # The interrupted statement may still be running on the server.
+                lost.put_off(time.monotonic())
+                self._unanswered.append(lost)
+            if count:
+                _log.info(
+                    "Released %d messages. The database had claimed them for this consumer, but "
+                    "its answer did not arrive.",
+                    count,
+                )
+                self.look_fully()
+            total += count
+        return total
+
+    def exchange(
+        self,
+        count: int,
+        lease: Duration | None,
+        settlements: Sequence[Settlement],
+        *,
+        keep: bool,
+        where: Where | None,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Settle, then claim if nothing was lost, in one transaction."""
+        count = check_whole("count", count)
+        if self._at_most is not None:
+            count = min(count, self._at_most)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        levels = range(self._context.settings.priorities)
+        sql = self._context.sql
+        at_once = len(levels) == 1 and exchanges_at_once(sql, settlements)
+        finish = finishing(sql, settlements, keep=keep)
+        expected = sum(len(settlement.ids) for settlement in settlements)
+        # Read it before the watermarks, so that an edit in between is noticed.
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() if where is None else 0 for level in levels]
+        # Claim on all levels or on none. Otherwise a lower level could be served while a higher one
+        # is refused.
+        requests = [
+            self._request(
+                level,
+                count,
+                lease_us,
+                lows[level],
+                edits=edits,
+                where=where,
+                guarded=any(lows),
+            )
+            for level in levels
+        ]
+        asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
+
+        def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+            asked.clear()
+            if at_once:
+                first = requests[0]
+                settled, rows = exchange(connection, sql, settlements[0], first, keep=keep)
+                asked.append((first, rows))
+                return settled, rows
+            settled = finish.do(connection)
+            if len(settled) < expected:
+                return settled, []
+            rows = []
+            for request in requests:
+                left = count - len(rows)
+                if left:
+                    part = request.of(left)
+                    found = claim_messages(connection, sql, part)
+                    asked.append((part, found))
+                    rows = rows + found
+            return settled, rows
+
+        began = time.monotonic()
+        settled, rows = self._answered(requests, act, atomic=not at_once)
+        if len(settled) == expected:
+            for request, found in asked:
+                self._found(found, request, began)
+            if not rows and any(lows):
+                self._was_edited()
+        return settled, self._apart(rows)
+
+    def take(
+        self,
+        connection: Connection,
+        count: int,
+        *,
+        decode: DecodeTaken,
+        done: Disposition,
+        where: Where | None,
+    ) -> list[Message]:
+        """Remove messages inside the caller's transaction; see ``take``."""
+        count = check_whole("count", count)
+        messages: list[Message] = []
+        for level in range(self._context.settings.priorities):
+            while left := count - len(messages):
+                sql, values = self._context.sql, wanted(level, left)
+                found, taken = take(connection, sql, values, decode=decode, done=done, where=where)
+                messages += taken
+                # If ``found`` reached ``left`` there may be more, because unreadable rows were
+                # found but not delivered.
+                if found < left:
+                    break
+        return messages
+
+    def take_columns(
+        self, connection: Connection, count: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        """Take as columns, one batch per level; None if this engine or queue cannot do it."""
+        levels = range(self._context.settings.priorities)
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() for level in levels]
+        taken = self._take_levels(connection, count, lows, edits, keep=keep)
+        if taken == [] and any(lows):
+            self._was_edited()
+            taken = self._take_levels(connection, count, [0] * len(levels), ANY_EDITS, keep=keep)
+        return taken
+
+    def _take_levels(
+        self, connection: Connection, count: int, lows: Sequence[int], edits: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        context, left, taken = self._context, count, []
+        known = edits if any(lows) else ANY_EDITS
+        for level, low in enumerate(lows):
+            values = wanted(level, left, low, known)
+            began = time.monotonic()
+            batch = context.dialect.columns.take(connection, context.sql, values, keep=keep)
+            if batch is None:
+                return None
+            if batch.num_rows:
+                taken.append(batch)
+            latest = batch.column("available_at")[-1].value if batch.num_rows else 0
+            self._mark(level).noted(batch.num_rows, latest, left, low, time.monotonic() - began)
+            left -= batch.num_rows
+            if not left:
+                break
+        return taken
+
+    def look_fully(self, available_at: int | None = None) -> None:
+        """Start the next claims at this place, where messages came back; None: at the beginning."""
+        for mark in list(self._marks.values()):
+            mark.lower(available_at)
+
+    def _claim_levels(
+        self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
+    ) -> None:
+        for level in range(self._context.settings.priorities):
+            left = count - len(rows)
+            if left <= 0:
+                return
+            if where is not None:
+                rows += self._claim_where(level, left, lease_us, where)
+                continue
+            mark = self._mark(level)
+            edits = self._edits if self._edits is not None else self._known_edits()
+            request = self._request(level, left, lease_us, mark.bound(), edits=edits)
+            found = self._look(mark, request)
+            if not found and request.low and (self._was_edited() or mark.may_look_fully()):
+                edits = self._known_edits()
+                found = self._look(mark, self._request(level, left, lease_us, 0, edits=edits))
+            rows += found
+
+    def _known_edits(self) -> int:
+        if self._edits is None:
+            self._edits = self._edit_count()
+        return self._edits
+
+    def _was_edited(self) -> bool:
+        edits = self._edit_count()
+        if edits == self._edits:
+            return False
+        self._edits = edits
+        self.look_fully()
+        return True
+
+    def _edit_count(self) -> int:
+        return self._context.run(lambda c: registry.edit_count(c, self._context.sql))
+
+    def _claim_where(
+        self, level: int, count: int, lease_us: int | None, where: Where
+    ) -> list[MessageRow]:
+        """Claim matching messages from the beginning, because the watermark does not cover them."""
+        return self._look(None, self._request(level, count, lease_us, 0, where=where))
+
+    def _looks_in_vain(self, request: ClaimRequest) -> bool:
+        """Whether a read finds nothing to claim, on an engine whose writers take the only lock."""
+        context = self._context
+        return context.dialect.look_first and not context.run(
+            lambda connection: anything_to_claim(connection, context.sql, request)
+        )
+
+    def _look(self, mark: LowWatermark | None, request: ClaimRequest) -> list[MessageRow]:
+        context = self._context
+        began = time.monotonic()
+        rows: list[MessageRow] = []
+        if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
+            try:
+                claims = context.dialect.strategy(Claims)
+                rows = context.run(
+                    partial(claims.claim, sql=context.sql, request=request),
+                    atomic=not claims.at_once,
+                    repeat=False,
+                )
+            except BaseException as error:
+                self._note_lost_answer([request], error)
+                raise
+            if len(rows) > 1:
+                rows.sort(key=AGE)
+        self._found(rows, request, began)
+        return rows
+
+    def _found(self, rows: Sequence[MessageRow], request: ClaimRequest, began: float) -> None:
+        if request.edits == self._edits and request.where is None:
+            mark = self._mark(request.priority)
+            mark.claimed(rows, request.count, request.low, time.monotonic() - began)
+
+    def _request(
+        self,
+        level: int,
+        count: int,
+        lease_us: int | None,
+        low: int,
+        *,
+        edits: int = 0,
+        where: Where | None = None,
+        guarded: bool | None = None,
+    ) -> ClaimRequest:
+        stamp = self._context.consumer.identity().next_claim()
+        self._context.declare_kinds()
+        return ClaimRequest(
+            consumer_id=stamp.consumer_id,
+            consumer_round=stamp.consumer_round,
+            count=count,
+            priority=level,
+            low=low,
+            lease_us=lease_us,
+            queue_lease_us=self._context.settings.lease_us,
+            edits=edits,
+            guarded=low != 0 if guarded is None else guarded,
+            where=where,
+        )
+
+    def _answered(
+        self, requests: Sequence[ClaimRequest], do: Callable[[Connection], T], *, atomic: bool
+    ) -> T:
+        try:
+            return self._context.run(do, atomic=atomic, repeat=False)
+        except BaseException as error:
+            self._note_lost_answer(requests, error)
+            raise
+
+    def _note_lost_answer(self, requests: Iterable[ClaimRequest], error: BaseException) -> None:
+        """Remember claims whose answer was lost.
+
+        The connection broke, the caller was interrupted, or the driver could not read a value.
+        """
+        lost = isinstance(error, DatabaseUnavailable | DatabaseRefused)
+        if lost or not isinstance(error, QueueError):
+            self._note_unanswered(request.claim for request in requests)
+
+    def _note_unanswered(self, stamps: Iterable[Claim], *, certain: bool = False) -> None:
+        now = time.monotonic()
+        self._unanswered.extend(_Unanswered(stamp, now, certain) for stamp in stamps)
+        self._context.consumer.recall_by(self._recall_and_announce)
+
+    def _recall_and_announce(self) -> None:
+        if self._unanswered and self.recall():
+            self._context.announce()
+
+    def _restore_if_due(self) -> bool:
+        """Recover messages of dead consumers, as the reaper does and with its rate limit."""
+        pace = self._recovery.pace
+        if not pace.due():
+            return False
+        with pace.running():
+            restored, is_over = self._recovery.restore_in_turn()
+            if not is_over:
+                pace.go_on()
+        return restored > 0
+
+    def _mark(self, level: int) -> LowWatermark:
+        mark = self._marks.get(level)
+        return mark if mark is not None else self._marks.setdefault(level, LowWatermark())

@@ -1,0 +1,120 @@
+"""Acts that claim and take messages, and give back claims of a consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from queue_over_sql.claiming import statements as claim
+from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.message import AGE, Claim
+from queue_over_sql.settling.operations import end_locked
+from queue_over_sql.statements.parameters import MAX_IDS
+from queue_over_sql.statements.requests import Disposition, Settlement, read_taken_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import Message, MessageRow
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.statements.requests import ClaimRequest, Where
+
+
+def claim_messages(
+    connection: Connection, sql: StatementCache, request: ClaimRequest
+) -> list[MessageRow]:
+    """Claim up to ``request.count`` messages of one priority level, oldest first."""
+    return oldest_first(sql.subject.dialect.strategy(Claims).claim(connection, sql, request))
+
+
+def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
+    """Whether a claim would find something, without writing."""
+    look = sql.get(claim.anything_eligible, request.where)
+    return look.run(connection, request.wanted()).first() is not None
+
+
+def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
+    """Whether ack and claim are one statement, so that they need no transaction around them."""
+    single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
+    plain = single and settlements[0].dedup_us is None
+    return plain and sql.subject.dialect.strategy(Claims).exchanges_at_once
+
+
+def exchange(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    request: ClaimRequest,
+    *,
+    keep: bool,
+) -> tuple[set[int], list[MessageRow]]:
+    """Ack and claim in one statement. Use it only if ``exchanges_at_once``.
+
+    It claims nothing unless all finished messages were held.
+
+    Returns:
+        The finished ids that were still held, and the claimed messages, oldest first.
+    """
+    claims: Claims = sql.subject.dialect.strategy(Claims)
+    settled, rows = claims.exchange(connection, sql, settlement, request, keep=keep)
+    return settled, oldest_first(rows)
+
+
+DecodeTaken: TypeAlias = (
+    "Callable[[Sequence[MessageRow]], tuple[list[Message], dict[Disposition, list[MessageRow]]]]"
+)
+"""Turns taken rows into messages, and returns dispositions for rows that cannot be decoded."""
+
+
+def take(
+    connection: Connection,
+    sql: StatementCache,
+    values: Mapping[str, Any],
+    *,
+    decode: DecodeTaken,
+    done: Disposition,
+    where: Where | None,
+) -> tuple[int, list[Message]]:
+    """Remove the oldest messages of a level in the caller's transaction, which locks them.
+
+    Args:
+        connection: the caller's.
+        sql: the queue's statements.
+        values: the bind parameters: the level, and how many.
+        decode: decodes the rows that were found.
+        done: the disposition of the decoded messages.
+        where: only messages that match.
+
+    Returns:
+        How many rows were found, and the decoded messages, oldest first.
+    """
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    found = sql.get(claim.pick_rows, where).run(connection, values).all()
+    rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
+    messages, unreadable = decode(rows)
+    if unreadable:
+        aside = {row.id for same in unreadable.values() for row in same}
+        handed_out = [row for row in rows if row.id not in aside]
+    else:
+        handed_out = rows
+    if handed_out:
+        end_locked(connection, sql, [(done, handed_out)])
+    end_locked(connection, sql, unreadable.items())
+    return len(rows), messages
+
+
+def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
+    """Give back the messages of one claim; returns how many."""
+    values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}
+    return sql.get(claim.unclaim_round).run(connection, values).rowcount
+
+
+def unclaim_all(connection: Connection, sql: StatementCache, consumer_id: str) -> int:
+    """Give back all messages that a consumer holds; returns how many."""
+    return sql.get(claim.unclaim_all).run(connection, {"p_consumer": consumer_id}).rowcount
+
+
+def oldest_first(rows: list[MessageRow]) -> list[MessageRow]:
+    """Sort claimed rows, because an UPDATE returns them in no particular order."""
+    return sorted(rows, key=lambda row: (row.priority, row.available_at or 0, row.id))

@@ -1,0 +1,167 @@
+"""Statements that claim messages and read the claimed ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    Update,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from queue_over_sql.queues.registry import may_claim
+from queue_over_sql.statements.parameters import (
+    among_ids,
+    next_attempt,
+    number,
+    uncounted,
+    update_by_id,
+    words,
+)
+from queue_over_sql.values.durations import LONGEST_US
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.statements.requests import Where
+
+
+def eligible(
+    tables: QueueTables, where: Where | None, *, ranged: bool = False
+) -> ColumnElement[bool]:
+    """The condition for messages that may be claimed, in the order of the claim index's columns.
+
+    With ``ranged`` the dialect writes the condition for unclaimed rows, for an index range.
+    """
+    live = tables.live
+    unclaimed: ColumnElement[bool] = live.c.consumer_id.is_(None)
+    if ranged:
+        unclaimed = tables.dialect.unclaimed_range(live.c.consumer_id)
+    wanted = [] if where is None else [where.on(live)]
+    if tables.known_kinds:
+        # Messages that this server cannot read stay in the queue for another one.
+        wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
+    return and_(
+        unclaimed,
+        live.c.priority == number("p_priority"),
+        live.c.available_at >= number("p_low"),
+        live.c.available_at <= tables.dialect.now(),
+        *wanted,
+    )
+
+
+def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:
+    """Oldest first."""
+    return tables.live.c.available_at, tables.live.c.id
+
+
+def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
+    """Find the oldest eligible messages without locking them."""
+    return (
+        select(tables.live.c.id)
+        .where(eligible(tables, where), may_claim(tables))
+        .order_by(*oldest_first(tables))
+        .limit(number("p_count"))
+    )
+
+
+def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
+    """Lock and read the oldest eligible messages, skipping locked ones; the clock comes last.
+
+    If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
+    such an engine locks every matching row when it sorts.
+    """
+    dialect = tables.dialect
+    statement = (
+        select(*tables.message_columns(tables.live), dialect.now().label("now"))
+        .where(eligible(tables, where, ranged=where is None), may_claim(tables))
+        .limit(number("p_count"))
+        .with_for_update(skip_locked=dialect.skip_locked)
+    )
+    hint = dialect.claim_index_hint(tables.base_name)
+    if hint is not None:
+        return statement.with_hint(tables.live, hint)
+    hint = dialect.claim_range_hint(tables.base_name)
+    # An index of the user may serve a condition better.
+    if hint is None or where is not None:
+        return statement.order_by(*oldest_first(tables))
+    # With a range condition, the first column of the index is part of the order.
+    statement = statement.order_by(tables.live.c.consumer_id, *oldest_first(tables))
+    return statement.with_hint(tables.live, hint)
+
+
+def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
+    """Whether there is anything to claim, without writing."""
+    return (
+        select(literal(1, Integer()))
+        .select_from(tables.live)
+        .where(eligible(tables, where), may_claim(tables))
+        .limit(1)
+    )
+
+
+def stamp_values(
+    tables: QueueTables, now: ColumnElement[int], expires_at: ColumnElement[int] | None = None
+) -> dict[str, Any]:
+    """The values that a claim writes. It counts the attempt, so that a crash counts, too."""
+    live = tables.live
+    if expires_at is None:
+        # As the attempts: what somebody wrote into the row must not overflow.
+        longest = literal_column(str(LONGEST_US), BigInteger())
+        own = case((live.c.lease_us > longest, longest), else_=live.c.lease_us)
+        lease = func.coalesce(number("p_lease"), own, number("p_queue_lease"))
+        expires_at = now + lease
+    return {
+        "consumer_id": words("p_consumer"),
+        "consumer_round": number("p_round"),
+        "claimed_at": now,
+        "lease_expires_at": expires_at,
+        "attempt_count": next_attempt(live),
+        # The owner may have enqueued a row again by its due time alone.
+        **tables.still_live(),
+    }
+
+
+def mark(tables: QueueTables, size: int) -> Update:
+    """Stamp rows that this transaction has locked."""
+    stamp = stamp_values(tables, number("p_now"))
+    return update_by_id(tables).where(among_ids(tables.live, size)).values(stamp)
+
+
+def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> Update:
+    """Stamp rows that are still eligible; the first claim gets them."""
+    return (
+        update(tables.live)
+        .where(among_ids(tables.live, size), eligible(tables, where))
+        .values(stamp_values(tables, tables.dialect.now()))
+    )
+
+
+def stamped(tables: QueueTables) -> Select[Any]:
+    """Read the messages of one claim."""
+    live = tables.live
+    return select(*tables.message_columns(live)).where(
+        live.c.consumer_id == words("p_consumer"), live.c.consumer_round == number("p_round")
+    )
+
+
+def unclaim_round(tables: QueueTables) -> Update:
+    """Give back, uncounted, the messages of a claim whose answer was lost."""
+    return unclaim_all(tables).where(tables.live.c.consumer_round == number("p_round"))
+
+
+def unclaim_all(tables: QueueTables) -> Update:
+    """Give back, uncounted, all messages that a consumer holds."""
+    live = tables.live
+    held = (tables.dialect.is_claimed(live), live.c.consumer_id == words("p_consumer"))
+    return update(live).where(*held).values(uncounted(tables))

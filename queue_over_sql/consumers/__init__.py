@@ -1,0 +1,1 @@
+"""Consumers: identity, heartbeat and registration."""

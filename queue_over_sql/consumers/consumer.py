@@ -1,0 +1,283 @@
+"""A consumer's identity and heartbeat; it fences itself if a heartbeat is late.
+
+The deadline uses a clock that also runs while the machine is suspended. It is set before the
+heartbeat is sent, so this process always considers itself dead no later than the database does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from queue_over_sql.consumers import registrations
+from queue_over_sql.errors import ConsumerExpired, NotPermitted, QueueError, ServiceClosed
+from queue_over_sql.message import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.message import Message
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import ServiceSettings
+
+
+_log = logging.getLogger(__name__)
+
+# CLOCK_BOOTTIME goes on during suspend, CLOCK_MONOTONIC on Linux does not.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def elapsed_clock() -> float:
+    """Seconds on a monotonic clock that includes suspended time, if the system has one."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def host_name() -> str:
+    """The name of this host, as a registration has it."""
+    return socket.gethostname()[:255]
+
+
+class Identity:
+    """One registration of a consumer: its id, its rounds, and its deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        self.consumer_id = str(uuid.uuid4())
+        self.deadline = deadline
+        self.pid = os.getpid()
+        # Whether its heartbeat was started.
+        self.kept = False
+        self._over = False
+        self._round = 0
+        self._lock = threading.Lock()
+
+    def next_claim(self) -> Claim:
+        """A unique stamp for the next claim of this consumer; thread-safe."""
+        with self._lock:
+            self._round += 1
+            return Claim(self.consumer_id, self._round)
+
+    @property
+    def looks_alive(self) -> bool:
+        """Whether the deadline is ahead and this is the process that registered."""
+        return elapsed_clock() < self.deadline and not self._over and self.pid == os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """As ``looks_alive``; the first caller after the deadline ends the identity for good.
+
+        That caller drops its messages. If the answer to a late heartbeat revived the identity, they
+        would stay claimed until their leases end.
+        """
+        if self.looks_alive:
+            return True
+        if self.pid != os.getpid():
+            # The lock may have been held when this process was forked.
+            return False
+        with self._lock:
+            # A heartbeat may have come between.
+            self._over = not self.looks_alive
+            return not self._over
+
+    def renew(self, deadline: float) -> None:
+        """Set another deadline, which lets no identity live again that has ended."""
+        with self._lock:
+            self.deadline = deadline
+
+
+class Consumer:
+    """The identity of a service, registered at the first use and renewed by heartbeats."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        system: Callable[[], SystemTables],
+        settings: ServiceSettings,
+        on_register: Callable[[], None],
+    ) -> None:
+        self._connections = connections
+        self._system = system
+        self._settings = settings
+        self._on_register = on_register
+        self._identity: Identity | None = None
+        self._former: set[str] = set()
+        self._recalls: dict[Callable[[], object], None] = {}
+        # Held while one caller stores the kinds that this consumer knows.
+        self.declaring = connections.runtime.lock()
+        self._lock = connections.runtime.lock()
+        self._closed = False
+        self.may_register = True
+
+    @property
+    def consumer_id(self) -> str | None:
+        """The current id; None before registration."""
+        return None if self._identity is None else self._identity.consumer_id
+
+    @property
+    def timeout_us(self) -> int:
+        """How long a heartbeat is valid; 100 years if no heartbeat thread can run."""
+        hundred_years = 100 * 365 * 86_400 * 1_000_000
+        return self._settings.consumer_timeout_us if self._connections.background else hundred_years
+
+    def identity(self) -> Identity:
+        """The identity to claim with. It registers if there is none or the former one expired."""
+        identity = self._identity
+        if identity is not None and identity.kept and identity.alive:
+            return identity
+        # In this order: see ``Connections.dialect``.
+        with self._connections.forks.using(), self._lock:
+            if self._closed:
+                raise ServiceClosed
+            identity = self._identity
+            if identity is None or not identity.alive:
+                if identity is not None:
+                    self._retire(identity)
+                try:
+                    identity = self._identity = self._register()
+                except NotPermitted:
+                    self.may_register = False
+                    raise
+        self._on_register()
+        identity.kept = True
+        return identity
+
+    def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:
+        """Refuse to settle claims of an expired identity.
+
+        Raises:
+            ConsumerExpired: the service made one of the claims with an identity that has expired.
+            ServiceClosed: the service was stopped and has released its messages.
+        """
+        if self._closed:
+            raise ServiceClosed
+        identity = self._identity
+        for claim in claims:
+            mine = identity is not None and claim.consumer_id == identity.consumer_id
+            over = identity is not None and mine and not identity.alive
+            if over or claim.consumer_id in self._former:
+                msg = (
+                    f"This consumer ({claim.consumer_id}) missed its heartbeat deadline of "
+                    f"{self._settings.consumer_timeout} s, so its messages went to other "
+                    "consumers. Nothing was changed. Consume again to continue with a new identity."
+                )
+                raise ConsumerExpired(msg, messages)
+
+    def made(self, claim: Claim) -> bool:
+        """Whether the consumer made the claim with its current identity."""
+        return self._identity is not None and claim.consumer_id == self._identity.consumer_id
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is registered and its last heartbeat is still valid, without a query."""
+        identity = self._identity
+        return identity is not None and identity.looks_alive
+
+    def holds(self, claim: Claim | None) -> bool:
+        """Whether this consumer is alive and made the claim with its current identity; no query."""
+        identity = self._identity
+        if claim is None or identity is None or claim.consumer_id != identity.consumer_id:
+            return False
+        return identity.alive
+
+    def heartbeat(self) -> None:
+        """Renew the registration, then give back the messages of interrupted claims.
+
+        It is called every third of the timeout, on its own connection.
+        """
+        if self._renew():
+            self._recall()
+
+    def recall_by(self, recall: Callable[[], object]) -> None:
+        """Call this after each heartbeat from now on.
+
+        Services that were not started have no reaper to give back messages of interrupted claims.
+        """
+        self._recalls[recall] = None
+
+    def _recall(self) -> None:
+        for recall in list(self._recalls):
+            try:
+                # A lock must not delay the next heartbeat.
+                with self._connections.giving_way():
+                    recall()
+            except ServiceClosed:
+                return
+            except QueueError as error:
+                _log.info("Messages of interrupted claims are given back later: %s", error)
+
+    def _renew(self) -> bool:
+        identity = self._identity
+        if identity is None or not identity.alive:
+            return False
+        deadline = self._deadline()
+        try:
+            system, dialect, me = self._system(), self._connections.dialect, identity.consumer_id
+            renewed = self._connections.run(
+                lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
+            )
+        except ServiceClosed:
+            return False
+        except QueueError as error:
+            _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
+            return False
+        if renewed:
+            identity.renew(deadline)
+        else:
+            _log.warning(
+                "Consumer %s missed its heartbeat deadline and is considered dead, so it "
+                "can no longer settle its messages.",
+                identity.consumer_id,
+            )
+            identity.deadline = float("-inf")
+        return renewed
+
+    def close(self) -> str | None:
+        """Close the consumer for good; returns the id whose messages are to be released.
+
+        None if it never registered, or if a parent process registered it before a fork.
+        """
+        return self._given_up(for_good=True)
+
+    def resign(self) -> str | None:
+        """Give up the registration, as ``close`` does; the next claim registers anew."""
+        return self._given_up(for_good=False)
+
+    def _given_up(self, *, for_good: bool) -> str | None:
+        with self._lock:
+            self._closed = self._closed or for_good
+            identity, self._identity = self._identity, None
+        if identity is None or identity.pid != os.getpid():
+            return None
+        self._former.add(identity.consumer_id)
+        return identity.consumer_id
+
+    def _retire(self, identity: Identity) -> None:
+        if identity.pid != os.getpid():
+            _log.info("This process was forked; it registers as a new consumer.")
+            return
+        _log.warning("Consumer %s has expired; it registers again.", identity.consumer_id)
+        self._former.add(identity.consumer_id)
+
+    def _register(self) -> Identity:
+        system, dialect = self._system(), self._connections.dialect
+        identity = Identity(self._deadline())
+        host = host_name()
+        consumer = {
+            "consumer_id": identity.consumer_id,
+            "name": (self._settings.consumer_name or host)[:200],
+            "host": host,
+            "pid": identity.pid,
+        }
+        self._connections.run(
+            lambda c: registrations.register(c, system, dialect, consumer, self.timeout_us),
+            repeat=False,
+        )
+        return identity
+
+    def _deadline(self) -> float:
+        return elapsed_clock() + self.timeout_us / 1_000_000

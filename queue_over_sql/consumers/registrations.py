@@ -1,0 +1,210 @@
+"""Acts on the registrations of consumers; durations are microseconds."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
+
+from queue_over_sql.errors import ConsumerTaken, QueueError
+from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import ColumnElement, Connection, Insert
+
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.dialect import QueueDialect
+
+
+SQL_CLIENTS: Final = "sql-api"
+"""The consumer that all clients of the SQL API share."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer: a running process, or a durable one, which outlives its processes.
+
+    Attributes:
+        consumer_id: its identity, the stamp of its claims.
+        name: a name to show to people.
+        host, pid: where it runs.
+        started_at, heartbeat_at: when it registered, and its last heartbeat.
+        expires_at: when it is considered dead, unless it sends another heartbeat.
+        durable: whether it is a durable consumer (a streaming query), which outlives its processes.
+        queue: the queue of a durable consumer. This and the next attributes are None for others.
+        epoch: grows when a query takes it over, and fences the previous query.
+        claimed_round, acked_round: the last round that it opened, and the last acknowledged one.
+        owner: the query that has it, as ``host:pid``; None after a release.
+        table_prefix: table prefix of its queue.
+    """
+
+    consumer_id: str
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    heartbeat_at: datetime
+    expires_at: datetime
+    durable: bool = False
+    queue: str | None = None
+    epoch: int | None = None
+    claimed_round: int | None = None
+    acked_round: int | None = None
+    owner: str | None = None
+    table_prefix: str | None = None
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it has no heartbeats and never expires, as the consumer of the SQL API."""
+        return not self.durable and self.never_expires
+
+    @property
+    def never_expires(self) -> bool:
+        """Whether it stays registered without heartbeats."""
+        return self.expires_at == instant(NEVER)
+
+
+def register(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer: dict[str, Any],
+    timeout: int,
+) -> None:
+    """Write the row of a consumer that expires ``timeout`` from now.
+
+    ``consumer`` has ``consumer_id``, ``name``, ``host`` and ``pid``.
+    """
+    now = dialect.heartbeat_now()
+    times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
+    connection.execute(insert(system.consumers).values({**consumer, **times}))
+
+
+def register_for_good(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer: Mapping[str, Any],
+) -> None:
+    """Write the row of a consumer that never expires, unless it exists.
+
+    Raises:
+        ConsumerTaken: a consumer that can expire has this name.
+    """
+    connection.execute(_registration_for_good(system, dialect, consumer))
+    c = system.consumers.c
+    found = select(c.durable, c.expires_at).where(c.consumer_id == consumer["consumer_id"])
+    durable, expires_at = connection.execute(found).one()
+    if durable or expires_at != NEVER:
+        name = consumer["consumer_id"]
+        msg = (
+            f"A consumer of another kind already has the name {name!r}. Drop it with: "
+            f"queue-over-sql consumer drop {name!r}, and try again."
+        )
+        raise ConsumerTaken(msg)
+
+
+def registration_for_good(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer: Mapping[str, Any],
+) -> str:
+    """The statements of ``register_for_good`` as text."""
+    statement = _registration_for_good(system, dialect, consumer)
+    compiled = statement.compile(
+        dialect=connection.dialect,
+        compile_kwargs={"literal_binds": True, "render_postcompile": True},
+    )
+    return str(compiled)
+
+
+def _registration_for_good(
+    system: SystemTables, dialect: QueueDialect, consumer: Mapping[str, Any]
+) -> Insert:
+    consumers, now = system.consumers, dialect.heartbeat_now()
+    times = {"started_at": now, "heartbeat_at": now, "expires_at": literal(NEVER, BigInteger())}
+    given = {name: literal(value) for name, value in consumer.items()}
+    values: dict[str, ColumnElement[Any]] = {**given, **times}
+    there = exists().where(consumers.c.consumer_id == consumer["consumer_id"])
+    return insert(consumers).from_select(list(values), select(*values.values()).where(~there))
+
+
+def renew(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer_id: str,
+    timeout: int,
+) -> bool:
+    """Renew a heartbeat; False if the consumer has already expired, which is final."""
+    consumers, now = system.consumers, dialect.heartbeat_now()
+    statement = (
+        update(consumers)
+        .where(consumers.c.consumer_id == bindparam("p_consumer"), consumers.c.expires_at > now)
+        .values(heartbeat_at=now, expires_at=now + timeout)
+    )
+    return connection.execute(statement, {"p_consumer": consumer_id}).rowcount > 0
+
+
+def remove(connection: Connection, system: SystemTables, consumer_id: str) -> None:
+    """Remove the row of a consumer, and what belongs to it."""
+    consumers, rounds = system.consumers, system.rounds
+    connection.execute(delete(consumers).where(consumers.c.consumer_id == consumer_id))
+    connection.execute(delete(rounds).where(rounds.c.consumer_id == consumer_id))
+    connection.execute(delete(system.kinds).where(system.kinds.c.consumer_id == consumer_id))
+
+
+def remove_expired(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+) -> bool:
+    """Remove a consumer in a transaction unless it is alive, since a durable one may return."""
+    c = system.consumers.c
+    dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.heartbeat_now())
+    if not connection.execute(delete(system.consumers).where(*dead)).rowcount:
+        return False
+    remove(connection, system, consumer_id)
+    return True
+
+
+def alive(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+) -> bool:
+    """Whether a consumer is registered and has not expired."""
+    columns = system.consumers.c
+    there = select(columns.consumer_id).where(
+        columns.consumer_id == consumer_id, columns.expires_at > dialect.heartbeat_now()
+    )
+    return connection.execute(there).first() is not None
+
+
+def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:
+    """The ids of consumers whose heartbeat is overdue."""
+    consumers = system.consumers
+    expired = select(consumers.c.consumer_id).where(
+        consumers.c.expires_at <= dialect.heartbeat_now()
+    )
+    return [row[0] for row in connection.execute(expired)]
+
+
+def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
+    """All registered consumers, the oldest first, and the errors of rows that cannot be read."""
+    c = system.consumers.c
+    wanted = [c[field.name] for field in dataclasses.fields(ConsumerInfo)]
+    rows = connection.execute(select(*wanted).order_by(c.started_at, c.consumer_id))
+    return [_info(dict(row)) for row in rows.mappings()]
+
+
+def _info(given: dict[str, Any]) -> ConsumerInfo | QueueError:
+    try:
+        for name in ("started_at", "heartbeat_at", "expires_at"):
+            given[name] = instant(stored_number("an instant of a consumer", given[name]))
+        for name in ("epoch", "claimed_round", "acked_round"):
+            given[name] = optional_number("a number of a durable consumer", given[name])
+    except QueueError as error:
+        return error
+    return ConsumerInfo(**given | {"durable": bool(given["durable"])})

@@ -1,0 +1,63 @@
+"""An engine of our own, and how to use it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from queue_over_sql.database.forks import ForkGuard, NoForkGuard
+from queue_over_sql.database.write_lock import NoWriteLock, WriteLock
+from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.sql.error_kinds import ErrorKind
+
+AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpenedEngine:
+    """An engine to work with, and how to use it.
+
+    Attributes:
+        engine: opens the connections.
+        dialect_named: the dialect of an engine, by the engine's name.
+        session_options: execution options that turn on autocommit.
+        owned: whether we must dispose of it.
+        shared: whether all threads share one connection.
+        borrowed: whether that connection is the user's, so that nothing may run in the background.
+        write_lock: the lock that writers take before the database's own.
+        forks: closes the connections before a fork that they do not survive.
+    """
+
+    engine: Engine
+    dialect_named: Callable[[str], type[QueueDialect]]
+    session_options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: AUTOCOMMIT)
+    owned: bool = True
+    shared: bool = False
+    borrowed: bool = False
+    write_lock: WriteLock = dataclasses.field(default_factory=NoWriteLock)
+    forks: ForkGuard = dataclasses.field(default_factory=NoForkGuard)
+
+    def dialect_of(self, connection: Connection) -> QueueDialect:
+        """The dialect for a connected server, refined by its version.
+
+        Raises:
+            UnsupportedByEngine: the server is too old.
+        """
+        found = connection.dialect
+        name = "mariadb" if getattr(found, "is_mariadb", False) else found.name
+        dialect = self.dialect_named(name)()
+        dialect.refine(connection)
+        return dialect
+
+    def hint_for(self, error: BaseException | None) -> str:
+        """Advice for when the database cannot be reached."""
+        dialect = self.dialect_named(self.engine.dialect.name)()
+        is_locked = dialect.classify_driver_error(error) is ErrorKind.TRANSIENT
+        return (is_locked and dialect.creation_hint) or dialect.unreachable_hint
+
+    def unfit_way(self, error: BaseException | None) -> str | None:
+        """Why the database can never be used over this connection."""
+        return self.dialect_named(self.engine.dialect.name).unfit_way(error)

@@ -1,0 +1,104 @@
+"""How PostgreSQL claims: in one statement, also together with the ack of the claims before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Select,
+    any_,
+    case,
+    func,
+    select,
+    true,
+)
+
+from queue_over_sql.claiming import statements as claim
+from queue_over_sql.dialects.at_once import ClaimsAtOnce, claim_at_once
+from queue_over_sql.dialects.postgresql.archive import archive_at_once, held_before, held_values
+from queue_over_sql.message import MessageRow
+from queue_over_sql.queues.registry import may_claim
+from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.settling import statements as settle
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.statements.parameters import bucket_of, id_values, number
+from queue_over_sql.statements.requests import ClaimRequest, Settlement, Where, read_rows
+
+
+class PostgreSQLClaims(ClaimsAtOnce):
+    """Claims with SKIP LOCKED, and exchanges acked messages for new ones in one statement."""
+
+    exchanges_at_once = True
+
+    def chosen(
+        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+    ) -> ColumnElement[bool]:
+        """By an array of ids, so that the primary key is probed for each.
+
+        For a join the planner may read the primary key from its beginning, over all dead entries
+        that an open transaction keeps: with many rows, or after an ANALYZE of an empty queue.
+        """
+        picked = _picked(tables, where, *conditions)
+        return tables.live.c.id == any_(func.array(select(picked.c.id).scalar_subquery()))
+
+    def exchange(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        settlement: Settlement,
+        request: ClaimRequest,
+        *,
+        keep: bool,
+    ) -> tuple[set[int], list[MessageRow]]:
+        size = bucket_of(len(settlement.ids))
+        values = id_values(settlement.ids) | held_values(settlement.claim)
+        values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
+        if keep:
+            values |= settlement.archive_values()
+        statement = sql.get(exchange_at_once, size, keep, request.where)
+        rows: Sequence[Any] = statement.run(connection, values).all()
+        settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
+        if rows[0][0] == 0:
+            settled = set()
+        return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
+
+
+def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
+    """Lock the oldest eligible rows; MATERIALIZED keeps the planner from running it twice."""
+    live = tables.live
+    return (
+        select(live.c.id)
+        .where(claim.eligible(tables, where), may_claim(tables), *conditions)
+        .order_by(*claim.oldest_first(tables))
+        .limit(number("p_count"))
+        .with_for_update(skip_locked=True)
+        .cte("picked")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def exchange_at_once(
+    tables: QueueTables, size: int, keep: bool, where: Where | None
+) -> Select[Any]:
+    """Ack ``size`` messages of one claim, and claim the next ones if no claim was lost.
+
+    Each row has the number of acked messages, their ids if some were lost, and a claimed message.
+    If nothing was claimed, there is one row with an empty message.
+    """
+    live = tables.live
+    if keep and not tables.ends_in_place:
+        acked = archive_at_once(tables, size).cte("acked")
+    else:
+        acked = settle.end(tables, held_before(tables, size)).returning(live.c.id).cte("acked")
+    all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
+    claimed = claim_at_once(tables, where, all_held).cte("claimed")
+    count = func.count()
+    lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
+    settled = select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
+    return select(settled.c.acked, settled.c.ids, *claimed.c).select_from(
+        settled.outerjoin(claimed, true())
+    )

@@ -1,0 +1,1 @@
+"""Publishing: checked and encoded messages, and how they are inserted."""

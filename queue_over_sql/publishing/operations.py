@@ -1,0 +1,409 @@
+"""Acts that publish messages: the content of a new message, and how its row is inserted."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.errors import DuplicateKey, QueueError
+from queue_over_sql.message import Published
+from queue_over_sql.payloads.types import changes
+from queue_over_sql.publishing import statements
+from queue_over_sql.publishing.deduplication import recently_finished
+from queue_over_sql.publishing.new_messages import (
+    BYTES_PER_CHARACTER,
+    CHARACTERS_PER_ROW,
+    Batch,
+    MixedMessages,
+    NewMessage,
+    PlainMessages,
+    PlainPayloads,
+    chunks,
+)
+from queue_over_sql.publishing.strategy import Inserts
+from queue_over_sql.queues.purge import remove_ids
+from queue_over_sql.sql.compiled import direct_calls
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.statements.clock import select_clock, server_now
+from queue_over_sql.statements.operations import Act, change_by_ids
+from queue_over_sql.statements.requests import read_rows
+from queue_over_sql.values.states import PublishOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.sql.compiled import CompiledStatement, StatementCache
+
+
+# The largest number of rows of one INSERT: if ids are needed, and if not.
+_ROWS_PER_INSERT = 256
+_ROWS_PER_LOAD = 1024
+# How often to retry if the message with the key finishes between the INSERT and the look at it.
+_KEY_RACES = 50
+
+
+def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Act[Published]:
+    """The act of publishing one message; see ``publish``."""
+    tied = message.key is not None and not sql.subject.dialect.conflict_clause
+    return Act(
+        partial(publish, sql=sql, message=message, on_conflict=on_conflict),
+        atomic=tied or message.dedup or on_conflict == "replace",
+    )
+
+
+def publish(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    on_conflict: str,
+    *,
+    now: int | None = None,
+) -> Published:
+    """Insert one message, or follow ``on_conflict`` if its key is taken.
+
+    ``now`` is the time of its batch in microseconds; None: the time of the statement.
+
+    Raises:
+        DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
+    """
+    check_size(sql, [message.key, *message.content.values()])
+    if message.key is None:
+        return Published(_insert(connection, sql, message, now))
+    refused: DBAPIError | None = None
+    for _ in range(_KEY_RACES):
+        try:
+            message_id = _insert_keyed(connection, sql, message, now)
+        except DBAPIError as error:
+            if sql.subject.dialect.classify(error) is not ErrorKind.DUPLICATE:
+                raise
+            message_id, refused = None, error
+        if message_id is not None:
+            finished = _recently_finished(connection, sql, [message])
+            return _unless_finished(
+                connection, sql, message, message_id, on_conflict=on_conflict, finished=finished
+            )
+        existing = _live_by_key(connection, sql, message.key)
+        if existing is not None:
+            return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
+    text = (
+        f"Queue {sql.subject.queue!r}: the message with key {message.key!r} could not be "
+        "inserted, but no other message has this key. Try again."
+    )
+    raise QueueError(text) from refused
+
+
+def publish_many(
+    connection: Connection,
+    sql: StatementCache,
+    given: Sequence[NewMessage] | PlainMessages,
+    on_conflict: str,
+) -> list[Published]:
+    """Insert messages in order: all of them, or none if a key is taken and that is an error.
+
+    Raises:
+        DuplicateKey: as in ``publish``; what this call had inserted is removed again.
+    """
+    now, step = _now_and_step(connection, sql)
+    most = sql.subject.dialect.strategy(Inserts).rows_at_once
+    published: list[Published] = []
+    created: list[int] = []
+    try:
+        for chunk in chunks(_batch(given), most or _ROWS_PER_INSERT, rounded=most is None):
+            published += _publish_chunk(
+                connection, sql, chunk, on_conflict, now=now, step=step, created=created
+            )
+    except Exception as error:
+        take_out(connection, sql, created, error)
+        raise
+    return published
+
+
+def take_out(
+    connection: Connection, sql: StatementCache, created: Sequence[int], error: Exception
+) -> None:
+    """Delete what a batch inserted, in the caller's transaction, which may continue.
+
+    If ``error`` is the database's own, the transaction may have failed, and there is nothing to
+    undo. After any other error a failure of the deletion must be raised: a deadlock rolls back all
+    that the caller did.
+    """
+    with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
+        change_by_ids(connection, sql, remove_ids, created)
+
+
+def load(
+    connection: Connection,
+    sql: StatementCache,
+    given: Sequence[NewMessage] | PlainMessages | PlainPayloads,
+) -> None:
+    """Insert messages by the engine's fastest path.
+
+    Raises:
+        DuplicateKey: a key is taken; nothing of these messages was published.
+        PayloadInvalid, PayloadTooLarge: a plain payload is invalid; nothing was published.
+    """
+    now = server_now(connection, sql)
+    if isinstance(given, PlainPayloads):
+        inserts: Inserts = sql.subject.dialect.strategy(Inserts)
+        if inserts.loads_as_it_comes and inserts.load(connection, sql, given.rows(now)):
+            return
+        _load_encoded(connection, sql, given.encoded(), now)
+    else:
+        _load_encoded(connection, sql, _batch(given), now)
+
+
+def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:
+    if batch.dedup:
+        publish_many(connection, sql, batch.messages(), "raise")
+    elif not sql.subject.dialect.strategy(Inserts).load(connection, sql, batch.rows(now)):
+        if batch.keyed:
+            publish_many(connection, sql, batch.messages(), "raise")
+            return
+        for chunk in chunks(batch, _ROWS_PER_LOAD, sql.subject.dialect.statement_bytes):
+            _check_alone(sql, chunk)
+            rows = chunk.rows(now)
+            statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
+            statement.run(connection, rows.values(sql.subject.parameters))
+
+
+def _now_and_step(connection: Connection, sql: StatementCache) -> tuple[int, int | None]:
+    """The database's clock, and the distance of the ids that this session's INSERTs get."""
+    step = sql.subject.dialect.id_step
+    if step is None:
+        return server_now(connection, sql), None
+    # The same session tells it in the same transaction, and no other session can change it.
+    now, distance = sql.get(select_clock, step).run(connection).one()
+    return int(now), int(distance)
+
+
+def _batch(given: Sequence[NewMessage] | PlainMessages) -> Batch:
+    return given if isinstance(given, PlainMessages) else MixedMessages(given)
+
+
+def check_size(sql: StatementCache, values: Iterable[Any]) -> None:
+    """Refuse a message with these values if it is larger than the server's limit for a statement.
+
+    Raises:
+        PayloadTooLarge: it is.
+    """
+    limit = sql.subject.dialect.statement_bytes
+    if limit is None:
+        return
+    given = [value for value in values if isinstance(value, str | bytes)]
+    if (sum(map(len, given)) + CHARACTERS_PER_ROW) * BYTES_PER_CHARACTER > limit:
+        sql.subject.dialect.strategy(Inserts).check_sent(given)
+
+
+def _check_alone(sql: StatementCache, batch: Batch) -> None:
+    if len(batch) == 1:
+        (message,) = batch.messages()
+        check_size(sql, [message.key, *message.content.values()])
+
+
+def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> CompiledStatement:
+    at_once = now is None and message.at is None and not message.delay
+    names = tuple([name for name, value in message.content.items() if value is not None])
+    return sql.get(statements.publish, message.key is not None, names, at_once)
+
+
+def _insert(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> int:
+    statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
+    result = statement.run(connection, values)
+    if sql.subject.dialect.insert_returning:
+        return int(result.scalar_one())
+    return int(result.lastrowid)
+
+
+def _insert_keyed(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> int | None:
+    dialect = sql.subject.dialect
+    statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
+    nested = dialect.aborts_on_error and not dialect.conflict_clause
+    with connection.begin_nested() if nested else contextlib.nullcontext():
+        result = statement.run(connection, values)
+    if dialect.insert_returning:
+        row = result.first()
+        return None if row is None else int(row[0])
+    return int(result.lastrowid)
+
+
+def _live_by_key(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:
+    found = sql.get(statements.live_by_key).run(connection, {"p_key": key})
+    rows = read_rows(connection, sql, found)
+    return rows[0] if rows else None
+
+
+def _resolve_conflict(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    existing: MessageRow,
+    on_conflict: str,
+    *,
+    now: int | None,
+) -> Published:
+    if on_conflict == "skip":
+        return Published(existing.id, PublishOutcome.SKIPPED)
+    if on_conflict == "raise":
+        raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
+    if _changes_nothing(connection, sql, message, existing):
+        return Published(existing.id, PublishOutcome.UNCHANGED)
+    values = message.given(sql.subject.parameters, now, timed=True) | {"p_id_0": existing.id}
+    del values["p_message_key"]
+    sql.get(statements.replace).run(connection, values)
+    return Published(existing.id, PublishOutcome.REPLACED)
+
+
+def _recently_finished(
+    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]
+) -> Mapping[str, int]:
+    wanted = [message.key for message in messages if message.dedup and message.key is not None]
+    return recently_finished(connection, sql, wanted) if wanted else {}
+
+
+def _unless_finished(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    message_id: int,
+    *,
+    on_conflict: str,
+    finished: Mapping[str, int],
+) -> Published:
+    if message.key is None or message.key not in finished:
+        return Published(message_id)
+    sql.get(remove_ids, 1).run(connection, {"p_id_0": message_id})
+    if on_conflict == "raise":
+        owner = finished[message.key]
+        raise DuplicateKey(sql.subject.queue, message.key, owner, finished=True)
+    return Published(finished[message.key], PublishOutcome.SKIPPED)
+
+
+def _changes_nothing(
+    connection: Connection, sql: StatementCache, message: NewMessage, existing: MessageRow
+) -> bool:
+    """Whether a replace would change nothing; a delay always means another time.
+
+    The engine may round or reformat a value of an own column. So if only such columns differ, they
+    are written, read again and compared.
+    """
+    if message.delay or (message.at is not None and message.at != existing.scheduled_at):
+        return False
+    present = existing._asdict() | dict(existing.columns)
+    changed = [n for n, value in message.content.items() if not _is_equal(value, present[n])]
+    if not changed or not existing.columns.keys() >= set(changed):
+        return not changed
+    parameters = sql.subject.parameters
+    values = {parameters[name]: message.content[name] for name in changed}
+    change = sql.get(statements.change_own, tuple(changed))
+    change.run(connection, values | {"p_id_0": existing.id})
+    again = _live_by_key(connection, sql, str(message.key))
+    return again is not None and all(
+        _is_equal(again.columns[name], present[name]) for name in changed
+    )
+
+
+def _is_equal(value: Any, other: Any) -> bool:
+    # NaN is not equal to itself.
+    return not any(changes(value, other)) or (value != value and other != other)  # noqa: PLR0124
+
+
+def _publish_chunk(
+    connection: Connection,
+    sql: StatementCache,
+    chunk: Batch,
+    on_conflict: str,
+    *,
+    now: int,
+    step: int | None,
+    created: list[int],
+) -> list[Published]:
+    ids = _insert_chunk(connection, sql, chunk, now, step)
+    if ids is None:
+        return [
+            _noted(publish(connection, sql, message, on_conflict, now=now), created)
+            for message in chunk.messages()
+        ]
+    for same in ids.values():
+        created += same
+    if len(ids.get(None, ())) == len(chunk):
+        return list(map(Published, ids[None]))
+    messages = chunk.messages()
+    finished = _recently_finished(connection, sql, messages)
+    published = []
+    for message in messages:
+        new = ids.get(message.key)
+        if new:
+            settled = _unless_finished(
+                connection, sql, message, new.pop(0), on_conflict=on_conflict, finished=finished
+            )
+        else:
+            again = publish(connection, sql, message, on_conflict, now=now)
+            settled = _noted(again, created)
+        published.append(settled)
+    return published
+
+
+def _noted(published: Published, created: list[int]) -> Published:
+    if published.outcome is PublishOutcome.CREATED:
+        created.append(published.id)
+    return published
+
+
+def _insert_chunk(
+    connection: Connection, sql: StatementCache, chunk: Batch, now: int, step: int | None
+) -> dict[str | None, list[int]] | None:
+    """Insert in one statement; the new ids by key, in order. None: insert one by one."""
+    dialect, keyed = sql.subject.dialect, chunk.keyed
+    clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
+    if not (dialect.insert_returning or step) or (
+        keyed and not dialect.conflict_clause and not clean_failure
+    ):
+        return None
+    parts: list[Sequence[Any]] = []
+    try:
+        found = dialect.strategy(Inserts).publish(connection, sql, chunk.rows(now))
+        if found is None:
+            for part in chunks(chunk, _ROWS_PER_INSERT, dialect.statement_bytes):
+                parts += _insert_values(connection, sql, part, now, step)
+            found = parts
+    except DBAPIError as error:
+        # This statement was undone; now undo the earlier parts of the batch.
+        take_out(connection, sql, [row[0] for row in parts], error)
+        # Inserting one by one finds out which key is taken.
+        if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
+            return None
+        raise
+    if not keyed:
+        return {None: sorted([row[0] for row in found])}
+    ids: dict[str | None, list[int]] = {}
+    # By the id alone, because keys may be None, which cannot be sorted.
+    for message_id, key in sorted(found, key=itemgetter(0)):
+        ids.setdefault(key, []).append(message_id)
+    return ids
+
+
+def _insert_values(
+    connection: Connection, sql: StatementCache, batch: Batch, now: int, step: int | None
+) -> Sequence[Sequence[Any]]:
+    _check_alone(sql, batch)
+    rows, dialect = batch.rows(now), sql.subject.dialect
+    statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
+    # The error ends our own transaction, but the caller's may continue.
+    clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
+    with contextlib.nullcontext() if clean else connection.begin_nested():
+        result = statement.run(connection, rows.values(sql.subject.parameters))
+        if dialect.insert_returning:
+            return result.all()
+    first, keys = result.lastrowid, rows.column("message_key")
+    return [(first + index * (step or 1), key) for index, key in enumerate(keys)]

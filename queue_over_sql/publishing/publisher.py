@@ -1,0 +1,392 @@
+"""Publishing: checks messages, encodes them, and inserts them into the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
+from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.publishing.column_values import own_value
+from queue_over_sql.publishing.new_messages import NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.publishing.operations import load, publish_many, publishing
+from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
+from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.states import PublishOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import CallersConnection
+    from queue_over_sql.observer import Observers
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.values.durations import Duration
+
+
+ON_CONFLICT: Final = ("raise", "skip", "replace")
+_DEFAULT_PRIORITY: Final = 0
+
+
+class Publisher:
+    """Publishes messages to one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: CallersConnection | None,
+    ) -> Published:
+        """Publish one message; see ``Queue.publish``."""
+        if on_conflict != "raise":
+            check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        context = self._context
+        do, atomic = publishing(context.sql, self.encode(publication), on_conflict)
+        if connection is not None:
+            return context.run_on(connection, do, atomic=atomic, news=True)
+        # Never repeat it, even with a key: the message may have been published and already
+        # finished.
+        published = context.run(do, atomic=atomic, durable=True, repeat=False)
+        context.announce()
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: CallersConnection | None,
+    ) -> list[Published]:
+        """Publish many messages, all or none; see ``Queue.publish_many``."""
+        check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        listed = items if isinstance(items, list) else list(as_items(items))
+        messages = self._encode_all(listed)
+        if not messages:
+            return []
+        sql = self._context.sql
+        return self._context.put(lambda c: publish_many(c, sql, messages, on_conflict), connection)
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Publish in bulk, one transaction per batch; see ``Queue.load``."""
+        batch_size = check_whole("batch_size", batch_size)
+        check_function("progress", progress)
+        total = 0
+        for batch in batched(as_items(items), batch_size):
+            total += self._load_batch(batch)
+            if progress is not None:
+                progress(total)
+        return total
+
+    def encode(self, publication: Publication) -> NewMessage:
+        """Check a publication and encode it for the table.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: the payload or the headers are invalid.
+            TypeError, ValueError: another option is invalid; the message names it.
+        """
+        return self.encode_plain(self.plain(publication))
+
+    def plain(self, publication: Publication) -> Publication:
+        """A publication whose payload was checked against its kind and made plain JSON values.
+
+        Raises:
+            PayloadInvalid: the payload does not fit its kind.
+        """
+        if self._context.kinds is None:
+            return publication
+        kind, value = self._context.kinds.encode(publication.kind, publication.payload)
+        return dataclasses.replace(publication, kind=kind, payload=value)
+
+    def encode_plain(self, publication: Publication) -> NewMessage:
+        """As ``encode``, for a plain publication; its kind need not be known here."""
+        settings = self._context.settings
+        nul = self._context.tables.dialect.nul_in_text
+        content = {
+            "kind": check_text("kind", publication.kind, KIND_LENGTH),
+            "payload": payloads.encode(
+                settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
+            ),
+            **encode_options(publication, settings.priorities),
+            **self._own_values(publication.columns),
+        }
+        delay, at = due(publication.delay, publication.at)
+        return NewMessage(
+            key=check_text("key", publication.key, KEY_LENGTH),
+            content=content,
+            delay=delay,
+            at=at,
+            dedup=publication.key is not None and settings.dedup_window is not None,
+        )
+
+    def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
+        plain = self._plain_payloads(items)
+        if plain is not None:
+            return plain.encoded()
+        return [self.encode(as_publication(item)) for item in items]
+
+    def _plain_payloads(self, items: list[Any]) -> PlainPayloads | None:
+        context = self._context
+        settings, tables = context.settings, context.tables
+        own = dict.fromkeys(tables.own_columns)
+        needed = any(not tables.live.c[name].nullable for name in own)
+        if needed or context.kinds is not None:
+            return None
+        if any(issubclass(each, Publication) for each in set(map(type, items))):
+            return None
+        limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
+        blank = {
+            "kind": None,
+            "payload": None,
+            "headers": None,
+            "priority": 0,
+            "max_attempts": None,
+            "lease_us": None,
+            **own,
+        }
+        return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
+
+    def _load_batch(self, items: list[Any]) -> int:
+        context = self._context
+        plain = self._plain_payloads(items)
+        given = self._encode_all(items) if plain is None else plain
+
+        def bulk(target: Connection) -> None:
+            load(target, context.sql, given)
+
+        def singly(target: Connection) -> None:
+            messages = given.encoded() if isinstance(given, PlainPayloads) else given
+            publish_many(target, context.sql, messages, "raise")
+
+        try:
+            context.run(bulk, atomic=True, durable=True, repeat=False)
+        except DuplicateKey:
+            raise
+        except DatabaseRefused:
+            # The bulk path does not say which message was refused. This one does.
+            context.run(singly, atomic=True, durable=True, repeat=False)
+        context.announce()
+        return len(items)
+
+    def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        tables = self._context.tables
+        own = tables.own_columns
+        if not isinstance(given, Mapping):
+            msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
+            raise TypeError(msg)
+        unknown = sorted(n if isinstance(n, str) else shown(n) for n in given if n not in own)
+        if unknown:
+            msg = (
+                f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
+                f"its columns are: {', '.join(own) or 'none'}{_near_option(unknown)}"
+            )
+            raise TypeError(msg)
+        columns, dialect = tables.live.c, tables.dialect
+        missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
+        if missing:
+            msg = (
+                f"queue {self._context.name!r} requires a value for its column {', '.join(missing)}"
+            )
+            raise TypeError(msg)
+        values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
+        return {name: values.get(name) for name in own}
+
+
+class ObservedPublisher:
+    """Publishes through another publisher, and notifies the observers of the service."""
+
+    def __init__(self, publisher: Publisher, queue: str, observer: Observers) -> None:
+        self._publisher = publisher
+        self._queue = queue
+        self._observer = observer
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: CallersConnection | None,
+    ) -> Published:
+        """Publish one message; see ``Queue.publish``."""
+        # Few calls, because each one slows down a publish.
+        began, observer = time.monotonic(), self._observer
+        if observer.wraps_publishing:
+            with observer.publishing(self._queue, 1) as headers:
+                publication = with_headers(publication, headers)
+                published = self._publisher.publish(publication, on_conflict, connection)
+                if is_new(published):
+                    observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+            return published
+        published = self._publisher.publish(publication, on_conflict, connection)
+        if is_new(published):
+            observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: CallersConnection | None,
+    ) -> list[Published]:
+        """Publish many messages, all or none; see ``Queue.publish_many``."""
+        began = time.monotonic()
+        items = items if isinstance(items, list) else list(as_items(items))
+        with self._observer.publishing(self._queue, len(items)) as headers:
+            if headers:
+                items = [with_headers(as_publication(item), headers) for item in items]
+            published = self._publisher.publish_many(items, on_conflict, connection)
+            self._tell(published, began)
+        return published
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Publish in bulk, one transaction per batch; see ``Queue.load``."""
+        check_function("progress", progress)
+        began, loaded = time.monotonic(), 0
+
+        def tell(total: int) -> None:
+            nonlocal began, loaded
+            count, seconds = total - loaded, time.monotonic() - began
+            began, loaded = time.monotonic(), total
+            self._observer.published(self._queue, count, seconds, ())
+            if progress is not None:
+                progress(total)
+
+        with self._observer.publishing(self._queue, 0) as headers:
+            if headers:
+                given = as_items(items)
+                items = (with_headers(as_publication(item), headers) for item in given)
+            return self._publisher.load(items, batch_size, tell)
+
+    def _tell(self, published: Sequence[Published], began: float) -> None:
+        ids = [each.id for each in published if is_new(each)]
+        if ids:
+            self._observer.published(self._queue, len(ids), time.monotonic() - began, ids)
+
+
+def is_new(published: Published) -> bool:
+    """Whether a publish created or replaced a message."""
+    # Compare by identity, because hashing an enum member is slower.
+    outcome = published.outcome
+    return outcome is PublishOutcome.CREATED or outcome is PublishOutcome.REPLACED
+
+
+def with_headers(publication: Publication, headers: Mapping[str, Any]) -> Publication:
+    """A publication with these headers added; they replace its own of the same names."""
+    own = publication.headers
+    if not headers or not (own is None or isinstance(own, Mapping)):
+        return publication
+    return dataclasses.replace(publication, headers={**(own or {}), **headers})
+
+
+def encode_options(publication: Publication, priorities: int) -> dict[str, Any]:
+    """Check the options that all tables support, and encode them by column.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: the headers are invalid.
+        TypeError, ValueError: another option is invalid.
+    """
+    # Most messages have the default priority.
+    priority = publication.priority
+    if priority is not _DEFAULT_PRIORITY:
+        priority = check_whole("priority", priority, 0, priorities - 1)
+    return {
+        "headers": payloads.encode_headers(publication.headers),
+        "priority": priority,
+        "max_attempts": _optional_whole("max_attempts", publication.max_attempts),
+        "lease_us": _optional_duration("lease", publication.lease),
+    }
+
+
+def check_options(publication: Publication) -> None:
+    """Check the options that do not depend on the queue; the upper limit of ``priority`` does.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: the headers are invalid.
+        TypeError, ValueError: another option is invalid.
+    """
+    due(publication.delay, publication.at)
+    check_text("key", publication.key, KEY_LENGTH)
+    check_text("kind", publication.kind, KIND_LENGTH)
+    encode_options(dataclasses.replace(publication, priority=_DEFAULT_PRIORITY), 1)
+
+
+def refuse_options(what: str, given: Container[str], refused: Mapping[str, str]) -> None:
+    """Refuse options that this kind of publication does not accept.
+
+    Args:
+        what: the kind of publication, for the error.
+        given: names of the given options.
+        refused: the reasons, by name of the option.
+
+    Raises:
+        TypeError: a refused option was given; the message has the reason.
+    """
+    for name, reason in refused.items():
+        if name in given:
+            msg = f"a {what} does not accept {name}: {reason}"
+            raise TypeError(msg)
+
+
+def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
+    """When a message is due, in microseconds: a delay, or a time that replaces it.
+
+    Raises:
+        TypeError, ValueError: one is invalid, or both were given.
+    """
+    if delay is not None and at is not None:
+        msg = "use delay or at, not both"
+        raise ValueError(msg)
+    wait = 0 if delay is None else to_microseconds(delay, "delay", zero=True)
+    return wait, None if at is None else instant_to_microseconds(at, "at")
+
+
+def as_items(items: Any) -> Iterable[Any]:
+    """Refuse a value that is one payload, or not iterable.
+
+    Raises:
+        TypeError: it is text, bytes, a mapping, or not iterable.
+    """
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        msg = f"items must be a list or another iterable of payloads, not {type(items).__name__}"
+        raise TypeError(msg)
+    return items
+
+
+def as_publication(item: Any) -> Publication:
+    """Return a ``Publication`` unchanged, and make one of a payload."""
+    return item if isinstance(item, Publication) else Publication(item)
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Split an iterable, which may be endless, into lists of up to ``size``."""
+    remaining = iter(items)
+    while batch := list(itertools.islice(remaining, size)):
+        yield batch
+
+
+def _optional_whole(argument: str, value: Any) -> int | None:
+    return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
+
+
+def _optional_duration(argument: str, value: Any) -> int | None:
+    return None if value is None else to_microseconds(value, argument)
+
+
+def _near_option(names: Sequence[str]) -> str:
+    # Options that do not exist are taken for columns.
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
+    options = (*PUBLISH_OPTIONS, "connection", "on_conflict")
+    near = [each for name in names for each in get_close_matches(name, options, 1, 0.5)]
+    return f". Did you mean the option {' and '.join(near)}?" if near else ""

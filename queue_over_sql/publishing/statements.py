@@ -1,0 +1,117 @@
+"""Statements that publish messages, and replace the one that has a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
+
+from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number, words
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def insert_columns(tables: QueueTables) -> list[str]:
+    """The columns that a publish fills."""
+    return [
+        "message_key",
+        "kind",
+        "payload",
+        "headers",
+        "priority",
+        "published_at",
+        "scheduled_at",
+        "available_at",
+        "max_attempts",
+        "lease_us",
+        *tables.own_columns,
+    ]
+
+
+def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:
+    """Insert one message, due now, after a delay or at a time, by the database's clock.
+
+    ``given`` are the columns besides the key that are not NULL.
+    """
+    live, dialect = tables.live, tables.dialect
+    now = dialect.now()
+    due = now if at_once else func.coalesce(number("p_at"), now + number("p_delay"))
+    values = {name: _value(tables, name) for name in given}
+    if keyed:
+        values["message_key"] = _value(tables, "message_key")
+    times = {"published_at": now, "scheduled_at": due, "available_at": due}
+    return _returning_id(tables, dialect.insert(live).values(values | times), keyed=keyed)
+
+
+def publish_many(
+    tables: QueueTables, size: int, differing: tuple[str, ...], returning: bool = True
+) -> Insert:
+    """Insert ``size`` messages with times computed from the database's clock.
+
+    Columns with equal values are one parameter each.
+    """
+    names, live = insert_columns(tables), tables.live
+    same = {name: _value(tables, name) for name in names if name not in differing}
+    rows = [
+        same | {name: _value(tables, name, index) for name in differing} for index in range(size)
+    ]
+    statement = tables.dialect.insert(live).values(rows)
+    return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
+
+
+def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
+    """Insert ``size`` messages with these columns, row by row; returns nothing."""
+    rows = [{name: _value(tables, name, index) for name in names} for index in range(size)]
+    return tables.dialect.insert(tables.live).values(rows).inline()
+
+
+def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElement[Any]:
+    parameter = tables.parameters[name]
+    parameter = parameter if row is None else f"{parameter}_{row}"
+    return bindparam(parameter, None, type_=tables.live.c[name].type)
+
+
+def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
+    dialect, live = tables.dialect, tables.live
+    if keyed and dialect.conflict_clause:
+        statement = dialect.ignore_conflict(statement, live.c.message_key)
+    if dialect.insert_returning:
+        return statement.returning(live.c.id, live.c.message_key)
+    # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
+    return statement.inline()
+
+
+def live_by_key(tables: QueueTables) -> Select[Any]:
+    """Read and lock the live message that has a key."""
+    live = tables.live
+    return (
+        select(*tables.message_columns(live))
+        .where(live.c.message_key == words("p_key"))
+        .with_for_update()
+    )
+
+
+def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:
+    """Change own columns of a live message; its holder keeps it."""
+    values = {name: _value(tables, name) for name in names}
+    return update(tables.live).where(tables.live.c.id == number("p_id_0")).values(values)
+
+
+def replace(tables: QueueTables) -> Update:
+    """Replace a live message's content under its id; its holder loses the claim."""
+    live, dialect = tables.live, tables.dialect
+    kept = {"message_key", "published_at"}
+    due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))
+    times = {"scheduled_at": due, "available_at": due}
+    given = {
+        name: _value(tables, name)
+        for name in insert_columns(tables)
+        if name not in times and name not in kept
+    }
+    fresh = NEW_LIFE
+    return (
+        update(live)
+        .where(live.c.id == number("p_id_0"))
+        .values(given | times | fresh | CLAIM_CLEARED)
+    )

@@ -1,0 +1,43 @@
+"""Remove messages, even those that a consumer holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ClauseElement, Delete, Update
+
+from queue_over_sql.statements.parameters import id_parameters, number
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+def delete_by_id(tables: QueueTables) -> Delete | Update:
+    """Remove one message, even if a consumer holds it."""
+    return tables.removal().where(tables.live.c.id == number("p_id_0"))
+
+
+def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update:
+    """Remove all messages, or only those that no consumer holds."""
+    statement = tables.removal()
+    return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
+
+
+def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
+    """Remove one message, even if a consumer holds it; False if it does not exist."""
+    statement = sql.get(delete_by_id)
+    return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
+
+
+def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
+    """Remove all messages, or only those that no consumer holds; returns how many."""
+    with sql.subject.dialect.scanning(connection):
+        return sql.get(delete_unclaimed, with_claimed).run(connection).rowcount
+
+
+def remove_ids(tables: QueueTables, size: int) -> ClauseElement:
+    """Remove rows by id, even if a consumer holds them."""
+    return tables.dialect.delete_by_ids(tables.live, id_parameters(size))

@@ -1,0 +1,235 @@
+"""Acts on the records of queues: which queues exist, and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Update,
+    and_,
+    case,
+    delete,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.consumers import registrations as consumers
+from queue_over_sql.schema import RELEASE
+from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
+from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.statements.parameters import number
+from queue_over_sql.values.durations import stored_number
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
+
+
+OF_THIS_RELEASE: Final[Mapping[str, Any]] = {
+    "schema_version": SCHEMA_VERSION,
+    "schema_release": json.dumps(
+        {"version": SCHEMA_VERSION, "release": RELEASE, "oldest": OLDEST_BESIDE}
+    ),
+}
+"""The columns of a queue's record if this release created or upgraded its tables."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """A queue's row of the registry.
+
+    Attributes:
+        discarded: messages that ended without a copy in the archive; unchecked, may be no number.
+        owner: the consumer that a temporary queue belongs to; None for other queues.
+        version: the schema version of its tables; unchecked.
+        release: JSON about the release that made this version, and the oldest compatible version;
+            unchecked.
+    """
+
+    name: str
+    settings: str
+    paused: bool
+    discarded: Any
+    owner: str | None = None
+    version: Any = SCHEMA_VERSION
+    release: str | None = None
+
+
+def queue_record(
+    connection: Connection, system: SystemTables, prefix: str, name: str
+) -> QueueRecord | None:
+    """The record of one queue; None if there is none."""
+    found = _records(connection, system, _is_queue(system, prefix, name))
+    return found[0] if found else None
+
+
+def queue_records(
+    connection: Connection,
+    system: SystemTables,
+    prefix: str | None,
+    *,
+    lacking: Container[str] = (),
+) -> list[QueueRecord]:
+    """The records of all queues under a table prefix, or under all of them, by name.
+
+    ``lacking``: columns that the table in the database does not have yet.
+    """
+    of_prefix = true() if prefix is None else system.queues.c.table_prefix == prefix
+    return _records(connection, system, of_prefix, lacking)
+
+
+def _records(
+    connection: Connection,
+    system: SystemTables,
+    condition: ColumnElement[bool],
+    lacking: Container[str] = (),
+) -> list[QueueRecord]:
+    columns = system.queues.c
+    wanted = (
+        columns.name,
+        columns.settings,
+        columns.paused_at,
+        columns.discarded_count,
+        columns.owner_id,
+        columns.schema_version,
+        columns.schema_release,
+    )
+    there = [null().label(column.name) if column.name in lacking else column for column in wanted]
+    rows = connection.execute(select(*there).where(condition).order_by(columns.name))
+    return [QueueRecord(row[0], row[1], row[2] is not None, *row[3:]) for row in rows]
+
+
+def record_upgrade(system: SystemTables, prefix: str, name: str) -> Update:
+    """Record that a queue's tables have this release's version, unless theirs is newer."""
+    queues = system.queues
+    older = queues.c.schema_version < SCHEMA_VERSION
+    return update(queues).where(_is_queue(system, prefix, name), older).values(OF_THIS_RELEASE)
+
+
+def add_queue(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    *,
+    prefix: str,
+    name: str,
+    settings: str,
+    owner: str | None = None,
+) -> bool:
+    """Insert the record of a new queue; False if another process created it first."""
+    values = {
+        "table_prefix": prefix,
+        "name": name,
+        "settings": settings,
+        "owner_id": owner,
+        **OF_THIS_RELEASE,
+        "created_at": dialect.now(),
+    }
+    try:
+        connection.execute(insert(system.queues).values(values))
+    except DBAPIError as error:
+        if dialect.classify(error) is ErrorKind.DUPLICATE and not dialect.aborts_on_error:
+            return False
+        raise
+    return True
+
+
+def change_queue(
+    connection: Connection, system: SystemTables, prefix: str, name: str, **values: Any
+) -> bool:
+    """Change columns of a queue's record; False if there is none."""
+    statement = update(system.queues).where(_is_queue(system, prefix, name)).values(values)
+    return connection.execute(statement).rowcount > 0
+
+
+def count_discarded(connection: Connection, tables: QueueTables, count: int) -> None:
+    """Count messages that ended without a copy, because the queue keeps no archive."""
+    system, prefix, discarded = tables.system, tables.prefix, tables.system.queues.c.discarded_count
+    change_queue(connection, system, prefix, tables.queue, discarded_count=discarded + count)
+
+
+def select_edit_count(tables: QueueTables) -> Select[Any]:
+    """Read ``edit_count``."""
+    columns = tables.system.queues.c
+    return select(columns.edit_count).where(_is_queue(tables.system, tables.prefix, tables.queue))
+
+
+def edit_count(connection: Connection, sql: StatementCache) -> int:
+    """How often edits moved messages of a queue to another place."""
+    found = sql.get(select_edit_count).run(connection).scalar()
+    return stored_number("edit_count", found or 0)
+
+
+def count_edit(connection: Connection, tables: QueueTables) -> None:
+    """Let the next claim of every consumer notice that messages moved to another place."""
+    system, prefix, edits = tables.system, tables.prefix, tables.system.queues.c.edit_count
+    change_queue(connection, system, prefix, tables.queue, edit_count=edits + 1)
+
+
+def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Remove the record of a queue and what belongs to it; False if there is none.
+
+    The record goes first, because whoever adds something to the queue locks it. So those additions
+    are committed and visible to the next statements.
+    """
+    statement = delete(system.queues).where(_is_queue(system, prefix, name))
+    removed = connection.execute(statement).rowcount > 0
+    for bound in (system.schedules, system.subscriptions, system.commits):
+        of_queue = and_(bound.c.table_prefix == prefix, bound.c.queue == name)
+        connection.execute(delete(bound).where(of_queue))
+    _remove_durable_consumers(connection, system, prefix, name)
+    return removed
+
+
+def _remove_durable_consumers(
+    connection: Connection, system: SystemTables, prefix: str, name: str
+) -> None:
+    """Remove the queue's durable consumers, since a later queue of this name is another one."""
+    c = system.consumers.c
+    of_queue = and_(c.durable == 1, c.table_prefix == prefix, c.queue == name)
+    found = connection.execute(select(c.consumer_id).where(of_queue)).scalars().all()
+    for consumer_id in found:
+        consumers.remove(connection, system, consumer_id)
+
+
+def hold_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Keep a queue from being dropped until the transaction ends; False if there is none."""
+    statement = select(system.queues.c.name).where(_is_queue(system, prefix, name))
+    return connection.execute(statement.with_for_update()).first() is not None
+
+
+def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[bool]:
+    return and_(system.queues.c.table_prefix == prefix, system.queues.c.name == name)
+
+
+def may_claim(tables: QueueTables) -> ColumnElement[bool]:
+    """The queue is not paused, and a bounded claim is based on the present edit count.
+
+    The claim itself checks this, so that a pause or an edit takes effect at once. If an edit moved
+    a message below a consumer's watermark, the consumer's very next claim finds nothing here and
+    makes a full look.
+    """
+    columns = tables.system.queues.c
+    unaware = and_(number("p_edits") >= 0, columns.edit_count != number("p_edits"))
+    objection = (
+        select(case((or_(columns.paused_at.is_not(None), unaware), literal_column("1"))))
+        .where(columns.table_prefix == tables.prefix, columns.name == tables.queue)
+        .scalar_subquery()
+    )
+    return objection.is_(None)

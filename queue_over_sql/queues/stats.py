@@ -1,0 +1,164 @@
+"""The counts of a queue at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal_column, select, true
+
+from queue_over_sql.errors import QueueNotFound
+from queue_over_sql.queues import registry
+from queue_over_sql.values.durations import stored_number
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+    Progress = Callable[[int], None]
+
+
+def select_counts(tables: QueueTables) -> Select[Any]:
+    """Count all messages in one statement, so that all counts are of one moment.
+
+    It returns one row per outcome in the archive, or one row without an outcome. Each row has the
+    live messages by status, the age of the oldest ready one, the outcome and its count.
+    """
+    live, archived = _live_counts(tables).subquery("l"), _archive_counts(tables).subquery("a")
+    return select(*live.c, *archived.c).select_from(live.outerjoin(archived, true()))
+
+
+def _live_counts(tables: QueueTables) -> Select[Any]:
+    live, now = tables.live, tables.dialect.now()
+    unclaimed = live.c.consumer_id.is_(None)
+    ready = and_(unclaimed, live.c.available_at <= now)
+    return select(
+        _count_if(ready).label("ready"),
+        _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
+        _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
+        _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
+        (now - _min_if(live.c.available_at, and_(ready, *subtractable(live.c)))).label("age"),
+    ).where(*tables.live_only())
+
+
+def _archive_counts(tables: QueueTables) -> Select[Any]:
+    outcome = tables.archive.c.outcome
+    return (
+        select(outcome.label("outcome"), func.count().label("ended"))
+        .where(*tables.finished_only())
+        .group_by(outcome)
+    )
+
+
+def subtractable(columns: Any, name: str = "available_at") -> list[ColumnElement[bool]]:
+    """The instant can be subtracted from the present without an overflow."""
+    return [columns[name] >= literal_column(str(-(2**62)))]
+
+
+def greatest_priority(tables: QueueTables) -> Select[Any]:
+    """The highest priority number in use."""
+    return select(func.max(tables.live.c.priority)).where(*tables.live_only())
+
+
+def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.count(case((condition, literal_column("1"))))
+
+
+def _min_if(value: ColumnElement[Any], condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.min(case((condition, value)))
+
+
+def counts(
+    connection: Connection, sql: StatementCache
+) -> tuple[tuple[int, int, int, int, int], dict[str, int]]:
+    """Count all messages at one moment.
+
+    Returns:
+        Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds;
+        archived messages by outcome.
+    """
+    with sql.subject.dialect.scanning(connection):
+        rows: Sequence[Any] = sql.get(select_counts).run(connection).all()
+    ready, delayed, claimed, held, age = (int(value or 0) for value in rows[0][:5])
+    ended = {row[5]: int(row[6]) for row in rows if row[5] is not None}
+    return (ready, delayed, claimed, held, max(age, 0)), ended
+
+
+def highest_priority(connection: Connection, sql: StatementCache) -> int:
+    """The highest priority number in use; 0 in an empty queue."""
+    return sql.get(greatest_priority).run(connection).scalar() or 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The counts of a queue at one moment.
+
+    Attributes:
+        ready: messages that can be claimed now.
+        delayed: messages that are due later.
+        claimed: messages that a consumer holds.
+        held: messages that an operator put on hold.
+        archived: messages in the archive.
+        done, failed, rejected, expired: archived messages by outcome.
+        discarded: dead letters that were not stored, because the queue has ``archive="none"``.
+        oldest_ready_age: how long the oldest ready message has been due; None if there is none.
+        paused: whether the queue is paused.
+        wal_bytes: size of SQLite's write-ahead log; None on other engines.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    held: int
+    archived: int
+    done: int
+    failed: int
+    rejected: int
+    expired: int
+    discarded: int
+    oldest_ready_age: timedelta | None
+    paused: bool
+    wal_bytes: int | None = None
+
+    @property
+    def live(self) -> int:
+        """The number of unfinished messages."""
+        return self.ready + self.delayed + self.claimed + self.held
+
+
+def count_messages(context: QueueContext) -> QueueStats:
+    """Count the messages of a queue by status and outcome, all at one moment."""
+    (ready, delayed, claimed, held, age), archived = context.run(
+        lambda connection: counts(connection, context.sql)
+    )
+    record = _record(context)
+    return QueueStats(
+        ready=ready,
+        delayed=delayed,
+        claimed=claimed,
+        held=held,
+        archived=sum(archived.values()),
+        done=archived.get("done", 0),
+        failed=archived.get("failed", 0),
+        rejected=archived.get("rejected", 0),
+        expired=archived.get("expired", 0),
+        discarded=stored_number("discarded_count", record.discarded),
+        oldest_ready_age=timedelta(microseconds=age) if ready else None,
+        paused=record.paused,
+        wal_bytes=context.run(context.dialect.wal_bytes),
+    )
+
+
+def _record(context: QueueContext) -> registry.QueueRecord:
+    tables = context.tables
+    record = context.run(
+        lambda c: registry.queue_record(c, tables.system, tables.prefix, tables.queue)
+    )
+    if record is None:
+        raise QueueNotFound(context.name)
+    return record

@@ -1,0 +1,153 @@
+"""Recovery: claims of dead consumers, what crashed writers left, and kinds that nobody knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, and_, exists, func, select
+
+from queue_over_sql.message import Claim
+from queue_over_sql.statements.operations import rows_by_ids
+from queue_over_sql.statements.parameters import among_ids, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
+    """Claims whose lease has expired."""
+    condition = and_(
+        tables.dialect.is_claimed(tables.live),
+        tables.live.c.lease_expires_at <= tables.dialect.now(),
+    )
+    return _claims(tables, condition, size)
+
+
+def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
+    """Claims of consumers that are expired or gone."""
+    live, consumers = tables.live, tables.system.consumers
+    alive = exists().where(
+        consumers.c.consumer_id == live.c.consumer_id,
+        consumers.c.expires_at > tables.dialect.heartbeat_now(),
+    )
+    return _claims(tables, and_(tables.dialect.is_claimed(live), ~alive), size)
+
+
+def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
+    """Claims to recover: id, stamp, attempts, allowed attempts, place in the queue, last error.
+
+    Size 0 finds them. Another size locks those of the given ids that still match.
+    """
+    live, dialect = tables.live, tables.dialect
+    statement = select(
+        live.c.id,
+        live.c.consumer_id,
+        live.c.consumer_round,
+        live.c.attempt_count,
+        func.coalesce(live.c.max_attempts, number("p_max_attempts")),
+        live.c.available_at,
+        live.c.last_error,
+    ).where(condition)
+    if size:
+        among = statement.where(among_ids(live, size))
+        return among.with_for_update(skip_locked=dialect.skip_locked)
+    statement = statement.limit(number("p_count"))
+    return statement.with_for_update(skip_locked=True) if dialect.skip_locked else statement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadClaim:
+    """A claim to recover."""
+
+    message_id: int
+    claim: Claim
+    attempts: int
+    max_attempts: int
+    available_at: int | None
+    last_error: str | None
+
+    @property
+    def out_of_attempts(self) -> bool:
+        """Whether the message has used all its attempts."""
+        return self.attempts >= self.max_attempts
+
+
+def expired_leases(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims whose lease has expired, locked if the engine can skip locked rows."""
+    bounds, recheck = (max_attempts, limit), not sql.subject.dialect.skip_locked
+    return _dead_claims(connection, sql, claims_with_expired_leases, bounds, recheck=recheck)
+
+
+def orphaned_claims(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims of consumers that are expired or gone, locked in the same way.
+
+    This checks twice. A statement reads the newest version of a row that it locks, but the
+    consumers as of its start. So the first look may miss a consumer that registered and claimed
+    meanwhile.
+    """
+    return _dead_claims(connection, sql, claims_of_the_dead, (max_attempts, limit), recheck=True)
+
+
+def _dead_claims(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    bounds: tuple[int, int],
+    *,
+    recheck: bool,
+) -> list[DeadClaim]:
+    values = {"p_max_attempts": bounds[0], "p_count": bounds[1]}
+    rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
+    if rows and recheck:
+        # Check these alone again, under a lock, because a lease may have been renewed.
+        rows = rows_by_ids(connection, sql, builder, [row[0] for row in rows], values)
+    return [DeadClaim(row[0], Claim(row[1], row[2]), *row[3:]) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """A consumer that holds claims to recover.
+
+    Attributes:
+        late: whether it has missed a heartbeat, or has expired.
+    """
+
+    name: str
+    host: str
+    pid: int
+    durable: bool
+    late: bool
+
+
+def holders_of(
+    connection: Connection, sql: StatementCache, consumer_ids: Collection[str]
+) -> dict[str, Holder]:
+    """The consumers of these ids that are registered."""
+    consumers, now = sql.subject.system.consumers, sql.subject.dialect.heartbeat_now()
+    names = ("consumer_id", "name", "host", "pid", "durable", "heartbeat_at", "expires_at")
+    columns = [consumers.c[name] for name in names]
+    registered = select(*columns, now).where(consumers.c.consumer_id.in_(consumer_ids))
+    return {row[0]: _holder(row) for row in connection.execute(registered)}
+
+
+def _holder(row: Sequence[Any]) -> Holder:
+    _, name, host, pid, durable, heartbeat_at, expires_at, now = row
+    # It sends three heartbeats in its timeout.
+    late = (now - heartbeat_at) * 2 > expires_at - heartbeat_at
+    return Holder(name, host, pid, bool(durable), late)
+
+
+# -- what crashed writers of batches left behind
+
+
+# -- kinds

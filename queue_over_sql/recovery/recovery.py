@@ -1,0 +1,334 @@
+"""Recovery: what the reaper does for one queue, and what a claim does that finds too little."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.archive.operations import Place, last_to_prune, prune_archive
+from queue_over_sql.errors import Locked, visible
+from queue_over_sql.observer import ReaperReport
+from queue_over_sql.publishing.deduplication import prune_keys
+from queue_over_sql.recovery import clock_steps
+from queue_over_sql.recovery.clock_steps import ClockStep
+from queue_over_sql.recovery.dead_claims import expired_leases, holders_of, orphaned_claims
+from queue_over_sql.recovery.suspects import (
+    keeping_last_error,
+    may_run_together,
+    reason_of_death,
+)
+from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
+from queue_over_sql.settling.operations import restore
+from queue_over_sql.settling.settlements import Settlements
+from queue_over_sql.statements.requests import Disposition, Settlement
+from queue_over_sql.values.backoff import RateLimit
+from queue_over_sql.values.durations import MICROSECOND, duration_text
+from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.values.states import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.recovery.dead_claims import DeadClaim
+
+    Find = Callable[..., list[DeadClaim]]
+    _Groups = dict[tuple[Claim, str], list[int]]
+
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+_SPENT: Final = "out of attempts: "
+# How long one queue is served before the next one has its turn.
+_TURN_SECONDS = 0.25
+# Fewer commits, because nobody else needs what is removed.
+_PRUNE_BATCH: Final = 2_500
+# How long the removal of one kind of rows may take before other work has its turn.
+_PRUNE_SECONDS: Final = 0.5
+
+
+class Recovery:
+    """The reaper's operations on one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._settlements = Settlements(context, lambda _: None)
+        # Limits how often a short claim recovers messages; a pass of the reaper delays it.
+        self.pace = RateLimit(context.service.reaper_seconds, ready=False)
+        # Counting reads the whole archive, so it has a rate limit of its own.
+        self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
+        # Age, number and the last place to prune by them, where a turn ended before it got there.
+        self._unfinished: dict[Outcome, tuple[tuple[int | None, int | None], Place]] = {}
+
+    def restore(self) -> int:
+        """Recover all messages of dead consumers; returns how many were given back."""
+        total, is_over = 0, False
+        while not is_over:
+            restored, is_over = self.restore_in_turn()
+            total += restored
+        return total
+
+    def restore_in_turn(self) -> tuple[int, bool]:
+        """Recover messages of dead consumers until a turn is over, as a pass does.
+
+        Returns:
+            How many were given back, and whether that was all except what others have locked.
+        """
+        reports: list[ReaperReport] = []
+        is_over = True
+        with self._context.connections.giving_way():
+            for steps in (self.expired_leases(), self.orphaned_claims()):
+                try:
+                    is_over &= take_turn(steps, reports.append)
+                except Locked as error:
+                    # The reaper logs it.
+                    _log.debug("Queue %s: %s", self._context.name, error)
+        return sum(report.restored for report in reports), is_over
+
+    def expired_leases(self) -> Iterator[ReaperReport]:
+        """Recover messages whose lease has expired, batch by batch."""
+        return self._all(expired_leases, LEASE_EXPIRED)
+
+    def orphaned_claims(self) -> Iterator[ReaperReport]:
+        """Recover messages of consumers that are expired or gone, batch by batch."""
+        return self._all(orphaned_claims, CONSUMER_DIED)
+
+    def clock_step(self, now: int) -> ClockStep | None:
+        """The step back of the database's clock that its newest message proves; None: no proof.
+
+        ``now`` is what the clock shows. A message whose time is ahead of it was written before.
+        """
+        sql = self._context.sql
+        if self._context.tables.ends_in_place:
+            # Its newest message may lie behind millions of finished rows.
+            return None
+        latest = self._context.run(lambda connection: clock_steps.latest_stamp(connection, sql))
+        if latest is None or latest <= now + LEAST_CLOCK_STEP_US:
+            return None
+        return ClockStep(now, until=latest)
+
+    def keep_due(self, step: ClockStep) -> int:
+        """Make messages due again that were due before a step of the clock; returns how many."""
+        sql = self._context.sql
+        kept = 0
+        for level in (*range(self._context.settings.priorities), None):
+            keep = partial(clock_steps.keep_due, sql=sql, step=step, level=level, limit=BATCH)
+            while changed := self._context.run(keep, atomic=True):
+                kept += changed
+        self._context.run(partial(clock_steps.let_all_look, sql=sql))
+        if kept:
+            _log.warning(
+                "The database's clock was set back by about %s. %d messages of queue %s that were "
+                "due before stay due.",
+                duration_text((step.until - step.now) // 1_000_000),
+                kept,
+                self._context.name,
+            )
+        return kept
+
+    def unknown_kinds(self) -> Iterator[ReaperReport]:
+        """End messages that were due for the ``kind_timeout`` and that no living consumer can read.
+
+        It does so batch by batch. Only a service that has kinds does this.
+        """
+        context, kinds = self._context, self._context.kinds
+        if kinds is None:
+            return
+        settings, sql = context.settings, context.sql
+        context.declare_kinds()
+        reason = f"no consumer knew its kind for {settings.kind_timeout}"
+
+        def disposition(row: MessageRow) -> Disposition:
+            kind = visible(str(row.kind), keep="")
+            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, kind, reason)
+            error = f"{reason}: {row.kind}"
+            return Disposition(settings.archive != "none", settings.dedup_us, error)
+
+        bury = partial(
+            dead_letter_unknown,
+            sql=sql,
+            due_for=settings.kind_timeout // MICROSECOND,
+            limit=BATCH,
+            disposition=disposition,
+        )
+        for level in range(settings.priorities):
+            buried = BATCH
+            while buried == BATCH:
+                buried = context.run(partial(bury, level=level), atomic=True)
+                yield ReaperReport(dead_lettered=buried)
+
+    def prune(
+        self, *, patient: bool = False, spare: Callable[[float], None] | None = None
+    ) -> ReaperReport:
+        """Remove archived messages that are too old or too many, and expired keys, for one turn.
+
+        Args:
+            patient: count archived messages only in some passes if that is slow.
+            spare: told the seconds of each removal, because a removal is no reason to pause.
+        """
+        settings, sql, run = self._context.settings, self._context.sql, self._context.run
+        pruned = sum(self._prune_outcome(outcome, spare, patient=patient) for outcome in Outcome)
+        if settings.dedup_window is not None:
+            _in_turn(lambda: run(lambda c: prune_keys(c, sql, _PRUNE_BATCH), atomic=True), spare)
+        return ReaperReport(pruned=pruned)
+
+    def _prune_outcome(
+        self, outcome: Outcome, spare: Callable[[float], None] | None, *, patient: bool
+    ) -> int:
+        context, sql = self._context, self._context.sql
+        ttl, keep = context.settings.kept_for(outcome), context.settings.kept_count(outcome)
+        rule = None if ttl is None else ttl // MICROSECOND, keep
+        # What the last turn did not finish is old enough or too many without counting again.
+        before, up_to = self._unfinished.pop(outcome, (None, None))
+        if before != rule or up_to is None:
+            up_to = self._last_to_prune(outcome, *rule, patient=patient)
+        if up_to is None:
+            return 0
+        since, last = 0, up_to
+
+        def prune() -> int:
+            nonlocal since
+            removed, since = context.run(
+                lambda c: prune_archive(c, sql, outcome, (since, last), _PRUNE_BATCH),
+                atomic=True,
+            )
+            return removed
+
+        pruned, ended = _in_turn(prune, spare)
+        if not ended:
+            self._unfinished[outcome] = rule, up_to
+        return pruned
+
+    def _last_to_prune(
+        self, outcome: Outcome, age: int | None, keep: int | None, *, patient: bool
+    ) -> Place | None:
+        context, counting = self._context, self._counting[outcome]
+        if keep is not None and not counting.due() and patient:
+            keep = None
+        if age is None and keep is None:
+            return None
+        with contextlib.nullcontext() if keep is None else counting.running():
+            return context.run(lambda c: last_to_prune(c, context.sql, outcome, ttl=age, keep=keep))
+
+    def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
+        context = self._context
+        look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
+        # Usually there is nothing, and finding that out needs no transaction.
+        if not context.run(partial(look, limit=1)):
+            return
+        while True:
+            found, restored, spent = context.run(
+                lambda c: self._restored(c, look(c, limit=BATCH), reason), atomic=True
+            )
+            yield ReaperReport(restored=restored)
+            buried: list[int] = []
+            if spent:
+                # Apart, because a dead letter may have to wait for others.
+                buried = context.run(
+                    lambda c: self._buried(c, look(c, limit=BATCH), spent),  # noqa: B023 - runs at once
+                    atomic=True,
+                )
+                self._note_dead(buried, reason)
+                yield ReaperReport(dead_lettered=len(buried))
+            # Rows that were found but not changed are being settled by another transaction.
+            if found < BATCH or not (restored or buried):
+                return
+
+    def _restored(
+        self, connection: Connection, dead: Sequence[DeadClaim], reason: str
+    ) -> tuple[int, int, _Groups]:
+        """Restore claims; returns how many were found and restored, and those out of attempts."""
+        context, sql = self._context, self._context.sql
+        held = Counter(found.claim.consumer_id for found in dead)
+        holders = holders_of(connection, sql, list(held)) if held else {}
+        spent: _Groups = {}
+        counted: _Groups = {}
+        forgiven: _Groups = {}
+        for found in dead:
+            holder, others = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
+            why, forgive = reason, False
+            # A lease may be shorter than the time after which its consumer is known to be dead.
+            if reason == CONSUMER_DIED or holder is None or holder.late:
+                why = reason_of_death(found.claim.consumer_id, holder, others)
+                # Another of them may have killed it. But a single attempt is the last one.
+                forgive = found.max_attempts > 1 and others > 0 and bool(may_run_together(why))
+            group = forgiven if forgive else spent if found.out_of_attempts else counted
+            text = keeping_last_error(why, found.last_error)
+            group.setdefault((found.claim, text), []).append(found.message_id)
+        restored = sum(
+            len(restore(connection, sql, settlement)) for settlement in _settlements(counted)
+        )
+        restored += sum(
+            len(restore(connection, sql, settlement, context.settings.max_attempts))
+            for settlement in _settlements(forgiven)
+        )
+        return len(dead), restored, spent
+
+    def _buried(
+        self, connection: Connection, dead: Sequence[DeadClaim], spent: _Groups
+    ) -> list[int]:
+        # A lease may have been renewed since they were found.
+        still = {(found.message_id, found.claim) for found in dead}
+        left = {
+            (claim, why): [each for each in ids if (each, claim) in still]
+            for (claim, why), ids in spent.items()
+        }
+        buried: list[int] = []
+        for settlement in _settlements({key: ids for key, ids in left.items() if ids}, _SPENT):
+            buried += self._settlements.dead_letter(connection, settlement)
+        return sorted(buried)
+
+    def _note_dead(self, ids: Sequence[int], reason: str) -> None:
+        context = self._context
+        for message_id in ids:
+            _log.error(
+                "Message %d of queue %s became a dead letter, because it is out of attempts: %s",
+                message_id,
+                context.name,
+                reason,
+                extra={"queue": context.name, "message_id": message_id},
+            )
+        if context.observer is not None:
+            context.observer.settled(context.name, Outcome.FAILED.value, ids)
+            context.observer.dead_lettered(context.name, ids, f"out of attempts: {reason}")
+
+
+def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -> tuple[int, bool]:
+    """Remove batches for one turn; returns how many rows, and whether nothing is left."""
+    removed, began = 0, time.monotonic()
+    while True:
+        batch = remove()
+        removed += batch
+        ended, lasted = batch < _PRUNE_BATCH, time.monotonic() - began
+        if ended or lasted > _PRUNE_SECONDS:
+            break
+    if removed and spare is not None:
+        spare(lasted)
+    return removed, ended
+
+
+def take_turn(steps: Iterator[ReaperReport], add: Callable[[ReaperReport], None]) -> bool:
+    """Do steps until a turn is over, and ``add`` what each did; returns whether nothing is left."""
+    until = time.monotonic() + _TURN_SECONDS
+    for done in steps:
+        add(done)
+        if time.monotonic() >= until:
+            return False
+    return True
+
+
+def _settlements(
+    groups: Mapping[tuple[Claim, str], Sequence[int]], prefix: str = ""
+) -> Iterator[Settlement]:
+    """The claims of dead consumers as settlements, each fenced by the stamp of its claim."""
+    for (claim, reason), ids in groups.items():
+        yield Settlement(sorted(ids), claim, Outcome.FAILED, f"{prefix}{reason}")

@@ -1,0 +1,103 @@
+"""Messages whose kind no living consumer knows become dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Select, exists, literal, or_, select
+
+from queue_over_sql.queues.kinds import ANY_KIND
+from queue_over_sql.queues.registry import may_claim
+from queue_over_sql.settling import statements as settle
+from queue_over_sql.settling.operations import end_locked, refusal
+from queue_over_sql.statements.operations import apart
+from queue_over_sql.statements.parameters import id_values, number
+from queue_over_sql.statements.requests import ANY_EDITS, Disposition, read_rows
+from queue_over_sql.values.durations import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+def unknown(tables: QueueTables) -> Select[Any]:
+    """Lock the next long overdue messages of one level that no living consumer can read.
+
+    It finds none while the queue is paused. As in ``claim.pick_rows``, an index may give the order.
+    """
+    live, dialect = tables.live, tables.dialect
+    statement = (
+        select(*tables.message_columns(live))
+        .where(
+            live.c.consumer_id.is_(None),
+            live.c.priority == number("p_priority"),
+            live.c.available_at <= dialect.now() - number("p_due_for"),
+            live.c.kind.is_not(None),
+            live.c.kind.not_in(tables.known_kinds),
+            ~_readable_by_living(tables),
+            may_claim(tables),
+        )
+        .limit(number("p_count"))
+        .with_for_update(of=live, skip_locked=dialect.skip_locked)
+    )
+    hint = dialect.claim_index_hint(tables.base_name)
+    if hint is None:
+        return statement.order_by(live.c.available_at, live.c.id)
+    return statement.with_hint(live, hint)
+
+
+def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
+    kinds, consumers = tables.system.kinds, tables.system.consumers
+    return exists().where(
+        kinds.c.consumer_id == consumers.c.consumer_id,
+        consumers.c.expires_at > tables.dialect.heartbeat_now(),
+        # Nobody knows whether clients of the consumer of HTTP are still there.
+        consumers.c.expires_at != literal(NEVER, BigInteger()),
+        kinds.c.table_prefix == tables.prefix,
+        kinds.c.queue == tables.queue,
+        or_(kinds.c.kind == tables.live.c.kind, kinds.c.kind == ANY_KIND),
+    )
+
+
+def dead_letter_unknown(
+    connection: Connection,
+    sql: StatementCache,
+    *,
+    level: int,
+    due_for: int,
+    limit: int,
+    disposition: Callable[[MessageRow], Disposition],
+) -> int:
+    """End messages of one level that were due for ``due_for`` and that no consumer can read."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
+    found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
+    rows = read_rows(connection, sql, found)
+    groups: dict[Disposition, list[MessageRow]] = {}
+    for row in rows:
+        groups.setdefault(disposition(row), []).append(row)
+    for end, same in groups.items():
+        _end_apart(connection, sql, end, {row.id: row for row in same})
+    return len(rows)
+
+
+def _end_apart(
+    connection: Connection,
+    sql: StatementCache,
+    disposition: Disposition,
+    rows: dict[int, MessageRow],
+) -> None:
+    def end(ids: Sequence[int]) -> set[int]:
+        end_locked(connection, sql, [(disposition, [rows[id_] for id_ in ids])])
+        return set(ids)
+
+    def hold(ids: Sequence[int], reason: str) -> None:
+        text = refusal(disposition.outcome, disposition.error, reason)
+        sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
+
+    apart(connection, sql, list(rows), end, hold)

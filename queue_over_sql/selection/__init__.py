@@ -1,0 +1,1 @@
+"""Messages that are listed, counted, edited and removed without a claim."""

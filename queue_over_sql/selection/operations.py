@@ -1,0 +1,295 @@
+"""Statements that read messages without claiming them, and edit those that no consumer holds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sqlalchemy import Integer, Select, and_, case, func, literal_column, select, update
+
+from queue_over_sql.queues import registry
+from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.parameters import batches, number
+from queue_over_sql.statements.requests import archive_columns, read_archive_rows, read_rows
+from queue_over_sql.values.states import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Table
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+def place_of(tables: QueueTables, archived: bool) -> Table:
+    """The table of the messages: the queue's or its archive."""
+    return tables.archive if archived else tables.live
+
+
+def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
+    """The conditions for the rows that are such messages, if not all rows are."""
+    return tables.finished_only() if archived else tables.live_only()
+
+
+def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
+    """The condition for live messages of a status."""
+    columns, now = tables.live.c, tables.dialect.now()
+    unclaimed = columns.consumer_id.is_(None)
+    return {
+        Status.READY: and_(unclaimed, columns.available_at <= now),
+        Status.DELAYED: and_(unclaimed, columns.available_at > now),
+        Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
+        Status.CLAIMED: tables.dialect.is_claimed(tables.live),
+    }[status]
+
+
+def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
+    """The first id from ``p_from`` on, and the one ``p_skip`` messages after it."""
+    table = place_of(tables, archived)
+    there = (table.c.id >= number("p_from"), *extent_of(tables, archived))
+    first = select(func.min(table.c.id)).where(*there).scalar_subquery()
+    later = select(table.c.id).where(*there).order_by(table.c.id)
+    return select(first, later.limit(1).offset(number("p_skip")).scalar_subquery())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen:
+    """A choice of messages: those in the queue or its archive that match all conditions.
+
+    ``status`` is the condition for a status or an outcome. It is apart, because lists must not let
+    an index on the status decide their order.
+    """
+
+    archived: bool
+    conditions: Sequence[ColumnElement[bool]]
+    status: ColumnElement[bool] | None = None
+
+    @property
+    def wanted(self) -> list[ColumnElement[bool]]:
+        """All conditions on messages."""
+        return [*self.conditions, *([] if self.status is None else [self.status])]
+
+    def among(self, tables: QueueTables) -> list[ColumnElement[bool]]:
+        """All conditions on the rows of the table."""
+        return [*extent_of(tables, self.archived), *self.wanted]
+
+    def along_key(self, tables: QueueTables) -> list[ColumnElement[bool]]:
+        """As ``among``, but so that no index on the status serves them, only the primary key."""
+        status = extent_of(tables, self.archived) + self.wanted[len(self.conditions) :]
+        if not status:
+            return list(self.conditions)
+        # Planners expect most rows to differ from a value, so they stop where the page is full.
+        yes, no = literal_column("1", Integer()), literal_column("0", Integer())
+        return [*self.conditions, case((and_(*status), yes), else_=no) != no]
+
+    def also(self, condition: ColumnElement[bool]) -> Chosen:
+        """The choice with one more condition."""
+        return dataclasses.replace(self, conditions=[*self.conditions, condition])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a choice is listed: so many by id, after the id ``after``."""
+
+    limit: int
+    after: int | None = None
+    newest_first: bool = False
+
+    def beyond(self, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """The condition for what comes after ``after``."""
+        if self.after is None:
+            return []
+        return [key < self.after if self.newest_first else key > self.after]
+
+    def of(self, found: Select[Any], key: ColumnElement[Any]) -> Select[Any]:
+        """The first ``limit`` of the rows, in the order of the page."""
+        return found.order_by(key.desc() if self.newest_first else key).limit(self.limit)
+
+
+class EditResult(int):
+    """How many messages an edit changed.
+
+    Attributes:
+        skipped: how many matching messages stayed unchanged, because a consumer holds them.
+    """
+
+    skipped: int
+
+    def __new__(cls, changed: int, skipped: int = 0) -> Self:
+        """Make a result of ``changed`` and ``skipped`` messages."""
+        edited = super().__new__(cls, changed)
+        edited.skipped = skipped
+        return edited
+
+
+def list_messages(
+    connection: Connection, sql: StatementCache, chosen: Chosen, page: Page
+) -> list[MessageRow]:
+    """Read one page of messages along the primary key."""
+    tables: QueueTables = sql.subject
+    table = place_of(tables, chosen.archived)
+    columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
+
+    def run(statement: Select[Any]) -> Sequence[Any]:
+        return CompiledStatement(statement, connection.dialect).run(connection).all()
+
+    rows = _rows(connection, sql, chosen, page, columns=columns, run=run)
+    if chosen.archived:
+        return read_archive_rows(connection, sql, rows)
+    return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
+
+
+def list_columns(
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    page: Page,
+    columns: Sequence[ColumnElement[Any]],
+) -> Sequence[Any]:
+    """Read some columns of one page of messages."""
+
+    def run(statement: Select[Any]) -> Sequence[Any]:
+        return connection.execute(statement).all()
+
+    return _rows(connection, sql, chosen, page, columns=columns, run=run)
+
+
+# So many ids are looked through first. Where they do not fill the page, so many messages are few
+# enough to be found in any order and sorted by their ids.
+_WINDOW: Final = 2_000
+_FEW: Final = 10_000
+_LARGEST: Final = 2**63 - 1
+
+
+def _rows(
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    page: Page,
+    *,
+    columns: Sequence[ColumnElement[Any]],
+    run: Callable[[Select[Any]], Sequence[Any]],
+) -> Sequence[Any]:
+    """One page, without relying on the planner's statistics.
+
+    A planner that expects few messages of a status reads all of them and sorts. So the status is
+    looked for along the primary key, in a window of it. Only if it is rare there, the planner finds
+    all such messages.
+    """
+    tables: QueueTables = sql.subject
+    key = place_of(tables, chosen.archived).c.id
+    along_key = chosen.along_key(tables)
+    by_key = page.of(select(*columns).where(*along_key, *page.beyond(key)), key)
+    if len(along_key) == len(chosen.conditions):
+        # No status: an index of the user may serve the conditions.
+        free = sql.subject.dialect.scanning(connection)
+        with free if chosen.conditions else contextlib.nullcontext():
+            return run(by_key)
+    edge = func.max(key) if page.newest_first else func.min(key)
+    start = run(select(edge).where(*page.beyond(key)))[0][0]
+    if start is None:
+        return []
+    window = max(_WINDOW, 4 * page.limit)
+    if page.newest_first:
+        near = key > max(start - window, -_LARGEST)
+    else:
+        near = key <= min(start + window, _LARGEST)
+    rows = run(by_key.where(near))
+    if len(rows) >= page.limit:
+        return rows
+    there = select(key).where(*chosen.among(tables), *page.beyond(key)).limit(_FEW + 1)
+    with sql.subject.dialect.scanning(connection):
+        ids = sorted((row[0] for row in run(there)), reverse=page.newest_first)
+    if len(ids) > _FEW:
+        return run(by_key)
+    rows = []
+    for batch in batches(ids[: page.limit]):
+        wanted = select(*columns).where(key.in_(batch), *chosen.among(tables))
+        rows += run(page.of(wanted, key))
+    return rows
+
+
+def count_selected(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
+    """Count messages."""
+    table = place_of(sql.subject, chosen.archived)
+    counted = select(func.count()).select_from(table).where(*chosen.among(sql.subject))
+    with sql.subject.dialect.scanning(connection):
+        return int(connection.execute(counted).scalar_one())
+
+
+def edit_messages(
+    connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
+) -> EditResult:
+    """Change live messages that no consumer holds, and let every consumer notice."""
+    tables: QueueTables = sql.subject
+    live = tables.live
+    # The condition is checked again under the row's lock.
+    statement = update(live).where(live.c.consumer_id.is_(None), *chosen.among(tables))
+    values = {**tables.still_live(), **values}
+    changed = connection.execute(statement.values(values)).rowcount
+    if changed:
+        registry.count_edit(connection, tables)
+    return EditResult(changed, _held_back(connection, tables, chosen))
+
+
+def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
+    """Make messages the next of their levels, in the order of their ids; held ones stay held."""
+    tables: QueueTables = sql.subject
+    chosen = chosen.also(tables.live.c.available_at.is_not(None))
+    # Lock the queue's record first, so that the later of two such edits comes to the front.
+    registry.count_edit(connection, tables)
+    now, columns = server_now(connection, sql), tables.live.c
+    # Consider claimed messages, too, because they may come back to their places.
+    due_first = select(columns.priority, func.min(columns.available_at))
+    there = due_first.where(columns.available_at.is_not(None)).group_by(columns.priority)
+    found = connection.execute(there).all()
+    fronts = {int(level): min(int(due), now) - 1 for level, due in found}
+    front = case((columns.priority >= 0, now))
+    if fronts:
+        front = case(fronts, value=columns.priority, else_=now)
+    return edit_messages(connection, sql, chosen, {"available_at": front})
+
+
+def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
+    """Remove messages; live ones only if no consumer holds them."""
+    tables: QueueTables = sql.subject
+    statement = tables.removal(archived=chosen.archived)
+    if not chosen.archived:
+        statement = statement.where(tables.live.c.consumer_id.is_(None))
+    removed = connection.execute(statement.where(*chosen.wanted)).rowcount
+    return EditResult(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
+
+
+def list_ids(connection: Connection, sql: StatementCache, chosen: Chosen, page: Page) -> list[int]:
+    """The ids of one page of messages."""
+    key = place_of(sql.subject, chosen.archived).c.id
+    return [int(row[0]) for row in list_columns(connection, sql, chosen, page, [key])]
+
+
+def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
+    """The id of the newest message; None if there is none."""
+    newest = list_ids(connection, sql, chosen, Page(1, newest_first=True))
+    return newest[0] if newest else None
+
+
+def probe_ids(
+    connection: Connection, sql: StatementCache, *, archived: bool, start: int, skip: int
+) -> tuple[int | None, int | None]:
+    """The id of the first message from ``start`` on, and of the one ``skip`` messages later.
+
+    None if there is none. It reads ``skip`` entries of the primary key.
+    """
+    values = {"p_from": start, "p_skip": skip}
+    found: Sequence[Any] = sql.get(probe_id, archived).run(connection, values).one()
+    return found[0], found[1]
+
+
+def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
+    live = tables.live
+    held = (live.c.consumer_id.is_not(None), *chosen.wanted)
+    counted = select(func.count()).select_from(live).where(*held)
+    return int(connection.execute(counted).scalar_one())

@@ -1,0 +1,389 @@
+"""List, count, edit and remove messages without claiming them, and operations on a whole queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+from sqlalchemy import select
+
+from queue_over_sql.errors import ClaimLost
+from queue_over_sql.message import Message
+from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
+from queue_over_sql.selection.operations import (
+    Chosen,
+    EditResult,
+    Page,
+    count_selected,
+    edit_messages,
+    has_status,
+    last_id,
+    list_columns,
+    list_ids,
+    list_messages,
+    move_to_front,
+    remove_messages,
+)
+from queue_over_sql.sql.conditions import (
+    check_condition,
+    check_fields,
+    check_payload_value,
+    payload_path,
+    rebased,
+)
+from queue_over_sql.values.checks import (
+    check_choice,
+    check_flag,
+    check_function,
+    check_id,
+    check_text,
+    check_whole,
+)
+from queue_over_sql.values.durations import Duration, instant_to_microseconds, to_microseconds
+from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.states import Outcome, Status
+from queue_over_sql.values.texts import printable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.message import CallersConnection, MessageRow
+    from queue_over_sql.queues.context import QueueContext
+
+    Progress = Callable[[int], None]
+
+
+T = TypeVar("T")
+BATCH = 500
+"""How many messages each transaction changes if ``progress`` is given."""
+
+
+class Selection:
+    """The matching messages of a queue or of its archive, ordered by id.
+
+    Listed messages are not claimed, so their verbs raise ``ClaimLost``.
+
+    Raises:
+        QueueNotFound, DatabaseUnavailable, ServiceClosed: every verb may raise these.
+        WrongDatabase: ``connection`` belongs to another database.
+    """
+
+    _archived: ClassVar[bool]
+
+    def __init__(
+        self,
+        context: QueueContext,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> None:
+        self._context = context
+        tables = context.tables
+        self._table = tables.archive if self._archived else tables.live
+        conditions = []
+        if where is not None:
+            check_condition(where)
+            conditions.append(rebased(where, self._table))
+        named = None if status is None else self._status(status)
+        if not tables.has_payloads:
+            self._refuse(key=key, kind=kind, payload=payload)
+        if (key := check_text("key", key, KEY_LENGTH)) is not None:
+            conditions.append(self._table.c.message_key == key)
+        if (kind := check_text("kind", kind, KIND_LENGTH)) is not None:
+            conditions.append(self._table.c.kind == kind)
+        if payload:
+            conditions += self._fields(self._table.c.payload, payload)
+        self._chosen = Chosen(self._archived, conditions, named)
+
+    def list(
+        self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
+    ) -> list[Message]:
+        """Return one page of messages, ordered by id.
+
+        Args:
+            limit: the maximum number of messages.
+            after: id of the last message of the previous page.
+            newest_first: whether the highest ids come first.
+        """
+        check_flag("newest_first", newest_first)
+        limit = check_whole("limit", limit)
+        if after is not None:
+            after = check_id("after", after)
+        sql, chosen, page = self._context.sql, self._chosen, Page(limit, after, newest_first)
+        rows = self._context.run(lambda c: list_messages(c, sql, chosen, page))
+        return [self._listed(row) for row in rows]
+
+    def _page_on(
+        self, connection: CallersConnection | None, limit: int, after: int | None
+    ) -> Sequence[Message]:
+        sql, chosen, page = self._context.sql, self._chosen, Page(limit, after)
+        rows = self._context.look(lambda c: list_messages(c, sql, chosen, page), connection)
+        return [self._listed(row) for row in rows]
+
+    def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
+        """All messages, page by page, with payloads undecoded by their kinds."""
+        sql, after = self._context.sql, None
+        while True:
+            rows = self._context.run(
+                lambda c: list_messages(c, sql, self._chosen, Page(limit, after))  # noqa: B023 - runs at once
+            )
+            if rows:
+                yield [self._plain(row) for row in rows]
+            if len(rows) < limit:
+                return
+            after = rows[-1].id
+
+    def first(self) -> Message | None:
+        """Return the message with the lowest id; None if there is none."""
+        page = self.list(limit=1)
+        return page[0] if page else None
+
+    def count(self) -> int:
+        """Count the messages."""
+        sql, chosen = self._context.sql, self._chosen
+        return self._context.run(lambda connection: count_selected(connection, sql, chosen))
+
+    def remove(
+        self,
+        *,
+        connection: CallersConnection | None = None,
+        progress: Progress | None = None,
+    ) -> EditResult:
+        """Permanently remove the messages; the keys of live messages become free.
+
+        Args:
+            connection: the caller's own transaction, which this does not commit.
+            progress: remove in transactions of 500 messages, and call this function after each with
+                the number so far.
+
+        Returns:
+            How many were removed; ``skipped`` counts those that a consumer holds, which stay.
+        """
+        check_function("progress", progress)
+        sql, chosen = self._context.sql, self._chosen
+        if progress is None or connection is not None:
+            return self._run(lambda c: remove_messages(c, sql, chosen), connection)
+        removed = skipped = 0
+        for batch in self._batches():
+            edited = self._run(lambda c: remove_messages(c, sql, batch), None)  # noqa: B023 - runs at once
+            removed, skipped = removed + edited, skipped + edited.skipped
+            progress(removed)
+        return EditResult(removed, skipped)
+
+    def _batches(self) -> Iterator[Chosen]:
+        context, column = self._context, self._table.c.id
+        last = context.run(lambda c: last_id(c, context.sql, self._chosen))
+        rest = self._chosen
+        while last is not None:
+            ids = context.run(lambda c: list_ids(c, context.sql, rest, Page(BATCH)))  # noqa: B023 - runs at once
+            if len(ids) < BATCH or ids[-1] >= last:
+                yield rest.also(column <= last)
+                return
+            yield rest.also(column <= ids[-1])
+            rest = self._chosen.also(column > ids[-1])
+
+    def _run(
+        self,
+        act: Callable[[Connection], T],
+        connection: CallersConnection | None,
+        *,
+        repeat: bool = False,
+    ) -> T:
+        if connection is not None:
+            return self._context.run_on(connection, act, atomic=True)
+        done = self._context.run(act, atomic=True, durable=True, repeat=repeat)
+        self._context.announce()
+        return done
+
+    def _listed(self, row: MessageRow) -> Message:
+        try:
+            return decoded(self._context, row, _Unclaimed())
+        except UNDECODABLE:
+            return self._plain(row)
+
+    def _plain(self, row: MessageRow) -> Message:
+        try:
+            return decoded_plainly(self._context, row, _Unclaimed())
+        except UNDECODABLE:
+            return undecoded(self._context, row, _Unclaimed())
+
+    def _refuse(self, **filters: object) -> None:
+        named = [name for name, value in filters.items() if value not in (None, {})]
+        if named:
+            msg = (
+                f"{', '.join(named)}: the messages of queue {self._context.name!r} are rows of "
+                f"{self._table.fullname!r}; select them with where= and the columns of the table"
+            )
+            raise ValueError(msg)
+
+    def _fields(
+        self, column: ColumnElement[Any], wanted: Mapping[str, Any]
+    ) -> Sequence[ColumnElement[bool]]:
+        check_fields(wanted)
+        # The status never changes, and a query in a constructor would be a surprise.
+        payload_type = self._context.known_settings.payload
+        if wanted and payload_type != "json":
+            msg = (
+                f"payload: queue {self._context.name!r} has {payload_type!r} payloads, which have "
+                "no fields"
+            )
+            raise ValueError(msg)
+        conditions = []
+        for path, value in wanted.items():
+            steps = payload_path(path)
+            value = check_payload_value(path, value)  # noqa: PLW2901 - the same one, plain
+            conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
+        return conditions
+
+    def _status(self, status: str) -> ColumnElement[bool]:
+        choices = [each.value for each in (Outcome if self._archived else Status)]
+        try:
+            check_choice("status", status, choices)
+        except ValueError as error:
+            msg = f"{error}. Dead letters are in the archive: failed, rejected and expired"
+            raise ValueError(msg) from None
+        if self._archived:
+            ended_so: ColumnElement[bool] = self._table.c.outcome == Outcome(status).value
+            return ended_so
+        return has_status(self._context.tables, Status(status))
+
+
+class LiveSelection(Selection):
+    """The matching live messages of a queue, with verbs to edit those that no consumer holds.
+
+    Each verb is one statement. It returns how many messages it changed. ``skipped`` of the result
+    counts the matching messages that a consumer holds; they stay unchanged. Each verb accepts the
+    caller's own transaction as ``connection``, which it does not commit.
+    """
+
+    _archived = False
+
+    def reschedule(
+        self,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> EditResult:
+        """Make messages due at a time or after a delay, and end the hold of held ones.
+
+        Raises:
+            ValueError: both were given or none, or the time has no time zone.
+        """
+        if (at is None) == (delay is None):
+            msg = "give either at or delay"
+            raise ValueError(msg)
+        if at is not None:
+            return self._edit(connection, available_at=instant_to_microseconds(at, "at"))
+        wait = to_microseconds(delay or 0, "delay", zero=True)
+        now = self._context.tables.dialect.now()
+        return self._edit(connection, available_at=now + wait)
+
+    def prioritize(
+        self,
+        *,
+        priority: int | None = None,
+        front: bool = False,
+        connection: CallersConnection | None = None,
+    ) -> EditResult:
+        """Move messages to another priority, or to the front of their own, due now.
+
+        The next claim of every consumer finds them.
+
+        Args:
+            priority: the new priority; among its messages they are ordered by their due time.
+            front: move them before all others of their priority, ordered by id; held messages stay
+                held.
+            connection: the caller's own transaction, which this does not commit.
+
+        Raises:
+            ValueError: both were given or none, or the queue does not have this priority.
+        """
+        if check_flag("front", front) == (priority is not None):
+            msg = "give either priority or front=True"
+            raise ValueError(msg)
+        if priority is not None:
+            last = self._context.settings.priorities - 1
+            return self._edit(connection, priority=check_whole("priority", priority, 0, last))
+        sql, chosen = self._context.sql, self._chosen
+        return self._run(lambda c: move_to_front(c, sql, chosen), connection)
+
+    def hold(self, *, connection: CallersConnection | None = None) -> EditResult:
+        """Hold messages: they are not delivered until ``unhold`` or ``reschedule``."""
+        return self._edit(connection, available_at=None)
+
+    def unhold(self, *, connection: CallersConnection | None = None) -> EditResult:
+        """End the hold of messages; they are due at their original time."""
+        columns = self._table.c
+        held = self._chosen.also(columns.available_at.is_(None))
+        sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
+        return self._run(lambda c: edit_messages(c, sql, held, values), connection)
+
+    def _edit(self, connection: CallersConnection | None, **values: Any) -> EditResult:
+        sql, chosen = self._context.sql, self._chosen
+        return self._run(lambda c: edit_messages(c, sql, chosen, values), connection, repeat=True)
+
+
+def rows_of(
+    selection: Selection,
+    columns: Sequence[ColumnElement[Any]],
+    *,
+    limit: int,
+    after: int | None = None,
+    newest_first: bool = False,
+) -> Sequence[Any]:
+    """The given columns of messages, with their labels, by id; payloads are not read."""
+    sql, chosen = selection._context.sql, selection._chosen  # noqa: SLF001 - its own module
+    page = Page(limit, after, newest_first)
+    return selection._context.run(  # noqa: SLF001
+        lambda connection: list_columns(connection, sql, chosen, page, columns)
+    )
+
+
+class _Unclaimed:
+    """The settler of a message that was only listed; it refuses every verb."""
+
+    def _refuse(self, message: Any, *_: Any, **__: Any) -> NoReturn:
+        msg = (
+            f"{message!r} was listed, not claimed, so it cannot be settled or extended. "
+            "Claim it with consume()."
+        )
+        raise ClaimLost(msg, [message])
+
+    ack: Callable[..., None] = _refuse
+    nack: Callable[..., None] = _refuse
+    release: Callable[..., None] = _refuse
+    reject: Callable[..., None] = _refuse
+    extend: Callable[..., None] = _refuse
+    reply: Callable[..., NoReturn] = _refuse
+
+
+def plain_pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
+    """All messages of a selection by id, page by page, with payloads undecoded by their kinds."""
+    return selection._plain_pages(size)  # noqa: SLF001 - for the export and the command line
+
+
+def page_on(
+    selection: Selection,
+    connection: CallersConnection | None,
+    limit: int,
+    after: int | None = None,
+) -> Sequence[Message]:
+    """One page of a selection, in the caller's own transaction if there is one."""
+    return selection._page_on(connection, limit, after)  # noqa: SLF001 - for the helpers of tests
+
+
+def read_traceback(context: QueueContext, message_id: int) -> str | None:
+    """The traceback of a message's last failure; see ``Queue.last_traceback``."""
+    for table in dict.fromkeys((context.tables.live, context.tables.archive)):
+        if "last_traceback" in table.c:
+            wanted = select(table.c.last_traceback).where(table.c.id == message_id)
+            found = context.run(lambda c: c.execute(wanted).first())  # noqa: B023 - runs at once
+            if found is not None:
+                return printable(found[0])
+    return None

@@ -1,0 +1,1 @@
+"""Settling: ack, nack, release, reject and extend, each fenced by the claim."""

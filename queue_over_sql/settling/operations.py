@@ -1,0 +1,323 @@
+"""Acts of the consumer that holds a claim, each under the fence.
+
+Each returns the ids that the claim still held. It changes no other messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import bindparam, update
+
+from queue_over_sql.archive import statements as archive
+from queue_over_sql.message import Claim
+from queue_over_sql.publishing.deduplication import remember_keys, remember_locked
+from queue_over_sql.queues import registry
+from queue_over_sql.queues.purge import remove_ids
+from queue_over_sql.settling import statements as settle
+from queue_over_sql.settling.strategy import Archiving
+from queue_over_sql.statements.operations import Act, apart, rows_by_ids
+from queue_over_sql.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.statements.requests import Aside, Disposition, Settlement
+from queue_over_sql.values.reasons import REFUSED
+from queue_over_sql.values.states import Outcome
+from queue_over_sql.values.texts import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+LONGEST_ERROR: Final = 20_000
+"""How many characters of a failure's text are kept: enough for a stack trace, and small."""
+
+
+def each_of(
+    settlements: Sequence[Settlement],
+    do: Callable[..., set[int]],
+    *,
+    atomic: bool = True,
+) -> Act[set[int]]:
+    """An act that runs ``do`` for each settlement; returns the ids that were still held."""
+
+    def act(connection: Connection) -> set[int]:
+        settled: set[int] = set()
+        for settlement in settlements:
+            settled |= do(connection, settlement=settlement)
+        return settled
+
+    return Act(act, atomic)
+
+
+def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool) -> Act[set[int]]:
+    """Finish messages of several claims: archive them if ``keep``, else remove them."""
+    end = archive_messages if keep else remove
+    at_once = _finishes_at_once(sql, settlements, keep=keep)
+    return each_of(settlements, partial(end, sql=sql), atomic=not at_once)
+
+
+def give_back(
+    sql: StatementCache, settlements: Sequence[Settlement], delay: int | None = None
+) -> Act[set[int]]:
+    """Give back messages of several claims, uncounted, at their place or after a delay."""
+    at_once = updates_at_once(sql, settlements)
+    return each_of(settlements, partial(release, sql=sql, delay=delay), atomic=not at_once)
+
+
+def _finishes_at_once(
+    sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
+) -> bool:
+    tables = sql.subject
+    if settlements and settlements[0].dedup_us is not None:
+        return False
+    if keep and not tables.ends_in_place:
+        return tables.dialect.strategy(Archiving).at_once and _at_once(settlements, returning=True)
+    return _at_once(settlements, returning=tables.end_returning)
+
+
+def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
+    """Whether giving these back is one statement, so that it needs no transaction around it."""
+    return _at_once(settlements, returning=sql.subject.dialect.update_returning)
+
+
+def _at_once(settlements: Sequence[Settlement], *, returning: bool) -> bool:
+    if len(settlements) != 1:
+        return False
+    # Without RETURNING, several messages are locked and read first.
+    return len(settlements[0].ids) <= (MAX_IDS if returning else 1)
+
+
+def remove(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Remove finished messages."""
+    if settlement.dedup_us is not None:
+        settlement = remember_keys(connection, sql, settlement)
+    returning = sql.subject.end_returning
+    values = settlement.archive_values() if sql.subject.ends_in_place else {}
+    return _settle(connection, sql, settle.remove, settlement, values, returning=returning)
+
+
+def archive_messages(
+    connection: Connection, sql: StatementCache, settlement: Settlement
+) -> set[int]:
+    """Archive finished messages; those of an adopted table end in place."""
+    if sql.subject.ends_in_place:
+        return remove(connection, sql, settlement)
+    settlement = remember_keys(connection, sql, settlement)
+    moved: set[int] = sql.subject.dialect.strategy(Archiving).move(connection, sql, settlement)
+    return moved
+
+
+def finish_apart(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    end: Callable[..., set[int]],
+) -> tuple[set[int], dict[int, str]]:
+    """End messages with ``archive_messages`` or ``remove``, and hold those that are refused.
+
+    Returns:
+        The ended ones that the claim still held; the reasons of those that are held now, by id.
+    """
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    held: set[int] = set()
+
+    def end_some(ids: Sequence[int]) -> set[int]:
+        return end(connection, sql, dataclasses.replace(settlement, ids=ids))
+
+    def hold_some(ids: Sequence[int], reason: str) -> None:
+        values = {"p_error": refusal(settlement.outcome, settlement.error, reason)}
+        some = dataclasses.replace(settlement, ids=ids)
+        held.update(_settle(connection, sql, settle.hold_refused, some, values))
+
+    ended, reasons = apart(connection, sql, settlement.ids, end_some, hold_some)
+    return ended, {id_: reason for id_, reason in reasons.items() if id_ in held}
+
+
+def refusal(outcome: str, error: str | None, reason: str) -> str:
+    """The ``last_error`` of a message that the database refused to finish."""
+    earlier = "" if error is None else f" ({error})"
+    text = f"{REFUSED} as {outcome}{earlier}: {reason}"
+    return printable(text[:LONGEST_ERROR]) or text
+
+
+def release(
+    connection: Connection, sql: StatementCache, settlement: Settlement, delay: int | None = None
+) -> set[int]:
+    """Give messages back, uncounted, at their place or after a delay."""
+    if delay is not None:
+        values = {"p_delay": delay}
+        return _settle(connection, sql, settle.release_later, settlement, values)
+    return _settle(connection, sql, settle.release, settlement, {})
+
+
+def restore(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    max_attempts: int | None = None,
+) -> set[int]:
+    """Give back messages of a dead claim at their place.
+
+    Args:
+        connection: the connection.
+        sql: the queue's statements.
+        settlement: the messages, with the reason.
+        max_attempts: of the queue, if they get one attempt more; None: they do not.
+    """
+    values: dict[str, Any] = {"p_error": settlement.error}
+    if max_attempts is None:
+        return _settle(connection, sql, settle.restore, settlement, values)
+    values["p_max_attempts"] = max_attempts
+    return _settle(connection, sql, settle.restore_with_another, settlement, values)
+
+
+def retry(
+    connection: Connection, sql: StatementCache, settlement: Settlement, delay: int
+) -> set[int]:
+    """Give failed messages back after a delay."""
+    values = {"p_error": settlement.error, "p_delay": delay}
+    return _settle(connection, sql, settle.retry, settlement, values)
+
+
+def set_aside(
+    connection: Connection, sql: StatementCache, settlement: Settlement, aside: Aside
+) -> set[int]:
+    """Defer one message that does not fit its kind here, uncounted."""
+    return _settle(connection, sql, settle.set_aside, settlement, aside.values())
+
+
+def extend(
+    connection: Connection, sql: StatementCache, settlement: Settlement, expires_at: int
+) -> set[int]:
+    """Renew leases until a given time."""
+    return _settle(connection, sql, settle.extend, settlement, {"p_expires": expires_at})
+
+
+def hold_refused(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Lock messages until the transaction ends, without changing them."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    stamp = settlement.fence_values()
+    return {row[0] for row in rows_by_ids(connection, sql, settle.held, settlement.ids, stamp)}
+
+
+def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> set[int]:
+    """Which of the messages are still live."""
+    return {row[0] for row in rows_by_ids(connection, sql, settle.still_there, ids)}
+
+
+def deleted(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> list[int]:
+    """Which of the messages have no row, as this transaction sees it."""
+    there = {row[0] for row in rows_by_ids(connection, sql, settle.existing, ids)}
+    return [row_id for row_id in ids if row_id not in there]
+
+
+def stamped(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Which of the messages the claim still holds, without a lock."""
+    stamp = settlement.fence_values()
+    return {row[0] for row in rows_by_ids(connection, sql, settle.stamped, settlement.ids, stamp)}
+
+
+def keep_traceback(
+    connection: Connection, tables: QueueTables, settlement: Settlement, text: str
+) -> None:
+    """Store the traceback of a failure in messages that the claim still holds."""
+    claim, live = settlement.claim, tables.live
+    connection.execute(
+        update(live)
+        .where(
+            live.c.id.in_(settlement.ids),
+            live.c.consumer_id == claim.consumer_id,
+            live.c.consumer_round == claim.consumer_round,
+        )
+        .values(last_traceback=bindparam(None, text, type_=tables.dialect.reason_type()))
+    )
+
+
+def _settle(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    settlement: Settlement,
+    values: Mapping[str, Any],
+    *,
+    returning: bool | None = None,
+) -> set[int]:
+    settled: set[int] = set()
+    if returning is None:
+        returning = sql.subject.dialect.update_returning
+    for batch in batches(settlement.ids):
+        ids: Sequence[int] = batch
+        stamp = settlement.fence_values()
+        if not returning and len(batch) > 1:
+            lock = sql.get(settle.held, bucket_of(len(batch)))
+            ids = [row[0] for row in lock.run(connection, id_values(batch) | stamp)]
+            if not ids:
+                continue
+        statement = sql.get(builder, bucket_of(len(ids)))
+        result = statement.run(connection, {**id_values(ids), **stamp, **values})
+        if returning:
+            settled.update(row[0] for row in result)
+        elif result.rowcount:
+            settled.update(ids)
+    return settled
+
+
+_NOBODY = Claim("", 0)
+
+
+def end_locked(
+    connection: Connection,
+    sql: StatementCache,
+    groups: Iterable[tuple[Disposition, Sequence[MessageRow]]],
+) -> None:
+    """End unclaimed messages that this transaction has locked, by their dispositions."""
+    for end, same in groups:
+        if end.aside is not None:
+            for row in same:
+                values = id_values([row.id]) | end.aside.values()
+                sql.get(settle.set_locked_aside).run(connection, values)
+            continue
+        if end.dedup_us is not None:
+            ending = [(row.id, row.message_key) for row in same]
+            remember_locked(connection, sql, ending, end.dedup_us)
+        _remove_locked(connection, sql, [row.id for row in same], end)
+
+
+def cancel_message(
+    connection: Connection, sql: StatementCache, message_id: int, end: Disposition
+) -> bool:
+    """End one message, even if a consumer holds it; False if it does not exist."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    found: Any = sql.get(settle.lock_one).run(connection, id_values([message_id])).first()
+    if found is None:
+        return False
+    if end.dedup_us is not None:
+        remember_locked(connection, sql, [(found[0], found[1])], end.dedup_us)
+    _remove_locked(connection, sql, [message_id], end)
+    return True
+
+
+def _remove_locked(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], end: Disposition
+) -> None:
+    tables: QueueTables = sql.subject
+    if end.error is not None and not end.keep:
+        registry.count_discarded(connection, tables, len(ids))
+    outcome = Outcome.DONE if end.error is None else end.outcome
+    how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
+    for batch in batches(ids):
+        size, values = bucket_of(len(batch)), id_values(batch)
+        if tables.ends_in_place:
+            attempted = outcome != Outcome.REJECTED
+            sql.get(archive.finish_ids, size, attempted).run(connection, values | how)
+            continue
+        if end.keep:
+            sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
+        sql.get(remove_ids, size).run(connection, values)

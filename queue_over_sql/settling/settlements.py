@@ -1,0 +1,559 @@
+"""Settling: ack, nack, release, reject and extend, each fenced by the claim's stamp."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    QueueError,
+    shown,
+    visible,
+)
+from queue_over_sql.message import (
+    Claim,
+    Message,
+    claim_of,
+    claimed_lease_us,
+    id_of,
+    lease_runs_at,
+    note_lease,
+)
+from queue_over_sql.observer import log_fields
+from queue_over_sql.queues import registry
+from queue_over_sql.queues.decoding import deferral
+from queue_over_sql.retry import ExponentialBackoff
+from queue_over_sql.settling.failures import reason_of, traceback_of
+from queue_over_sql.settling.operations import (
+    LONGEST_ERROR,
+    archive_messages,
+    cancel_message,
+    deleted,
+    each_of,
+    extend,
+    finish,
+    finish_apart,
+    give_back,
+    hold_refused,
+    keep_traceback,
+    remove,
+    retry,
+    set_aside,
+    stamped,
+    still_there,
+    updates_at_once,
+)
+from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.operations import Act
+from queue_over_sql.statements.requests import Disposition, Settlement
+from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds, to_microseconds
+from queue_over_sql.values.states import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import CallersConnection
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.values.durations import Duration
+
+
+_log = logging.getLogger(__name__)
+# The outcomes of finished messages for observers, and those that are not logged.
+_ENDINGS: Final = ("done", "rejected")
+_QUIET: Final = ("done", "released")
+# The packages between a worker and the user's code.
+_DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
+
+CANCELLED = "cancelled by operator"
+
+
+class Settlements:
+    """Finishes or returns messages that were claimed from one queue."""
+
+    def __init__(self, context: QueueContext, came_back: Callable[[int | None], None]) -> None:
+        self._context = context
+        self._came_back = came_back
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether finished messages go to the archive."""
+        return self._context.settings.archive == "all"
+
+    def ack(
+        self,
+        messages: Message | Sequence[Message],
+        connection: CallersConnection | None = None,
+    ) -> None:
+        """Finish messages; see ``Queue.ack``."""
+        messages = as_list(messages)
+        context = self._context
+        keep, groups = context.settings.archive == "all", self.grouped(messages)
+        act = finish(context.sql, groups, keep=keep)
+        end = archive_messages if keep else remove
+        apart = each_of(groups, partial(self._finish_apart, end=end))
+        self._settle(messages, act, connection, "done", apart=apart)
+
+    def nack(
+        self,
+        messages: Message | Sequence[Message],
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> None:
+        """Retry or dead-letter failed messages; see ``Queue.nack``."""
+        messages = as_list(messages)
+        reason = reason_of(error)
+        explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        delays = {
+            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
+        }
+        groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
+        if connection is None and isinstance(error, BaseException):
+            self.keep_traceback(messages, traceback_of(error))
+        sql = self._context.sql
+
+        def fail(target: Connection, settlement: Settlement) -> set[int]:
+            wait = delays[settlement.ids[0]]
+            if wait is None:
+                return self.dead_letter(target, settlement)
+            return retry(target, sql, settlement, wait)
+
+        atomic = None in delays.values() or not updates_at_once(sql, groups)
+        act = each_of(groups, fail, atomic=atomic or connection is not None)
+        became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
+        self._settle(messages, act, connection, became, reason)
+        if any(wait == 0 for wait in delays.values()):
+            self._came_back(None)
+
+    def keep_traceback(self, messages: Sequence[Message], text: str | None) -> None:
+        """Store the traceback of a failure, before its messages are nacked.
+
+        Never raises, because the nack matters more.
+        """
+        tables = self._context.tables
+        if text is None or "last_traceback" not in tables.live.c:
+            return
+        for group in self.grouped(messages):
+            try:
+                self._context.run(lambda c: keep_traceback(c, tables, group, text))  # noqa: B023 - runs at once
+            except QueueError as error:
+                _log.debug("A traceback could not be stored: %s", error)
+
+    def release(
+        self,
+        messages: Message | Sequence[Message],
+        connection: CallersConnection | None = None,
+        delay: Duration | None = None,
+    ) -> None:
+        """Return messages unchanged; see ``Queue.release``."""
+        messages = as_list(messages)
+        wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        act = give_back(self._context.sql, self.grouped(messages), wait)
+        if connection is not None:
+            act = act._replace(atomic=True)
+        self._settle(messages, act, connection, "released")
+        if not wait:
+            self._came_back(None)
+
+    def defer(self, message: Message, reason: str) -> None:
+        """Defer a message that does not fit its kind here, so that another server may read it.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``nack``.
+        """
+        settings, sql = self._context.settings, self._context.sql
+        now = instant_to_microseconds(message.claimed_at or datetime.now(UTC), "claimed_at")
+        waits = deferral(message, reason, now, settings.kind_timeout)
+        groups = self.grouped([message], Outcome.FAILED, reason)
+
+        def defer(target: Connection, settlement: Settlement) -> set[int]:
+            if waits is None:
+                return self.dead_letter(target, settlement)
+            return set_aside(target, sql, settlement, waits)
+
+        became = "failed" if waits is None else "retried"
+        self._settle([message], each_of(groups, defer), None, {message.id: became}, reason)
+
+    def reject(
+        self,
+        messages: Message | Sequence[Message],
+        reason: str,
+        connection: CallersConnection | None = None,
+    ) -> None:
+        """Dead-letter messages for good; see ``Queue.reject``."""
+        messages = as_list(messages)
+        kept = reason_of(reason, "reason")
+        groups = self.grouped(messages, Outcome.REJECTED, kept)
+        act = each_of(groups, self.dead_letter)
+        self._settle(messages, act, connection, "rejected", kept)
+
+    def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
+        """Archive messages as dead letters, or count them if the queue has no archive."""
+        sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
+        settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
+        if settings.archive != "none":
+            now = server_now(connection, sql)
+            buried = dataclasses.replace(settlement, attempted_at=now)
+            return self._finish_apart(connection, buried, archive_messages)
+        gone, refused = finish_apart(connection, sql, settlement, remove)
+        self._tell_refused(refused)
+        if gone:
+            registry.count_discarded(connection, tables, len(gone))
+            for message_id in sorted(gone):
+                _log.error(
+                    "Message %d of queue %s became a dead letter (%s: %s). It was discarded, "
+                    "because the queue has archive='none'.",
+                    message_id,
+                    tables.queue,
+                    settlement.outcome,
+                    visible(str(settlement.error), keep=""),
+                    extra={"queue": tables.queue, "message_id": message_id},
+                )
+        return gone | set(refused)
+
+    def _finish_apart(
+        self, connection: Connection, settlement: Settlement, end: Callable[..., set[int]]
+    ) -> set[int]:
+        """End messages; those that the database refuses to end are held, and count as settled."""
+        sql = self._context.sql
+        ended, refused = finish_apart(connection, sql, settlement, end)
+        self._tell_refused(refused)
+        return ended | set(refused)
+
+    def _tell_refused(self, refused: Mapping[int, str]) -> None:
+        name = self._context.name
+        for message_id, reason in sorted(refused.items()):
+            _log.error(
+                "Message %d of queue %s is held, because the database refused to finish it: %s. "
+                "Run `queue-over-sql doctor`, and mend what refuses it. Then delete or unhold it.",
+                message_id,
+                name,
+                visible(reason, keep=""),
+                extra={"queue": name, "message_id": message_id},
+            )
+
+    def refuses_row(self, error: QueueError) -> bool:
+        """Whether the database refused one row, so that it may accept others."""
+        cause = error.__cause__
+        return isinstance(cause, DBAPIError) and self._context.dialect.refuses_row(cause)
+
+    def cancel(self, message_id: int, reason: str | None) -> bool:
+        """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
+        context, settings = self._context, self._context.settings
+        text = reason_of(reason, "reason")
+        error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:LONGEST_ERROR]
+        keep = settings.archive != "none"
+        end = Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
+        there = context.run(
+            lambda c: cancel_message(c, context.sql, message_id, end),
+            atomic=True,
+            durable=True,
+            counts=True,
+        )
+        if there:
+            fields = {"queue": context.name, "message_id": message_id}
+            said = visible(error, keep="")
+            _log.error("Message %d of queue %s: %s", message_id, context.name, said, extra=fields)
+            if context.observer is not None:
+                context.observer.settled(context.name, "rejected", [message_id])
+                context.observer.dead_lettered(context.name, [message_id], error)
+        return there
+
+    def extend(
+        self,
+        messages: Message | Sequence[Message],
+        lease: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> None:
+        """Renew leases; see ``Queue.extend``."""
+        messages = as_list(messages)
+        explicit = None if lease is None else to_microseconds(lease, "lease")
+        lengths = {m.id: explicit or claimed_lease_us(m) or 0 for m in messages}
+        groups = self.grouped(messages, apart=lengths)
+        expiries: dict[int, int] = {}
+        began = elapsed_clock()
+
+        def renew(target: Connection, settlement: Settlement) -> set[int]:
+            sql = self._context.sql
+            expires_at = server_now(target, sql) + lengths[settlement.ids[0]]
+            extended = extend(target, sql, settlement, expires_at)
+            expiries.update(dict.fromkeys(extended, expires_at))
+            return extended
+
+        try:
+            self._settle(messages, each_of(groups, renew), connection, None)
+        finally:
+            for message in _newest(messages):
+                if message.id in expiries:
+                    ends_at = began + lengths[message.id] / 1_000_000
+                    note_lease(message, expiries[message.id], ends_at)
+
+    def check_held(self, connection: Connection, message: Message) -> None:
+        """Lock a message under the fence until the transaction ends, unless it has no claim.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self.guard([message])
+        if claim_of(message) is None:
+            return
+        sql = self._context.sql
+        hold = each_of(self.grouped([message]), partial(hold_refused, sql=sql))
+        self.refuse([message], hold.do(connection))
+
+    def grouped(
+        self,
+        messages: Sequence[Message],
+        outcome: str = Outcome.DONE,
+        error: str | None = None,
+        apart: Mapping[int, Any] | None = None,
+    ) -> list[Settlement]:
+        """The messages as settlements: one for each claim that this consumer made.
+
+        Messages with different values in ``apart``, which maps ids, get different settlements.
+        """
+        groups: dict[tuple[Claim | None, Any], list[int]] = {}
+        last, ids = None, list[int]()
+        for message in _newest(messages):
+            group = claim_of(message), None if apart is None else apart[message.id]
+            # Usually one claim made them all.
+            if group != last:
+                last, ids = group, groups.setdefault(group, [])
+            ids.append(id_of(message))
+        dedup = self._context.settings.dedup_us if apart is None else None
+        return [
+            Settlement(ids, claim, outcome, error, dedup_us=dedup)
+            for (claim, _), ids in groups.items()
+            if claim is not None and self._context.consumer.made(claim)
+        ]
+
+    def guard(self, messages: Sequence[Message]) -> None:
+        """Refuse messages of other queues, and claims of a former identity of this consumer.
+
+        Raises:
+            ValueError: a message belongs to another queue.
+            ConsumerExpired, ServiceClosed: as ``Consumer.check``.
+        """
+        for message in messages:
+            if message.queue != self._context.name:
+                msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
+                raise ValueError(msg)
+        claims = {claim for message in messages if (claim := claim_of(message)) is not None}
+        self._context.consumer.check(messages, claims)
+
+    def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
+        """Raise for the messages that were not settled.
+
+        Raises:
+            ClaimLost: some were not settled; it lists them.
+        """
+        if len(settled) == len(messages):
+            # All of them, and none was given with two claims.
+            return
+        newest = set(map(id, _newest(messages)))
+        lost = [m for m in messages if m.id not in settled or id(m) not in newest]
+        if lost:
+            names = ", ".join(str(message.id) for message in lost[:10])
+            more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
+            msg = (
+                f"Queue {self._context.name!r}: the claim of message {names}{more} is lost (its "
+                "lease expired, it was already settled or deleted, or another consumer claimed "
+                "it). It was not changed."
+            )
+            raise ClaimLost(msg, lost)
+
+    def _settle(
+        self,
+        messages: Sequence[Message],
+        act: Act[set[int]],
+        connection: CallersConnection | None,
+        outcome: str | Mapping[int, str] | None,
+        reason: str | None = None,
+        *,
+        apart: Act[set[int]] | None = None,
+    ) -> None:
+        """Run an act on claimed messages, and raise if it did not change all of them.
+
+        Args:
+            messages: the messages to settle.
+            act: returns the ids of the messages that were still held.
+            connection: the caller's own transaction, or None.
+            outcome: the outcome for observers, for all messages or by id. With ``done`` and
+                ``rejected``, messages that are missing after a lost answer count as settled by this
+                act. None: the messages are not settled yet.
+            reason: the reason of a failure.
+            apart: the act for when the database refuses one of the messages.
+        """
+        context, stays = self._context, outcome is None
+        try:
+            self.guard(messages)
+            if connection is not None:
+                settled = context.run_on(connection, act.do, atomic=act.atomic)
+                if outcome in _ENDINGS and context.tables.ends_in_place:
+                    settled |= self._deleted_on(connection, messages, settled)
+            else:
+                try:
+                    settled = self._run(messages, act, ends=outcome in _ENDINGS)
+                except (DatabaseRefused, PayloadInvalid) as error:
+                    if apart is None or not self.refuses_row(error):
+                        raise
+                    settled = self._run(messages, apart, ends=True)
+            if outcome is not None and (outcome not in _QUIET or context.observer is not None):
+                self._note(messages, settled, outcome, reason)
+            self.refuse(messages, settled)
+        except ClaimLost as error:
+            if context.observer is not None and not stays:
+                context.observer.claim_lost(context.name, [each.id for each in error.messages])
+            # The claim is lost, so nothing more can be done with these messages.
+            if not stays:
+                mark_settled(messages)
+            raise
+        if not stays:
+            mark_settled(messages)
+
+    def _run(self, messages: Sequence[Message], act: Act[set[int]], *, ends: bool) -> set[int]:
+        run = self._context.run
+        try:
+            return run(act.do, atomic=act.atomic, repeat=False)
+        except DatabaseUnavailable:
+            settled = run(act.do, atomic=act.atomic)
+            return settled | self._ended_before(messages, settled) if ends else settled
+
+    def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
+        """Notify observers which of these messages were acked, and which were lost."""
+        self._note(messages, settled, "done", None)
+        lost = [message.id for message in messages if message.id not in settled]
+        if lost and self._context.observer is not None:
+            self._context.observer.claim_lost(self._context.name, lost)
+
+    def _note(
+        self,
+        messages: Sequence[Message],
+        settled: set[int],
+        outcome: str | Mapping[int, str],
+        reason: str | None,
+    ) -> None:
+        name, observer = self._context.name, self._context.observer
+        ids: dict[str, list[int]] = {}
+        for message in _newest(messages):
+            if message.id not in settled:
+                continue
+            became = outcome if isinstance(outcome, str) else outcome[message.id]
+            ids.setdefault(became, []).append(message.id)
+            if became in _DEAD:
+                how, attempt, allowed = _DEAD[became], message.attempt, message.max_attempts
+                fields = log_fields(name, [message])
+                text = "%r %s at attempt %d of %d: %s"
+                said = visible(str(reason), keep="")
+                _log.error(text, message, how, attempt, allowed, said, extra=fields)
+        if observer is not None:
+            for became, of in ids.items():
+                observer.settled(name, became, of)
+                if became in _DEAD:
+                    observer.dead_lettered(name, of, reason)
+
+    def _deleted_on(
+        self, connection: CallersConnection, messages: Sequence[Message], settled: set[int]
+    ) -> set[int]:
+        """Messages of an adopted table whose rows the caller's transaction has deleted.
+
+        All others still see these rows with their claim, and cannot change them any more. A row
+        that was deleted under another claim, or by another transaction, does not look so.
+        """
+        missing = [message for message in messages if message.id not in settled]
+        if not missing:
+            return set()
+        context, ids = self._context, [message.id for message in missing]
+        gone = context.run_on(connection, lambda c: deleted(c, context.sql, ids))
+        if not gone or not context.connections.has_others:
+            return set()
+        of_gone = self.grouped([message for message in missing if message.id in gone])
+        look = each_of(of_gone, partial(stamped, sql=context.sql), atomic=False)
+        return context.run(look.do)
+
+    def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
+        """Missing messages that only the first try, whose answer was lost, can have ended.
+
+        No other consumer could claim them, because the lease still runs and this consumer is alive.
+        """
+        missing = [message for message in messages if message.id not in settled]
+        if not missing:
+            return set()
+        sql, run = self._context.sql, self._context.run
+        now = run(lambda connection: server_now(connection, sql))
+        there = run(lambda c: still_there(c, sql, [message.id for message in missing]))
+        self.guard(missing)
+        return {m.id for m in missing if m.id not in there and lease_runs_at(m, now)}
+
+    def delay_after(
+        self, attempt: int, allowed: int, reason: str | None, explicit: int | None
+    ) -> int | None:
+        """Microseconds until the next attempt; None if there is none.
+
+        ``explicit`` is the requested delay, which replaces that of the retry policy.
+        """
+        # Outside of the ``try``, because these errors are not failures of the policy.
+        policy = self._context.settings.retry
+        if attempt >= allowed:
+            return None
+        if explicit is not None:
+            return explicit
+        try:
+            delay = policy.next_delay(attempt, reason)
+            return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
+        except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
+            _log.exception(
+                "The retry policy of queue %s raised an exception; "
+                "ExponentialBackoff() is used instead.",
+                self._context.name,
+            )
+            return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
+
+
+def as_list(messages: Message | Sequence[Message]) -> list[Message]:
+    """One message or several, without duplicates.
+
+    Raises:
+        TypeError: an item is not a message.
+    """
+    if not isinstance(messages, Message | Iterable):
+        msg = f"messages must be a Message or several, not {type(messages).__name__}"
+        raise TypeError(msg)
+    given = [messages] if isinstance(messages, Message) else list(messages)
+    for item in given:
+        if not isinstance(item, Message):
+            msg = f"messages must be Message objects from consume(), not {shown(item)}"
+            raise TypeError(msg)
+    return list(dict.fromkeys(given))
+
+
+def mark_settled(messages: Iterable[Message]) -> None:
+    """Mark the messages as settled through one of their verbs."""
+    for message in messages:
+        message.settled = True
+
+
+def _newest(messages: Sequence[Message]) -> list[Message]:
+    """Each message once, with its latest claim, in the order in which all code locks rows.
+
+    If a message was claimed twice, the earlier claim is lost.
+    """
+    if len(set(map(id_of, messages))) == len(messages):
+        return sorted(messages, key=id_of)
+    newest: dict[int, Message] = {}
+    for message in sorted(messages, key=lambda m: (m.id, m.consumer_round or 0)):
+        newest[message.id] = message
+    return list(newest.values())

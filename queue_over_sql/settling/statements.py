@@ -1,0 +1,161 @@
+"""Statements of the consumer that holds a claim, each fenced by the claim's stamp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Delete,
+    Select,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    null,
+    select,
+    update,
+)
+
+from queue_over_sql.archive.statements import finished
+from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
+from queue_over_sql.statements.parameters import (
+    CLAIM_CLEARED,
+    among_ids,
+    fence,
+    id_parameters,
+    number,
+    reason,
+    stamped_by,
+    uncounted,
+    update_by_id,
+)
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def held(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that the claim still holds."""
+    locked = select(tables.live.c.id).where(fence(tables, size)).with_for_update()
+    hint = tables.dialect.id_index_hint()
+    return locked if hint is None else locked.with_hint(tables.live, hint)
+
+
+def still_there(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids are live, whoever holds them."""
+    return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())
+
+
+def existing(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids are rows at all."""
+    return select(tables.live.c.id).where(among_ids(tables.live, size))
+
+
+def stamped(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids the claim still holds, without a lock."""
+    return select(tables.live.c.id).where(fence(tables, size))
+
+
+def remove(tables: QueueTables, size: int) -> ClauseElement:
+    """End messages under the fence."""
+    if tables.end_returning:
+        return end(tables, fence(tables, size)).returning(tables.live.c.id)
+    if tables.ends_in_place:
+        return update_by_id(tables).where(fence(tables, size)).values(finished(tables))
+    return tables.dialect.delete_by_ids(tables.live, id_parameters(size), stamped_by(tables))
+
+
+def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
+    """End messages: remove them, or store the outcome in a user's row."""
+    if tables.ends_in_place:
+        return update(tables.live).where(which).values(finished(tables))
+    return delete(tables.live).where(which)
+
+
+def release(tables: QueueTables, size: int) -> ClauseElement:
+    """Give messages back at their place; the attempt does not count."""
+    return _fenced_update(tables, size, uncounted(tables))
+
+
+def release_later(tables: QueueTables, size: int) -> ClauseElement:
+    """Give messages back after a delay; the attempt does not count."""
+    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    return _fenced_update(tables, size, uncounted(tables) | due)
+
+
+def restore(tables: QueueTables, size: int) -> ClauseElement:
+    """Give messages of a dead claim back at their place; the attempt counts."""
+    return _fenced_update(tables, size, _failed(tables))
+
+
+def restore_with_another(tables: QueueTables, size: int) -> ClauseElement:
+    """As ``restore``; the attempt counts, and they get one more."""
+    allowed = func.coalesce(tables.live.c.max_attempts, number("p_max_attempts"))
+    another = case((allowed < MOST_ATTEMPTS, allowed + 1), else_=allowed)
+    return _fenced_update(tables, size, _failed(tables) | {"max_attempts": another})
+
+
+def retry(tables: QueueTables, size: int) -> ClauseElement:
+    """Give failed messages back after a delay."""
+    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    return _fenced_update(tables, size, _failed(tables) | due)
+
+
+def _failed(tables: QueueTables) -> dict[str, Any]:
+    last = {"last_attempt_at": tables.dialect.now(), "last_error": reason(tables)}
+    return CLAIM_CLEARED | dict(tables.after_failure()) | last
+
+
+def hold_refused(tables: QueueTables, size: int) -> ClauseElement:
+    """Hold messages that cannot end; no consumer gets them."""
+    return _fenced_update(tables, size, _refused(tables))
+
+
+def hold_locked(tables: QueueTables) -> ClauseElement:
+    """As ``hold_refused``, for an unclaimed message that this transaction has locked."""
+    return update(tables.live).where(among_ids(tables.live, 1)).values(_refused(tables))
+
+
+def _refused(tables: QueueTables) -> dict[str, Any]:
+    return _failed(tables) | dict(tables.still_live()) | {"available_at": None}
+
+
+def set_aside(tables: QueueTables, size: int) -> ClauseElement:
+    """Defer messages that do not fit their kind here; the attempt does not count."""
+    return _fenced_update(tables, size, uncounted(tables) | _aside(tables))
+
+
+def set_locked_aside(tables: QueueTables) -> ClauseElement:
+    """As ``set_aside``, for an unclaimed message that this transaction has locked."""
+    return update(tables.live).where(among_ids(tables.live, 1)).values(_aside(tables))
+
+
+def _aside(tables: QueueTables) -> dict[str, Any]:
+    now = tables.dialect.now()
+    return {
+        "available_at": now + number("p_delay"),
+        "last_attempt_at": now,
+        "last_error": reason(tables),
+        "headers": bindparam("p_headers", None, type_=tables.live.c.headers.type),
+    }
+
+
+def extend(tables: QueueTables, size: int) -> ClauseElement:
+    """Renew leases."""
+    return _fenced_update(tables, size, {"lease_expires_at": number("p_expires")})
+
+
+def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> ClauseElement:
+    statement = update_by_id(tables).where(fence(tables, size)).values(values)
+    return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement
+
+
+def lock_one(tables: QueueTables) -> Select[Any]:
+    """Lock one live message, even if a consumer holds it, and read its key."""
+    live = tables.live
+    key = live.c.message_key if tables.has_payloads else null()
+    wanted = (among_ids(live, 1), *tables.live_only())
+    return select(live.c.id, key).where(*wanted).with_for_update()

@@ -1,0 +1,1 @@
+"""The interface to an engine: capabilities, expressions, compiled statements, errors."""

@@ -1,0 +1,219 @@
+"""Differences of databases in tables and statements: types, expressions, indexes, hints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    and_,
+    delete,
+    insert,
+    literal_column,
+)
+
+from queue_over_sql.errors import UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ClauseElement, ColumnElement, Insert, Table
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.sql.conditions import JsonPath, JsonScalar
+
+
+def microseconds(expression: str) -> ColumnElement[int]:
+    """An engine's SQL for the current time, without parameters, so that calls are fast."""
+    return literal_column(expression, BigInteger())
+
+
+class SqlDialect:
+    """The portable SQL, and the base class for known engines.
+
+    The class attributes are capabilities.
+    """
+
+    name: ClassVar[str] = "generic"
+
+    identifier_limit = 63
+    skip_locked = False
+    """SELECT … FOR UPDATE SKIP LOCKED works."""
+    update_returning = False
+    """UPDATE … RETURNING works and sees each row once."""
+    delete_returning = False
+    """DELETE … RETURNING works."""
+    insert_returning = False
+    """INSERT … VALUES (…), (…) RETURNING works."""
+    conflict_clause = False
+    """INSERT … ON CONFLICT DO NOTHING works."""
+    collation: ClassVar[str] = ""
+    """The collation of an ``exact_string``, if the engine names one."""
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    live_table_options: ClassVar[Mapping[str, Any]] = {}
+    stage_table_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of tables that may lose rows in a crash, because their readers count the rows."""
+    updates_from = False
+    """UPDATE can take its values from another table by a join."""
+    stage_piece: int | None = None
+    """How many staged messages one INSERT moves while others wait; None: all."""
+    checks_json = False
+    """A queue's table refuses payloads that are not JSON."""
+    counts_utf16 = False
+    """The length of a text counts UTF-16 code units; an emoji has two."""
+    nul_in_text = True
+    """Text columns can hold NUL characters."""
+    doubtful_json: str | None = None
+    """A regular expression that matches all invalid JSON that the table accepts."""
+
+    # -- types
+
+    @property
+    def identity(self) -> TypeEngine[Any]:
+        """The type of the identity column."""
+        return BigInteger()
+
+    def exact_string(self, length: int) -> TypeEngine[Any]:
+        """A string type with exact comparison: case, accents and spaces count."""
+        return String(length)
+
+    def payload_type(self, payload: str) -> TypeEngine[Any]:
+        """The column type of a payload type."""
+        return LargeBinary() if payload == "bytes" else Text()
+
+    def reason_type(self) -> TypeEngine[Any]:
+        """The type of a failure's text as a parameter: it escapes what the database cannot hold."""
+        return String()
+
+    def json_check(self, column: str) -> str | None:
+        """A check constraint that keeps other clients from storing invalid JSON."""
+        del column
+        return None
+
+    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Select a payload so that the driver returns ``str`` or ``bytes`` unchanged."""
+        return column
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Whether a column of floats, or with ``exact`` of decimals, can hold NaN or infinity.
+
+        Every column holds finite numbers.
+        """
+        del value, exact
+        return True
+
+    # -- expressions
+
+    def now(self) -> ColumnElement[int]:
+        """The database's clock as microseconds since the epoch, one value per statement."""
+        return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
+
+    def heartbeat_now(self) -> ColumnElement[int]:
+        """The clock of all heartbeats; as ``now``, but a ``testing.Clock`` does not move it."""
+        return self.now()
+
+    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether two columns of one type differ exactly; NULL equals NULL."""
+        return column.is_distinct_from(other)
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """Whether a JSON payload has this field, equal by type and value; 1 equals 1.0.
+
+        Raises:
+            UnsupportedByEngine: this engine cannot search in JSON.
+        """
+        del column, path, value
+        msg = f"{self.name} cannot search by fields of the payload: use the queue's own columns."
+        raise UnsupportedByEngine(msg)
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """The condition for claimed rows, written so that an index serves it."""
+        return table.c.consumer_id.is_not(None)
+
+    def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The condition for unclaimed rows, so that a claim starts at its place in the index."""
+        return consumer_id.is_(None)
+
+    # -- statements
+
+    def insert(self, table: Table) -> Insert:
+        """The engine's own INSERT."""
+        return insert(table)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """Let an INSERT skip rows whose ``column`` is taken; needs ``conflict_clause``."""
+        del column
+        return statement
+
+    # -- indexes
+
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
+        """Define the claim index and, if needed, the index on the lease.
+
+        Args:
+            table: the table of the queue's messages.
+            base: prefix of the names of the indexes.
+            sparse: whether most rows of the table are not live messages.
+        """
+        del sparse
+        c = table.c
+        Index(f"{base}_claim_ix", c.consumer_id, c.priority, c.available_at, c.id)
+
+    def claim_index_hint(self, base: str) -> str | None:
+        """A hint with which a locking select follows the claim index and needs no ORDER BY."""
+        del base
+        return None
+
+    def claim_range_hint(self, base: str) -> str | None:
+        """A hint with which a claim starts at its watermark in the index, not at its level."""
+        del base
+        return None
+
+    def archive_index_hint(self, base: str) -> str | None:
+        """A hint with which pruning reads only its outcome in the archive's index."""
+        del base
+        return None
+
+    def id_index_hint(self) -> str | None:
+        """A hint with which what names rows by id reads no others, however few there seem to be."""
+        return None
+
+    def delete_by_ids(
+        self,
+        table: Table,
+        ids: Sequence[ColumnElement[Any]],
+        condition: ColumnElement[bool] | None = None,
+    ) -> ClauseElement:
+        """A DELETE of rows by id, of those that meet the condition."""
+        named = table.c.id.in_(ids) if len(ids) > 1 else table.c.id == ids[0]
+        return delete(table).where(named if condition is None else and_(named, condition))
+
+    def rounds_index_hint(self, base: str) -> str | None:
+        """A hint for the index on rounds, if the engine would read the whole table."""
+        del base
+        return None
+
+
+def add_partial_indexes(
+    dialect: SqlDialect, table: Table, base: str, *, option: str, sparse: bool
+) -> None:
+    """Define the claim index of unclaimed rows and the lease index of claimed rows.
+
+    The fence must not imply the condition of the latter. With ``consumer_id IS NOT NULL`` as the
+    condition, PostgreSQL would run every ack through it, over all dead entries of past claims.
+    ``option`` is SQLAlchemy's name for the condition of an index on that engine.
+    """
+    columns = table.c
+    free: ColumnElement[bool] = columns.consumer_id.is_(None)
+    if sparse:
+        free = and_(free, columns.available_at.is_not(None))
+    unclaimed: dict[str, Any] = {option: free}
+    claimed: dict[str, Any] = {option: dialect.is_claimed(table)}
+    Index(f"{base}_claim_ix", columns.priority, columns.available_at, columns.id, **unclaimed)
+    Index(f"{base}_lease_ix", columns.lease_expires_at, **claimed)

@@ -1,0 +1,1 @@
+"""What statements share: parameters, the fence, requests, and the rows that they return."""

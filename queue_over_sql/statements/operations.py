@@ -1,0 +1,112 @@
+"""Acts: what to do on a connection, and whether it needs a transaction; loops over many ids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from queue_over_sql.sql.compiled import StatementCache, run_text
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+
+T = TypeVar("T")
+_SAVEPOINT: Final = "queue_over_sql_row"
+
+
+def rows_by_ids(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    ids: Sequence[int],
+    values: Mapping[str, Any] | None = None,
+) -> list[Sequence[Any]]:
+    """Run a statement for all ids, in batches; returns all rows."""
+    rows: list[Sequence[Any]] = []
+    for batch in batches(ids):
+        statement = sql.get(builder, bucket_of(len(batch)))
+        rows += statement.run(connection, {**(values or {}), **id_values(batch)}).all()
+    return rows
+
+
+def change_by_ids(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    ids: Sequence[int],
+    values: Mapping[str, Any] | None = None,
+) -> int:
+    """As ``rows_by_ids``, but returns how many rows were changed."""
+    changed = 0
+    for batch in batches(ids):
+        statement = sql.get(builder, bucket_of(len(batch)))
+        changed += statement.run(connection, {**(values or {}), **id_values(batch)}).rowcount
+    return changed
+
+
+@contextlib.contextmanager
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undo the block alone if it fails. The transaction must have begun to write."""
+    run_text(connection, f"SAVEPOINT {_SAVEPOINT}").close()
+    try:
+        yield
+    except BaseException:
+        # After an error such as a deadlock, the savepoint may be gone as well.
+        with contextlib.suppress(SQLAlchemyError):
+            run_text(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}").close()
+        raise
+    run_text(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}").close()
+
+
+def apart(
+    connection: Connection,
+    sql: StatementCache,
+    ids: Sequence[int],
+    end: Callable[[Sequence[int]], set[int]],
+    hold: Callable[[Sequence[int], str], object],
+) -> tuple[set[int], dict[int, str]]:
+    """End messages, and hold those that the database refuses to end.
+
+    An archive may refuse a row because of an id that it has, or because of a constraint or a
+    trigger of the user's own. Such a row would keep the others of its batch from ending, for ever.
+
+    Args:
+        connection: in a transaction that has begun to write.
+        sql: the queue's statements.
+        ids: the messages.
+        end: ends messages; returns those that it found.
+        hold: holds a message, with the reason.
+
+    Returns:
+        The messages that ended; the reasons of those that are held, by id.
+    """
+    try:
+        with savepoint(connection):
+            return end(ids), {}
+    except DBAPIError as error:
+        if not sql.subject.dialect.refuses_row(error):
+            raise
+        reason = " ".join(str(error.orig).split())
+    if len(ids) == 1:
+        hold(ids, reason)
+        return set(), {ids[0]: reason}
+    ended, held = set[int](), dict[int, str]()
+    for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+        done, refused = apart(connection, sql, some, end, hold)
+        ended |= done
+        held |= refused
+    return ended, held
+
+
+class Act(NamedTuple, Generic[T]):
+    """Something to do on a connection.
+
+    Attributes:
+        do: the function that does it.
+        atomic: whether it is several statements, which need a transaction around them.
+    """
+
+    do: Callable[[Connection], T]
+    atomic: bool = True
