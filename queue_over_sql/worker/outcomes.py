@@ -6,7 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseUnavailable,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    ServiceClosed,
+)
 from queue_over_sql.observer import log_fields, log_lost
 from queue_over_sql.settling.failures import users_frames
 from queue_over_sql.worker.time_limits import TimedOut
@@ -99,3 +106,51 @@ def log_failure(queue: str, messages: Sequence[Message], error: BaseException) -
         exc_info=(type(error), error, users_frames(error)),
         extra=log_fields(queue, messages),
     )
+
+
+def settle_each(
+    queue: Queue,
+    act: Callable[[Sequence[Message]], object],
+    messages: Sequence[Message],
+    refused: list[Message] | None = None,
+) -> None:
+    """Ack or release; one failing message must not prevent the others.
+
+    Those that the database refused are added to ``refused``.
+
+    Raises:
+        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as the verbs.
+    """
+    unsettled = [message for message in messages if not message.settled]
+    held = [message for message in unsettled if queue.holds(message)]
+    if len(held) < len(unsettled):
+        lost = len(unsettled) - len(held)
+        _log.warning("Queue %s: this consumer expired while it held %d messages.", queue.name, lost)
+    try:
+        if held:
+            act(held)
+    except ClaimLost as error:
+        log_lost(queue.name, error)
+    except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
+        raise
+    except QueueError as error:
+        if len(held) > 1 and not isinstance(error, QueueNotFound):
+            for message in held:
+                settle_each(queue, act, [message], refused)
+            return
+        if refused is not None and not isinstance(error, QueueNotFound):
+            refused += held
+            _log.warning(
+                "Queue %s: message %r is handled, but the database refuses its ack. The worker "
+                "keeps it and tries again: %s",
+                queue.name,
+                held[0],
+                error,
+            )
+            return
+        _log.warning(
+            "Queue %s: messages could not be settled; they are redelivered when "
+            "their leases expire: %s",
+            queue.name,
+            error,
+        )

@@ -6,30 +6,27 @@ messages it claims and acks at once. A slow handler gets them one by one.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
+import enum
 import logging
 import math
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql.database.runtime import LoopProgress
-from queue_over_sql.errors import (
-    ClaimLost,
-    DatabaseUnavailable,
-    QueueError,
-    QueueNotFound,
-    QueueSchemaMismatch,
-    ServiceClosed,
-)
-from queue_over_sql.message import payload_size
+from queue_over_sql.errors import ClaimLost, QueueError, QueueSchemaMismatch, ServiceClosed
 from queue_over_sql.observer import log_lost
 from queue_over_sql.recovery.suspects import may_run_together
-from queue_over_sql.values.backoff import Backoff, look_pauses
+from queue_over_sql.values.backoff import Backoff
+from queue_over_sql.worker import forecast
+from queue_over_sql.worker.acks import Acks
+from queue_over_sql.worker.forecast import Forecast
+from queue_over_sql.worker.in_hand import InHand
+from queue_over_sql.worker.outcomes import settle_each
+from queue_over_sql.worker.polls import Polls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
@@ -37,29 +34,13 @@ if TYPE_CHECKING:
     from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-HORIZON_SECONDS = 0.05
-"""A claimed message is given back if no thread begins it within this time."""
-# How much work to claim ahead, by the recent speed of handlers; the rest of the horizon is a
-# reserve.
-_AHEAD_SECONDS = HORIZON_SECONDS / 2
-MOST_AHEAD = 1000
-"""The largest number of messages to claim ahead, with at most 8 MiB of payload."""
-_MOST_BYTES = 8 * 2**20
-ACK_SECONDS = 0.005
-"""How long a finished message may wait for others to be acked with it."""
-# The weight of the last call in the mean time of a call.
-_WEIGHT = 0.1
-_SHORTEST = 1e-6
 FIRST_RECONNECT, LAST_RECONNECT = 0.1, 5.0
-# Pauses between two tries to ack a message whose ack the database refuses.
-_FIRST_AGAIN, _LAST_AGAIN = 1.0, 60.0
 
 
-class Threads(Protocol):
-    """The threads of a worker, as its supplies use them."""
+class SharedThreads(Protocol):
+    """The threads of a worker, as the supplies that share them see them."""
 
     @property
     def concurrency(self) -> int:
@@ -101,14 +82,50 @@ class Threads(Protocol):
     def insist(self, act: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable."""
 
-    def ask(self, supply: Supply) -> None:
-        """Set how many messages a supply shall claim, so that no two claim for one thread."""
+    def request_claim(self, supply: Supply) -> None:
+        """Set how many messages a supply claims next, so that no two claim for one thread."""
 
     def filled(self, supply: Supply) -> None:
         """Note that a supply has claimed, so that others may claim for the remaining threads."""
 
     def drain(self) -> None:
         """Begin no more messages."""
+
+
+class State(enum.Enum):
+    """What the thread of a supply does."""
+
+    BUSY = enum.auto()
+    """It claims, acks or releases."""
+    WAITING = enum.auto()
+    """It waits for a thread that needs messages, or for the time of the next ack."""
+    IDLE = enum.auto()
+    """Its queue is empty, and it waits for an arrival."""
+    RESTING = enum.auto()
+    """It waits after an error."""
+    OVER = enum.auto()
+    """It has ended."""
+
+
+@dataclasses.dataclass
+class NextClaim:
+    """The claim that a supply makes next or is making.
+
+    Attributes:
+        count: how many messages; 0 if none.
+        needed: how many of these are for free threads.
+        at: when the last one was requested.
+    """
+
+    count: int = 0
+    needed: int = 0
+    at: float = 0.0
+
+    @property
+    def coming(self) -> int:
+        """How many messages free threads can still expect from it."""
+        late = time.monotonic() > self.at + forecast.HORIZON_SECONDS
+        return self.needed if self.count and not late else 0
 
 
 class Supply:
@@ -126,7 +143,7 @@ class Supply:
 
     def __init__(
         self,
-        threads: Threads,
+        threads: SharedThreads,
         handler: Handler,
         parts: ServiceParts,
         keeper: LeaseKeeper,
@@ -139,64 +156,45 @@ class Supply:
         self.progress = LoopProgress(f"supply of queue {handler.queue}")
         self.queue: Queue = parts.queue(handler.queue)
         """The queue of the messages in hand."""
-        self.asked_at = 0.0
-        """When it last claimed."""
-        self.waiting = False
-        """Whether it sleeps until ``stir()`` or a certain time."""
-        self.asked = 0
-        """How many messages it is claiming now."""
-        # How many of these are for free threads.
-        self._needed = 0
+        self.state = State.BUSY
+        self.next_claim = NextClaim()
         self._size = handler.batch or 1
         self._threads = threads
         self._parts = parts
-        # Without lease_keepalive, the lease of a message is for its handler, so it is renewed until
-        # that begins.
-        renewed = self._in_hand if handler.lease_keepalive else self._not_begun
-        self._claimed = keeper.holding(lambda: self.queue, renewed)
-        self._prefetch = prefetch
         self._each = each
-        # Messages that are claimed and not begun, with the time of the claim; messages of running
-        # calls.
-        self._ready: deque[tuple[Message, float]] = deque()
-        self._calls: dict[int, list[Message]] = {}
+        self._changed = parts.connections.runtime.condition()
+        self._in_hand = InHand()
+        self._acks = Acks(self._changed, each=each)
         # Suspects, which wait until nothing else is in hand.
         self._suspects: list[Message] = []
-        # Finished messages: those to ack, and those that it is acking now.
-        self._finished: list[Message] = []
-        self._acking: list[Message] = []
-        self._finished_at = math.inf
-        # Finished messages whose ack the database refused, and when they are acked again.
-        self._refused: list[Message] = []
-        self._refused_at, self._again = math.inf, Backoff(_FIRST_AGAIN, _LAST_AGAIN)
-        # The mean duration of a call, in seconds.
-        self._mean = math.inf
-        self._most_ahead = 0
-        # The count of arrivals before a poll that found nothing, and the time of the next poll.
-        self._seen: int | None = None
-        # How many calls had ended before that poll.
-        self._seen_after = 0
-        self._pauses, self._look_at = look_pauses(*bounds), 0.0
-        self._idle = self._stirred = self._ended = self._over = False
+        self._forecast = Forecast(
+            size=self._size, concurrency=threads.concurrency, prefetch=prefetch
+        )
+        self._polls = Polls(parts.arrivals, bounds)
         self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
-        self._changed = parts.connections.runtime.condition()
+        # Requests of other threads: to check again what to do, and to end.
+        self._woken = self._ending = False
+        # Without lease_keepalive, the lease of a message is for its handler, so it is renewed until
+        # that begins.
+        renewed = self._all_messages if handler.lease_keepalive else self._not_begun
+        self._renew = keeper.holding(lambda: self.queue, renewed)
+
+    # -- what it has in hand
 
     @property
     def ready(self) -> int:
         """How many messages are claimed and not begun."""
-        return len(self._ready)
+        return self._in_hand.ready
 
     @property
     def reserved(self) -> int:
         """How many threads have a message ready, or one that was requested a moment ago."""
-        late = time.monotonic() > self.asked_at + HORIZON_SECONDS
-        coming = self._needed if self.asked and not late else 0
-        return math.ceil((len(self._ready) + coming) / self._size)
+        return math.ceil((self._in_hand.ready + self.next_claim.coming) / self._size)
 
     @property
     def is_ahead(self) -> bool:
         """Whether it has messages ready before a thread is free for them."""
-        return bool(self._ready) and self._ahead() > 0
+        return bool(self._in_hand.ready) and self._ahead() > 0
 
     @property
     def has_any(self) -> bool:
@@ -206,21 +204,30 @@ class Supply:
     @property
     def has_others(self) -> bool:
         """As ``has_any``, without suspects that wait."""
-        return bool(self._ready or self._calls or self._finished or self._acking or self.asked)
-
-    @property
-    def found_nothing(self) -> bool:
-        """Whether its last poll found nothing, and no call has ended since."""
-        return self._seen is not None and not self._is_outdated
-
-    @property
-    def _is_outdated(self) -> bool:
-        return self._seen_after != self._threads.ended_calls
+        return self._in_hand.has_any or self._acks.has_any or bool(self.next_claim.count)
 
     @property
     def found(self) -> bool:
         """Whether its last poll found messages."""
-        return self._seen is None
+        return self._polls.found
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether its last poll found nothing, and no call has ended since."""
+        return self._polls.found_nothing(self._threads.ended_calls)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it sleeps until ``wake()`` or a certain time."""
+        return self.state in {State.WAITING, State.IDLE}
+
+    def _not_begun(self) -> Mapping[int, Sequence[Message]]:
+        return {0: [*self._in_hand.ready_messages(), *self._suspects]}
+
+    def _all_messages(self) -> Mapping[int, Sequence[Message]]:
+        # A call with locked rows must not delay the others.
+        ready = self._in_hand.ready_messages()
+        return {0: [*ready, *self._suspects, *self._acks.messages()], **self._in_hand.calls()}
 
     # -- for the threads
 
@@ -229,18 +236,11 @@ class Supply:
         size = self._size
         if self.handler.commit_every > 1:
             # Leave a share of the ready messages to the other threads.
-            share = len(self._ready) // self._threads.concurrency
+            share = self._in_hand.ready // self._threads.concurrency
             size = max(1, min(self.handler.commit_every, share))
-        taken: list[Message] = []
-        if not self._ready:
-            return taken
-        # First, or between the two lists the worker would look as if it had nothing in hand.
-        self._calls[id(taken)] = taken
-        taken += [message for message, _ in _drained(self._ready, size)]
-        if not taken:
-            del self._calls[id(taken)]
-        elif self._seen is None and not self._stirred and self._is_low():
-            self.stir()
+        taken = self._in_hand.take(size)
+        if taken and self._polls.found and not self._woken and self._is_low():
+            self.wake()
         return taken
 
     def ended(
@@ -253,79 +253,55 @@ class Supply:
             finished: those that must be acked.
             unbegun: those that were not handled; they may not wait any longer.
         """
-        if id(taken) not in self._calls:
+        if not self._in_hand.is_call(taken):
             return  # abandoned
         if unbegun:
-            self._ready.extendleft((message, 0.0) for message in reversed(unbegun))
-        with self._changed:
-            first = bool(finished) and not self._finished
-            self._finished += finished
-            if first:
-                self._finished_at = time.monotonic()
-        # An abandoned call is no longer there.
-        self._calls.pop(id(taken), None)
+            self._in_hand.put_back(unbegun)
+        first = self._acks.add(finished)
+        self._in_hand.end_call(taken)
         if first or unbegun or (self._each and finished):
-            self.stir()
+            self.wake()
 
     def abandon(self, taken: Sequence[Message]) -> None:
         """Abandon a call: the leases of its messages are no longer renewed."""
-        self._calls.pop(id(taken), None)
+        self._in_hand.end_call(taken)
 
     def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:
         """Wait until these are acked or lost, for at most ``seconds``."""
-        ends_at = time.monotonic() + seconds
-        with self._changed:
-            while not self._over and self._acks_any(finished):
-                left = ends_at - time.monotonic()
-                if left <= 0:
-                    return
-                self._changed.wait(None if left == math.inf else left)
-
-    def _acks_any(self, messages: Sequence[Message]) -> bool:
-        unacked = set(map(id, [*self._finished, *self._acking]))
-        return not unacked.isdisjoint(map(id, messages))
+        self._acks.await_acked(finished, seconds)
 
     def note_time(self, taken: Sequence[Message], took: float) -> None:
-        """Add a call's duration for these messages to the mean."""
-        if self.handler.commit_every > 1:
-            took /= len(taken)
-        self._mean = took if self._mean == math.inf else self._mean + (took - self._mean) * _WEIGHT
+        """Note a call's duration for these messages."""
+        self._forecast.note_call(took / len(taken) if self.handler.commit_every > 1 else took)
 
-    def stir(self) -> None:
-        """Wake it up."""
-        self._stirred = True
+    def wake(self) -> None:
+        """Let its thread check what to do."""
+        self._woken = True
         with self._changed:
             self._changed.notify_all()
-        if self._idle:
-            self._parts.arrivals.stir()
+        if self.state is State.IDLE:
+            self._polls.wake()
 
     def end(self) -> None:
         """Ack finished messages, and end ``run()``."""
-        self._ended = True
-        self.stir()
+        self._ending = True
+        self.wake()
+
+    # -- for a worker that stops at once
 
     def release_ready(self) -> None:
         """Release messages that are not begun."""
         suspects, self._suspects = self._suspects, []
-        self._release([*(message for message, _ in _drained(self._ready)), *suspects])
+        self._release([*self._in_hand.remove_ready(), *suspects])
 
     def ack_finished(self) -> None:
         """Ack finished messages."""
-        _settle(self.queue, self.queue.ack, [*self._take_finished(), *self._refused])
+        settle_each(self.queue, self.queue.ack, [*self._acks.take(), *self._acks.refused()])
 
     def release_calls(self) -> None:
         """Release the messages of running calls."""
-        for call in list(self._calls.values()):
-            _settle(self.queue, self.queue.release, call)
-
-    def _not_begun(self) -> Mapping[int, Sequence[Message]]:
-        return {0: [*(message for message, _ in list(self._ready)), *self._suspects]}
-
-    def _in_hand(self) -> Mapping[int, Sequence[Message]]:
-        # A call with locked rows must not delay the others.
-        ready = [message for message, _ in list(self._ready)]
-        waiting = [*ready, *self._suspects, *self._finished, *self._acking, *self._refused]
-        return {0: waiting, **self._calls}
+        for call in self._in_hand.calls().values():
+            settle_each(self.queue, self.queue.release, call)
 
     # -- its own thread
 
@@ -333,25 +309,24 @@ class Supply:
         """Claim, ack and release until the end."""
         self.progress.begin()
         try:
-            while not self._ended or self._finished or self._ready or self._suspects:
+            while not self._ending or self._acks.finished or self.ready or self._suspects:
                 self._step_safely()
-            if self._refused:
+            if self._acks.has_refused:
                 # The last try; after it their leases will expire.
-                self._refused_at = 0.0
+                self._acks.ack_refused_now()
                 self._step_safely()
             self.progress.end()
         finally:
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
+            self.state = State.OVER
+            self._acks.end()
 
     def _step_safely(self) -> None:
-        last = self._ended
+        last = self._ending
         try:
             self._step()
         except ServiceClosed:
             self._threads.drain()
-            last = self._ended = True
+            last = self._ending = True
         except QueueSchemaMismatch as error:
             _log.warning(
                 "Queue %s: its definition changed, so the worker opens it again: %s",
@@ -373,35 +348,35 @@ class Supply:
             return
         if last:
             # Their leases will expire.
-            _drained(self._ready)
-            self._take_finished()
-            self._refused = self._suspects = []
+            self._in_hand.remove_ready()
+            self._acks.forget()
+            self._suspects = []
 
     def _step(self) -> None:
-        self._stirred = False
+        self._woken = False
         draining, now = self._threads.draining, time.monotonic()
         self.progress.due_at = now
         if self._threads.alone is self:
             self._go_on_alone(draining=draining)
-        if (self._ready and now >= self._stale_at()) or (
-            draining and (self._ready or self._suspects)
-        ):
+        if (self.ready and now >= self._stale_at) or (draining and (self.ready or self._suspects)):
             self._give_back(draining=draining)
-        idle = not self.looks() and not self._suspects
+        idle = not self.may_find() and not self._suspects
         if not draining:
-            self._threads.ask(self)
-        if now >= self._refused_at:
+            self._threads.request_claim(self)
+        if self._acks.are_refused_due(now):
             self._ack_again()
-        ripe = draining or self._each or now >= self._finished_at + ACK_SECONDS
-        if self.asked or (ripe and self._finished):
+        ripe = draining or self._each or self._acks.are_ripe(now)
+        if self.next_claim.count or (ripe and self._acks.finished):
             self._exchange()
             self._threads.end_if_empty()
-        elif not self._ended:
-            self.waiting = True
-            try:
-                self._wait(now, idle=idle)
-            finally:
-                self.waiting = False
+        elif not self._ending:
+            self._wait(now, idle=idle)
+
+    # -- its claims
+
+    def may_find(self) -> bool:
+        """Whether the queue may have messages, as far as is known."""
+        return self._polls.is_due(self._threads.ended_calls, until_empty=self._threads.idle)
 
     def wanted(self, free: int) -> int:
         """How many messages to claim.
@@ -409,81 +384,55 @@ class Supply:
         Args:
             free: threads that wait for a message and that no other supply serves.
         """
-        if self._threads.alone is not None or not self.looks():
+        if self._threads.alone is not None or not self.may_find():
             return 0
-        needed = free * self._size - len(self._ready)
+        needed = free * self._size - self.ready
         return needed + self._ahead() if needed > 0 or self._is_low() else 0
 
-    def ask_for(self, free: int) -> None:
+    def request_claim(self, free: int) -> None:
         """Set the next claim to what this many free threads need."""
-        self._needed = max(0, free * self._size - len(self._ready))
-        self.asked = self.wanted(free)
-        if self.asked:
-            self.asked_at = time.monotonic()
-
-    def looks(self) -> bool:
-        """Whether the queue may have messages, as far as is known."""
-        if self._seen is None or (self._threads.idle and self._is_outdated):
-            return True
-        return self._seen != self._parts.arrivals.count or time.monotonic() >= self._look_at
+        self.next_claim.needed = max(0, free * self._size - self.ready)
+        self.next_claim.count = self.wanted(free)
+        if self.next_claim.count:
+            self.next_claim.at = time.monotonic()
 
     def _ahead(self) -> int:
-        if self._prefetch is not None:
-            return max(0, self._prefetch - self._size) * self._threads.concurrency
-        if self._mean >= HORIZON_SECONDS:
-            return 0
-        calls = int(_AHEAD_SECONDS * self._threads.share / max(self._mean, _SHORTEST))
-        return min(calls * self._size, self._most_ahead)
+        return self._forecast.ahead(self._threads.share)
 
     def _is_low(self) -> bool:
-        return len(self._ready) * 2 < self._ahead()
-
-    def _stale_at(self) -> float:
-        if self._prefetch is not None:
-            return math.inf
-        return min((at for _, at in list(self._ready)), default=math.inf) + HORIZON_SECONDS
+        return self.ready * 2 < self._ahead()
 
     def _exchange(self) -> None:
-        asked, seen = self.asked, self._parts.arrivals.count
+        count, arrived = self.next_claim.count, self._polls.arrived
         ended_calls = self._threads.ended_calls
         spare: list[Message] = []
         try:
-            if asked:
+            if count:
                 self._open()
-            found = self._exchanged(asked)
-            if asked:
+            found = self._exchanged(count)
+            if count:
                 self._backoff.reset()
-                self._note_look(found, seen)
-                self._seen_after = ended_calls
-            if found and may_run_together(found[0].last_error):
-                found, spare = self._set_suspects_aside(found)
-            elif self._prefetch is None and any(_is_last_try(message) for message in found):
-                # A message in its last attempt must not be claimed ahead, because a kill would end
-                # it.
-                self._most_ahead = 0
-                found, spare = found[: self._needed], found[self._needed :]
+                self._polls.note(found=bool(found), arrived=arrived, ended_calls=ended_calls)
+            if found:
+                self._forecast.note_found(found)
+                found, spare = self._kept(found)
             self._place(found)
         finally:
-            self.asked = 0
-            if asked:
+            self.next_claim.count = 0
+            if count:
                 self._threads.filled(self)
         self._release(spare)
 
-    def _set_suspects_aside(self, found: list[Message]) -> tuple[list[Message], list[Message]]:
-        if not self._threads.isolate(self):
-            return [], found
-        self._suspects = found
-        self._claimed(found)
-        return [], []
-
-    def _go_on_alone(self, *, draining: bool) -> None:
-        if self._suspects:
-            if not draining and self._threads.only_suspects:
-                suspects, self._suspects = self._suspects, []
-                self._place(suspects)
-                self._threads.filled(self)
-        elif not self.has_any:
-            self._threads.end_isolation()
+    def _kept(self, found: list[Message]) -> tuple[list[Message], list[Message]]:
+        """Those of a claim that may be ready, and those to give back."""
+        if may_run_together(found[0].last_error):
+            return self._set_suspects_aside(found)
+        if not self._forecast.is_fixed and any(_is_last_try(message) for message in found):
+            # A message in its last attempt must not be claimed ahead, because a kill would end it.
+            self._forecast.claim_none_ahead()
+            needed = self.next_claim.needed
+            return found[:needed], found[needed:]
+        return found, []
 
     def _open(self) -> None:
         try:
@@ -495,7 +444,7 @@ class Supply:
 
     def _exchanged(self, count: int) -> list[Message]:
         queue, where = self.queue, self.handler.where
-        with self._acking_finished() as finished:
+        with self._acks.acking() as finished:
             if finished and count and all(map(queue.holds, finished)):
                 try:
                     return queue.exchange(finished, count, where=where)
@@ -506,189 +455,103 @@ class Supply:
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
             refused: list[Message] = []
-            self._threads.insist(lambda: _settle(queue, queue.ack, finished, refused))
-            self._set_aside(refused)
+            self._threads.insist(lambda: settle_each(queue, queue.ack, finished, refused))
+            self._acks.set_aside(refused)
         found: list[Message] = []
         if count:
             self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
         return found
 
-    def _set_aside(self, refused: Sequence[Message]) -> None:
-        # Apart from the others, which a refused one would hold up.
-        if refused:
-            self._refused = list({id(each): each for each in [*self._refused, *refused]}.values())
-            self._refused_at = time.monotonic() + self._again.pause()
-
     def _ack_again(self) -> None:
-        queue, again = self.queue, self._refused
+        queue, again = self.queue, self._acks.refused()
         refused: list[Message] = []
-        self._threads.insist(lambda: _settle(queue, queue.ack, again, refused))
-        self._refused, self._refused_at = [], math.inf
-        self._set_aside(refused)
-        if not self._refused:
-            self._again.reset()
-
-    @contextlib.contextmanager
-    def _acking_finished(self) -> Iterator[list[Message]]:
-        acking = self._take_finished()
-        later: list[Message] = []
-        try:
-            yield acking
-        except BaseException:
-            # Whatever it is. What their handlers did must not be done again.
-            later = [message for message in acking if not message.settled]
-            raise
-        finally:
-            with self._changed:
-                self._acking = []
-                if later:
-                    self._finished = later + self._finished
-                    self._finished_at = time.monotonic()
-                if self._each:
-                    self._changed.notify_all()
-
-    def _note_look(self, found: Sequence[Message], seen: int) -> None:
-        if not found:
-            self._look_at = time.monotonic() + self._pauses.pause()
-            self._seen = seen
-            return
-        self._seen = None
-        self._pauses.reset()
-        most = max(2 * self._most_ahead, self._threads.concurrency * self._size)
-        size = max(1, sum(map(payload_size, found)))
-        self._most_ahead = min(most, MOST_AHEAD, _MOST_BYTES * len(found) // size)
+        self._threads.insist(lambda: settle_each(queue, queue.ack, again, refused))
+        self._acks.note_refused_again(refused)
 
     def _place(self, found: Sequence[Message]) -> None:
-        if not found:
-            return
-        now = time.monotonic()
-        claimed = [(message, now) for message in found]
-        first, last = self._ends()
-        if first is not None and not self.queue.holds(first):
-            # These belong to an expired identity of this consumer.
-            _drained(self._ready)
-        elif last is not None and found[0].priority < last.priority:
-            # More urgent messages go before those that were claimed earlier.
-            claimed = sorted(_drained(self._ready) + claimed, key=lambda each: each[0].priority)
-        self._ready.extend(claimed)
-        self._claimed(found)
+        if found:
+            self._in_hand.place(found, self.queue.holds)
+            self._renew(found)
 
-    def _ends(self) -> tuple[Message | None, Message | None]:
-        try:
-            return self._ready[0][0], self._ready[-1][0]
-        except IndexError:
-            return None, None
+    # -- suspects, which run with nothing else in hand
+
+    def _set_suspects_aside(self, found: list[Message]) -> tuple[list[Message], list[Message]]:
+        if not self._threads.isolate(self):
+            return [], found
+        self._suspects = found
+        self._renew(found)
+        return [], []
+
+    def _go_on_alone(self, *, draining: bool) -> None:
+        if self._suspects:
+            if not draining and self._threads.only_suspects:
+                suspects, self._suspects = self._suspects, []
+                self._place(suspects)
+                self._threads.filled(self)
+        elif not self.has_any:
+            self._threads.end_isolation()
+
+    # -- what it gives back
+
+    @property
+    def _stale_at(self) -> float:
+        if self._forecast.is_fixed:
+            return math.inf
+        return self._in_hand.oldest_at + forecast.HORIZON_SECONDS
 
     def _give_back(self, *, draining: bool) -> None:
         if not draining:
-            self._mean, self._most_ahead = max(self._mean, HORIZON_SECONDS), 0
+            self._forecast.note_stale()
         self.release_ready()
 
     def _release(self, messages: Sequence[Message]) -> None:
         queue = self.queue
         try:
-            self._threads.insist(lambda: _settle(queue, queue.release, messages))
+            self._threads.insist(lambda: settle_each(queue, queue.release, messages))
         except BaseException as error:
             if not isinstance(error, Exception):
                 # After a task was stopped, the stopper releases its messages.
-                self._ready.extend((message, 0.0) for message in messages)
+                self._in_hand.place_stale(messages)
             raise
 
-    def _take_finished(self) -> list[Message]:
-        with self._changed:
-            finished, self._finished, self._finished_at = self._finished, [], math.inf
-            self._acking = finished
-        return finished
+    # -- its waits
 
     def _wait(self, now: float, *, idle: bool) -> None:
-        left = min(self._finished_at + ACK_SECONDS, self._stale_at(), self._refused_at) - now
-        if not idle:
-            with self._changed:
-                if not self._stirred:
-                    # A reservation of another supply expires after this time.
-                    self._changed.wait(min(HORIZON_SECONDS, max(0.0, left)))
-            return
-        self._idle = True
+        left = min(self._acks.due_at, self._stale_at) - now
+        self.state = State.IDLE if idle else State.WAITING
         try:
-            self._parts.wakeups.listen()
-            arrivals, seen = self._parts.arrivals, self._seen or 0
-            left = min(left, self._look_at - now)
-            self.progress.due_at = now + left
-            if arrivals.wait(seen, left, until=lambda: self._stirred):
-                self._pauses.reset()
+            if idle:
+                self._await_arrival(now, left)
+            else:
+                with self._changed:
+                    if not self._woken:
+                        # A reservation of another supply expires after this time.
+                        left = min(forecast.HORIZON_SECONDS, max(0.0, left))
+                        self._changed.wait(left)
         finally:
-            self._idle = False
+            self.state = State.BUSY
+
+    def _await_arrival(self, now: float, seconds: float) -> None:
+        self._parts.wakeups.listen()
+        seconds = min(seconds, self._polls.next_at - now)
+        self.progress.due_at = now + seconds
+        self._polls.await_arrival(seconds, until=lambda: self._woken)
 
     def _rest(self) -> None:
         # Meanwhile other supplies may claim for the free threads.
-        self.asked_at = time.monotonic()
-        ends_at = self.progress.due_at = self.asked_at + self._backoff.pause()
-        with self._changed:
-            kept = len(self._finished)
-            while (left := ends_at - time.monotonic()) > 0:
-                if self._ended or (self._each and len(self._finished) > kept):
-                    return
-                self._changed.wait(left)
+        self.next_claim.at = time.monotonic()
+        ends_at = self.progress.due_at = self.next_claim.at + self._backoff.pause()
+        self.state = State.RESTING
+        try:
+            with self._changed:
+                kept = self._acks.finished
+                while (left := ends_at - time.monotonic()) > 0:
+                    if self._ending or (self._each and self._acks.finished > kept):
+                        return
+                    self._changed.wait(left)
+        finally:
+            self.state = State.BUSY
 
 
 def _is_last_try(message: Message) -> bool:
     return message.attempt >= message.max_attempts
-
-
-def _drained(items: deque[T], most: float = math.inf) -> list[T]:
-    # One by one, since other threads may take some at the same time.
-    taken: list[T] = []
-    try:
-        while len(taken) < most:
-            taken.append(items.popleft())
-    except IndexError:
-        return taken
-    return taken
-
-
-def _settle(
-    queue: Queue,
-    act: Callable[[Sequence[Message]], object],
-    messages: Sequence[Message],
-    refused: list[Message] | None = None,
-) -> None:
-    """Ack or release; one failing message must not prevent the others.
-
-    Those that the database refused are added to ``refused``.
-
-    Raises:
-        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as the verbs.
-    """
-    unsettled = [message for message in messages if not message.settled]
-    held = [message for message in unsettled if queue.holds(message)]
-    if len(held) < len(unsettled):
-        lost = len(unsettled) - len(held)
-        _log.warning("Queue %s: this consumer expired while it held %d messages.", queue.name, lost)
-    try:
-        if held:
-            act(held)
-    except ClaimLost as error:
-        log_lost(queue.name, error)
-    except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
-        raise
-    except QueueError as error:
-        if len(held) > 1 and not isinstance(error, QueueNotFound):
-            for message in held:
-                _settle(queue, act, [message], refused)
-            return
-        if refused is not None and not isinstance(error, QueueNotFound):
-            refused += held
-            _log.warning(
-                "Queue %s: message %r is handled, but the database refuses its ack. The worker "
-                "keeps it and tries again: %s",
-                queue.name,
-                held[0],
-                error,
-            )
-            return
-        _log.warning(
-            "Queue %s: messages could not be settled; they are redelivered when "
-            "their leases expire: %s",
-            queue.name,
-            error,
-        )

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.values.backoff import Backoff, OutageLog
+from queue_over_sql.worker.forecast import HORIZON_SECONDS
 from queue_over_sql.worker.handler_run import HandlerRun
-from queue_over_sql.worker.supply import (
-    FIRST_RECONNECT,
-    HORIZON_SECONDS,
-    LAST_RECONNECT,
-    Supply,
-)
+from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
 from queue_over_sql.worker.time_limits import CallAbandoned, TimeLimits
 
 if TYPE_CHECKING:
@@ -260,7 +256,7 @@ class HandlerThreads:
             while not (self.draining or any(supply.ready for supply in order)):
                 # Check each time, since another thread may have taken the message.
                 for supply in order:
-                    supply.stir()
+                    supply.wake()
                 if not self._filled.wait(seconds):
                     return False
         return True
@@ -295,7 +291,7 @@ class HandlerThreads:
             return
         unknown = [supply for supply in self.supplies if not supply.found_nothing]
         for supply in unknown:
-            supply.stir()
+            supply.wake()
         if not unknown:
             self.emptied = True
             self.drain()
@@ -316,7 +312,7 @@ class HandlerThreads:
         """Let all supplies claim again."""
         self.alone = None
         for supply in self.supplies:
-            supply.stir()
+            supply.wake()
 
     @property
     def share(self) -> float:
@@ -343,26 +339,26 @@ class HandlerThreads:
         with self._filled:
             self._filled.notify_all()
         for supply in self.supplies:
-            supply.stir()
+            supply.wake()
 
-    def ask(self, supply: Supply) -> None:
-        """Set how many messages a supply shall claim, so that no two claim for one thread.
+    def request_claim(self, supply: Supply) -> None:
+        """Set how many messages a supply claims next, so that no two claim for one thread.
 
         If two supplies would, the one that last claimed earlier goes first.
         """
         with self._filled:
             others = [each for each in self.supplies if each is not supply]
             free = max(0, self.free - sum(each.reserved for each in others))
-            earlier = [each for each in others if each.asked_at < supply.asked_at]
-            before = [each for each in earlier if each.waiting and each.wanted(free)]
+            earlier = [each for each in others if each.next_claim.at < supply.next_claim.at]
+            before = [each for each in earlier if each.waits and each.wanted(free)]
             if before:
                 free = 0
             elif not (free or supply.ready) and any(each.is_ahead for each in others):
                 # Fast handlers of other queues may never leave a thread free.
                 free = 1
-            supply.ask_for(free)
+            supply.request_claim(free)
         for each in before:
-            each.stir()
+            each.wake()
 
     def filled(self, supply: Supply) -> None:
         """Note that a supply has claimed, so that others may claim for the remaining threads."""
@@ -370,8 +366,8 @@ class HandlerThreads:
             self._filled.notify(supply.reserved)
             left = self.free > supply.reserved
         for each in self.supplies:
-            if each is not supply and (left or each.looks()):
-                each.stir()
+            if each is not supply and (left or each.may_find()):
+                each.wake()
 
     def insist(self, act: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable, or until told to stop."""

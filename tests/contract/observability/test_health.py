@@ -220,7 +220,7 @@ def test_a_loop_of_the_library_that_hangs_is_told_of(
         keeper.start()
         assert kept.wait(30)
         # It comes round, and meets the lock.
-        supply._stirred = True
+        supply._woken = True
         service.queue("jobs").publish(1)
         eventually(lambda: not health.live().ok, "it is not live")
         assert not health.live().ok

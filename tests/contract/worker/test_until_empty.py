@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import FixedDelay
-from queue_over_sql.worker import supply
+from queue_over_sql.worker import in_hand, supply
 from tests.contract.queue_state import counts, payloads
 from tests.contract.worker.running_worker import HandlerFailed, running
 
@@ -98,7 +98,7 @@ def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
     queue = service.create_queue("jobs", retry=FixedDelay(0), max_attempts=3)
     worker = service.worker(concurrency=2, poll_interval=(0.001, 0.001))
     seen: list[int] = []
-    consume, drained, ended = queue.consume, supply._drained, supply.Supply.ended
+    consume, drained, ended = queue.consume, in_hand._drained, supply.Supply.ended
     poll = threading.Condition()
 
     def counted(count: int, **options: Any) -> list[Message]:
@@ -125,7 +125,7 @@ def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
         held_up()
 
     monkeypatch.setattr(queue, "consume", counted)
-    monkeypatch.setattr(supply, "_drained", slowly)
+    monkeypatch.setattr(in_hand, "_drained", slowly)
     monkeypatch.setattr(supply.Supply, "ended", ended_slowly)
 
     @worker.handle("jobs")
