@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers", "tests.flaky"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--write-sql``."""
+    help_ = "write the files of tests/dialects/sql instead of comparing them"
+    parser.addoption("--write-sql", action="store_true", help=help_)
+
+
 def pytest_configure() -> None:
     """Let children be interrupted: a shell's background job ignores SIGINT, and they inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -16,7 +16,7 @@ operations: functions that get an SQLAlchemy ``Connection`` and send their state
         return inside.read(service, lambda c: c.execute(count).scalar_one(), timeout=5.0)
 
 ``inside.columns`` moves messages as Arrow columns, ``inside.streams`` serves streaming engines;
-both need PyArrow.
+both need PyArrow. ``inside.sql`` has the statements of a queue's operations as text.
 
 Stability: names and arguments here stay for the releases of one minor version, and a change is in
 the changelog. Objects that they return have further attributes, which may change at any time: rely

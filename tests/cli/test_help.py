@@ -43,6 +43,7 @@ EXPECTED = [
     "health",
     "metrics",
     "doctor",
+    "sql",
     "worker",
     "reaper",
     "serve",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql import Message
+    from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.testing.plugin import TestDatabase
     from queue_over_sql.values.states import OnConflict
 
@@ -63,6 +64,11 @@ class OldQueue:
     def run(self, act: Callable[[Connection], object]) -> object:
         """Run an act of the store in a transaction."""
         return core_of(self.queue).context.run(act, atomic=True)
+
+    @property
+    def queue_dialect(self) -> QueueDialect:
+        """The differences of this server."""
+        return core_of(self.queue).context.dialect
 
     def archiving(self, archive: Archiving) -> None:
         """Let the queue keep what is finished, or not."""
@@ -247,7 +253,7 @@ def _remove_batches(old: OldQueue) -> Act:
     return lambda: chosen.remove(progress=lambda _: None)
 
 
-def _verbs(count: int) -> dict[str, Prepare]:
+def verbs(count: int) -> dict[str, Prepare]:
     """What is done with ``count`` claimed messages."""
 
     def settle(archive: Archiving, verb: Callable[[Queue, list[Message]], object]) -> Prepare:
@@ -287,8 +293,8 @@ ACTS: Final[Mapping[str, Prepare]] = {
     "read what a claim stamped": _stamped,
     "take 1": lambda old: _take(old, 1),
     "take 100": lambda old: _take(old, 100),
-    **_verbs(1),
-    **_verbs(100),
+    **verbs(1),
+    **verbs(100),
     "give a claim back": _unclaim,
     "give back all": lambda old: lambda: core_of(old.queue).release_all(str(uuid.UUID(int=0))),
     "find expired leases": lambda old: _recover(old, "expired_leases"),

@@ -1,0 +1,51 @@
+"""The command `sql`, which prints the statements that operations send."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from queue_over_sql.cli.options import MONITORING_PANEL, QueueName, argument
+from queue_over_sql.cli.session import Commands, Session
+
+commands = Commands(MONITORING_PANEL)
+
+
+@commands.add("sql")
+def sql(
+    session: Session,
+    *,
+    queue: QueueName,
+    operations: Annotated[
+        list[str] | None,
+        argument("[OPERATION]...", "Only operations that begin with one of these, such as claim."),
+    ] = None,
+) -> None:
+    """Print the SQL statements that operations on a queue send to this database.
+
+    Review them with your DBA, or look at their plans with EXPLAIN. A word such as :p_count stands
+    for a parameter. The command sends none of these statements. Exit code 3: no operation has
+    that name.
+
+    A batch is shown with two messages. Statements that begin or end a transaction are left out.
+    """
+    from queue_over_sql.inside.sql import statements_of
+
+    with session.connect() as service:
+        found = statements_of(service.queue(queue))
+    wanted = tuple(operations or ("",))
+    shown = [each for each in found if each.operation.startswith(wanted)]
+    if not shown:
+        names = ", ".join(dict.fromkeys(each.operation.partition(",")[0] for each in found))
+        session.output.nothing(f"No operation has that name. The operations are: {names}")
+    for each in shown:
+        if session.output.machine:
+            session.output.record(
+                {
+                    "operation": each.operation,
+                    "place": each.place,
+                    "statements": each.count,
+                    "sql": each.text,
+                }
+            )
+        else:
+            session.output.line(f"{each}\n")

@@ -1,0 +1,455 @@
+"""The operations of a queue by name, each with the acts that it runs on the database."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from queue_over_sql.archive.operations import last_to_prune, prune_archive
+from queue_over_sql.archive.requeue import requeue
+from queue_over_sql.claiming import operations as claiming
+from queue_over_sql.consumers import registrations
+from queue_over_sql.durable import round_store
+from queue_over_sql.durable import staged_write_store as staged_writes
+from queue_over_sql.message import Claim
+from queue_over_sql.publishing import deduplication, statements
+from queue_over_sql.publishing import operations as publishing
+from queue_over_sql.publishing.new_messages import NewMessage
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues import purge, registry, stats
+from queue_over_sql.recovery import dead_claims
+from queue_over_sql.recovery.staged_writes import WHOLE, orphaned_stages, prune_commits
+from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
+from queue_over_sql.request_reply import store as replies
+from queue_over_sql.schedules import store as schedules
+from queue_over_sql.selection import operations as selection
+from queue_over_sql.settling import operations as settling
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql_listing.formatting import formatted
+from queue_over_sql.sql_listing.rehearsal import Rehearsal, texts
+from queue_over_sql.statements.requests import ClaimRequest, Disposition, Settlement, wanted
+from queue_over_sql.topics import store as topics
+from queue_over_sql.values.states import Outcome, Status
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.sql.dialect import QueueDialect
+
+_STAMP: Final = Claim("consumer", 1)
+_BATCH: Final = 2
+_SECOND: Final = 1_000_000
+_LAST: Final = 2**62
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that an operation sends.
+
+    Attributes:
+        operation: the operation, such as ``claim``.
+        place: its place among the statements of the operation, from 1 on.
+        count: how many statements the operation sends.
+        text: the statement as it is sent, with parameters as ``:name``.
+        same_as: the name of the same statement in an operation before this one, or None.
+    """
+
+    operation: str
+    place: int
+    count: int
+    text: str
+    same_as: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation, and its place where there are several."""
+        return self.operation if self.count == 1 else f"{self.operation}, {self.place}"
+
+    @property
+    def title(self) -> str:
+        """The operation, and the place among its statements, as a comment."""
+        of = "" if self.count == 1 else f" ({self.place} of {self.count})"
+        return f"-- {self.operation}{of}"
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{formatted(self.text)};"
+
+
+Statements = Callable[[Any], StatementCache]
+"""Makes the compiled statements of some tables."""
+
+
+class Stage:
+    """What the acts of one operation need: a connection, which may be a real one, and tables."""
+
+    def __init__(
+        self, queue: Queue, rows: int, connection: Connection, statements: Statements
+    ) -> None:
+        context = core_of(queue).context
+        self.connection, self.statements, self.rows = connection, statements, rows
+        self.tables: QueueTables = context.tables
+        self.dialect: QueueDialect = context.dialect
+        self.system: SystemTables = self.tables.system
+        self.sql = statements(self.tables)
+
+    def run(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an act on the queue's tables."""
+        act(self.connection, self.sql, *arguments, **options)
+
+    def on_system(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an act on the shared tables."""
+        act(self.connection, self.system, *arguments, **options)
+
+    def on_scope(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an act on the schedules."""
+        scope = schedules.SchedulesOfPrefix(self.system, self.dialect, self.tables.prefix)
+        act(self.connection, scope, *arguments, **options)
+
+    def settlement(self, **more: Any) -> Settlement:
+        """The settlement of as many messages as there are rows."""
+        return Settlement(range(1, self.rows + 1), _STAMP, **more)
+
+    def message(self, **more: Any) -> NewMessage:
+        """A message with a payload."""
+        content = dict.fromkeys(("kind", "headers", "max_attempts", "lease_us"))
+        own = dict.fromkeys(self.tables.own_columns)
+        given = {"payload": "1", "priority": 0, **content, **own}
+        return NewMessage(**({"key": None, "delay": 0, "at": None, "content": given} | more))
+
+
+Act = Callable[[Stage], object]
+
+
+def _publish(**more: Any) -> Act:
+    return lambda stage: stage.run(publishing.publish, stage.message(**more), "raise")
+
+
+def _publish_many(*names: str | None) -> Act:
+    return lambda stage: stage.run(
+        publishing.publish_many, [stage.message(key=name) for name in names], "raise"
+    )
+
+
+def _replace(stage: Stage) -> None:
+    stage.sql.get(statements.live_by_key).run(stage.connection)
+    stage.sql.get(statements.replace).run(stage.connection)
+
+
+def _request(stage: Stage) -> ClaimRequest:
+    return ClaimRequest(
+        consumer_id=_STAMP.consumer_id,
+        consumer_round=_STAMP.consumer_round,
+        count=stage.rows,
+        priority=0,
+        low=0,
+        lease_us=None,
+        queue_lease_us=_SECOND,
+        edits=0,
+        guarded=True,
+    )
+
+
+def _claim(stage: Stage) -> None:
+    stage.run(claiming.claim_messages, _request(stage))
+
+
+def _claim_known_kinds(stage: Stage) -> None:
+    subject = dataclasses.replace(stage.tables, known_kinds=("kind",))
+    sql = stage.statements(subject)
+    claiming.claim_messages(stage.connection, sql, _request(stage))
+
+
+def _look(stage: Stage) -> None:
+    if stage.dialect.look_first:
+        stage.run(claiming.anything_to_claim, _request(stage))
+
+
+def _take(*, keep: bool) -> Act:
+    def act(stage: Stage) -> None:
+        stage.run(
+            claiming.take,
+            wanted(0, stage.rows),
+            decode=lambda _: ([], {}),
+            done=Disposition(keep),
+            where=None,
+        )
+
+    return act
+
+
+def _finish(*, keep: bool) -> Act:
+    return lambda stage: settling.finish(stage.sql, [stage.settlement()], keep=keep).do(
+        stage.connection
+    )
+
+
+def _exchange(*, keep: bool) -> Act:
+    def act(stage: Stage) -> None:
+        settlement = stage.settlement()
+        if claiming.exchanges_at_once(stage.sql, [settlement]):
+            stage.run(claiming.exchange, settlement, _request(stage), keep=keep)
+        else:
+            _finish(keep=keep)(stage)
+            _claim(stage)
+
+    return act
+
+
+def _reject(stage: Stage) -> None:
+    failed = stage.settlement(outcome=Outcome.REJECTED, error="reason", attempted_at=1)
+    stage.run(settling.finish_apart, failed, settling.archive_messages)
+
+
+def _remember_keys(stage: Stage) -> None:
+    stage.run(deduplication.remember_keys, stage.settlement(dedup_us=_SECOND))
+
+
+def _register(stage: Stage) -> None:
+    consumer = {"consumer_id": _STAMP.consumer_id, "name": "name", "host": "host", "pid": 1}
+    stage.on_system(registrations.register, stage.dialect, consumer, _SECOND)
+
+
+def _edit(stage: Stage) -> None:
+    stage.run(selection.edit_messages, _chosen(stage), {"available_at": 1})
+
+
+def _chosen(stage: Stage, status: Status | None = None) -> selection.Chosen:
+    found = None if status is None else selection.has_status(stage.tables, status)
+    return selection.Chosen(archived=False, conditions=(), status=found)
+
+
+def _requeue(stage: Stage) -> None:
+    stage.run(
+        requeue,
+        selection.Chosen(archived=True, conditions=()),
+        up_to=_LAST,
+        limit=stage.rows,
+        priorities=1,
+        forget_keys=True,
+    )
+
+
+def _prune(stage: Stage) -> None:
+    stage.run(last_to_prune, "done", ttl=_SECOND, keep=1)
+    stage.run(prune_archive, "done", (0, (_LAST, 1)), stage.rows)
+
+
+def _dead_letter_unknown(stage: Stage) -> None:
+    sql = stage.statements(dataclasses.replace(stage.tables, known_kinds=("kind",)))
+    dead_letter_unknown(
+        stage.connection,
+        sql,
+        level=0,
+        due_for=_SECOND,
+        limit=1,
+        disposition=lambda _: Disposition(keep=True, error="unknown kind"),
+    )
+
+
+def _round_opened(stage: Stage) -> None:
+    round_store.lock(stage.connection, stage.tables, _STAMP.consumer_id)
+    opened = [round_store.Round(1, stage.rows)]
+    round_store.open_rounds(stage.connection, stage.tables, _STAMP.consumer_id, opened)
+
+
+def _round_claimed(stage: Stage) -> None:
+    round_store.lock(stage.connection, stage.tables, _STAMP.consumer_id, shared=True)
+    round_store.win_seal(stage.connection, stage.tables, _STAMP.consumer_id, 1)
+    stage.run(round_store.claim_round, _STAMP.consumer_id, round_store.Round(1, stage.rows), 1)
+    round_store.seal(stage.connection, stage.tables, _STAMP.consumer_id, 1, 1)
+
+
+def _round_finished(*, keep: bool) -> Act:
+    def act(stage: Stage) -> None:
+        span = (_STAMP.consumer_id, 0, 1)
+        stage.run(round_store.finish_rounds, span, keep=keep, dedup_us=None)
+        round_store.forget_rounds(stage.connection, stage.tables, _STAMP.consumer_id, 1)
+
+    return act
+
+
+def _staged_commit(stage: Stage) -> None:
+    batch = staged_writes.BatchName("writer", 1, WHOLE)
+    staged_writes.note_commit(stage.connection, stage.tables, batch, keep=None)
+    staged_writes.complete_commit(stage.connection, stage.tables, batch, 1)
+
+
+def _fire(stage: Stage) -> None:
+    stage.on_scope(schedules.pending_schedules)
+    stage.on_scope(schedules.locked_schedule, "schedule", wait=False)
+    record = schedules.ScheduleRecord(
+        name="schedule",
+        queue=stage.tables.queue,
+        definition="{}",
+        next_at=1,
+        revision=1,
+        paused=False,
+        created_at=1,
+        now=1,
+    )
+    stage.on_scope(schedules.change_schedule, record, next_at=2)
+
+
+def _reply_sent(stage: Stage) -> None:
+    stage.run(replies.keep)
+
+
+def _withdraw(stage: Stage) -> None:
+    stage.sql.get(replies.unbegun).run(stage.connection)
+    stage.run(purge.delete_message, 1)
+
+
+def _of(act: Callable[..., object], *arguments: Any, **options: Any) -> Act:
+    return lambda stage: stage.run(act, *arguments, **options)
+
+
+def _settled(act: Callable[..., object], *arguments: Any, **options: Any) -> Act:
+    return lambda stage: stage.run(act, stage.settlement(), *arguments, **options)
+
+
+_SINGLE: Final[Mapping[str, Act]] = {
+    "claim": _claim,
+    "take": _take(keep=False),
+    "take, archive": _take(keep=True),
+    "ack": _finish(keep=False),
+    "ack, archive": _finish(keep=True),
+    "ack, dedup window": _remember_keys,
+    "exchange": _exchange(keep=False),
+    "exchange, archive": _exchange(keep=True),
+    "nack": _settled(settling.retry, _SECOND),
+    "release": _settled(settling.release),
+    "reject": _reject,
+    "extend": _settled(settling.extend, 1),
+    "restore": _settled(settling.restore),
+}
+"""These are told apart by whether they concern one message or a batch."""
+
+_MESSAGES: Final[Mapping[str, Act]] = {
+    "publish": _publish(),
+    "publish, delayed": _publish(delay=1),
+    "publish, key": _publish(key="key"),
+    "publish, key, delayed": _publish(key="another key", delay=1),
+    "publish, replace": _replace,
+    "publish, batch": _publish_many(None, None),
+    "publish, batch with keys": _publish_many("one", "two"),
+    "publish, dedup window": lambda stage: stage.run(deduplication.recently_finished, ["key"]),
+    "notify": lambda stage: stage.dialect.notifications.tell(stage.connection, stage.sql),
+    "request, read reply": _of(replies.find_reply, "id"),
+    "request, withdraw": _withdraw,
+    "reply": _reply_sent,
+}
+_CONSUMING: Final[Mapping[str, Act]] = {
+    "claim, known kinds": _claim_known_kinds,
+    "claim, look first": _look,
+    "claim, edit count": _of(registry.edit_count),
+    "claim, give back a lost answer": _of(claiming.unclaim_round, _STAMP),
+    "release, all of a consumer": _of(claiming.unclaim_all, _STAMP.consumer_id),
+    "release, delayed": _settled(settling.release, 1),
+}
+_KEEPING: Final[dict[str, Act]] = {
+    "consumer, register": _register,
+    "consumer, heartbeat": lambda stage: stage.on_system(
+        registrations.renew, stage.dialect, _STAMP.consumer_id, _SECOND
+    ),
+    "consumer, unregister": lambda stage: stage.on_system(registrations.remove, _STAMP.consumer_id),
+    "reap, find expired consumers": lambda stage: stage.on_system(
+        registrations.expired, stage.dialect
+    ),
+    "reap, remove expired consumer": lambda stage: stage.on_system(
+        registrations.remove_expired, stage.dialect, _STAMP.consumer_id
+    ),
+    "reap, find expired leases": _of(dead_claims.expired_leases, 5, _BATCH),
+    "reap, find claims of the dead": _of(dead_claims.orphaned_claims, 5, _BATCH),
+    "reap, read holders": _of(dead_claims.holders_of, [_STAMP.consumer_id]),
+    "reap, dead-letter unknown kinds": _dead_letter_unknown,
+    "reap, prune archive": _prune,
+    "reap, prune keys": _of(deduplication.prune_keys, _BATCH),
+    "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect),
+    "reap, find stages": lambda stage: stage.on_system(
+        orphaned_stages, stage.dialect, patience=_SECOND
+    ),
+}
+_OPERATING: Final[dict[str, Act]] = {
+    "queue, read settings": lambda stage: stage.on_system(
+        registry.queue_record, stage.tables.prefix, stage.tables.queue
+    ),
+    "stats": _of(stats.counts),
+    "list, by id": lambda stage: stage.run(
+        selection.list_messages, _chosen(stage), selection.Page(1, after=1)
+    ),
+    "list, by status": lambda stage: stage.run(
+        selection.list_messages, _chosen(stage, Status.DELAYED), selection.Page(stage.rows + 1)
+    ),
+    "count, by status": lambda stage: stage.run(
+        selection.count_selected, _chosen(stage, Status.READY)
+    ),
+    "edit": _edit,
+    "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),
+    "delete": _of(purge.delete_message, 1),
+    "purge": _of(purge.purge, with_claimed=False),
+    "requeue": _requeue,
+}
+_CAPABILITIES: Final[dict[str, Act]] = {
+    "topic, read subscriptions": lambda stage: topics.subscriptions(
+        stage.connection, stage.statements(stage.system), stage.tables.prefix, "topic"
+    ),
+    "schedule, fire": _fire,
+    "durable consumer, open round": _round_opened,
+    "durable consumer, claim round": _round_claimed,
+    "durable consumer, read round": _of(round_store.read_round, _STAMP.consumer_id, 1),
+    "durable consumer, ack rounds": _round_finished(keep=False),
+    "durable consumer, ack rounds, archive": _round_finished(keep=True),
+    "durable consumer, release rounds": _of(round_store.unclaim_rounds, _STAMP.consumer_id, 0, 1),
+    "staged write, commit": _staged_commit,
+}
+# An adopted table has neither payloads, keys and kinds, nor an archive of its own.
+_WITH_PAYLOADS: Final = frozenset(
+    {
+        *_MESSAGES.keys() - {"notify"},
+        *_CAPABILITIES,
+        "ack, dedup window",
+        "ack, dedup window, batch",
+        "claim, known kinds",
+        "reap, dead-letter unknown kinds",
+        "reap, prune archive",
+        "reap, prune keys",
+    }
+)
+
+
+def _operations() -> Mapping[str, tuple[Act, int]]:
+    both: dict[str, tuple[Act, int]] = {}
+    for name, act in _SINGLE.items():
+        both |= {name: (act, 1), f"{name}, batch": (act, _BATCH)}
+    first = {name: (act, 1) for name, act in _MESSAGES.items()}
+    middle = {name: (act, 1) for name, act in _CONSUMING.items()}
+    others = _KEEPING | _OPERATING | _CAPABILITIES
+    return first | both | middle | {name: (act, _BATCH) for name, act in others.items()}
+
+
+OPERATIONS: Final = _operations()
+
+
+def statements_of(queue: Queue) -> list[Statement]:
+    """The statements that operations on a queue send on its engine, in a stable order.
+
+    Statements that begin or end a transaction are left out. A batch is shown with two messages.
+    """
+    found: list[Statement] = []
+    first: dict[str, str] = {}
+    for name, (act, rows) in OPERATIONS.items():
+        rehearsal = Rehearsal(core_of(queue).context.connections.engine.dialect, rows)
+        stage = Stage(queue, rows, cast("Connection", rehearsal), rehearsal.statements)
+        if name in _WITH_PAYLOADS and not stage.tables.has_payloads:
+            continue
+        act(stage)
+        sent = texts(rehearsal.noted)
+        for place, text in enumerate(sent, 1):
+            statement = Statement(name, place, len(sent), text, first.get(text))
+            first.setdefault(text, statement.name)
+            found.append(statement)
+    return found

@@ -1,0 +1,42 @@
+"""The command `sql`."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+
+from tests.cli.command_line import run, succeed
+
+
+def test_statements_are_printed_and_not_sent(sqlite_url: str) -> None:
+    """By the names of the tables, for people and for programs; the queue stays as it is."""
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", "1", url=sqlite_url)
+    text = succeed("sql", "jobs", url=sqlite_url).out
+    assert re.search(r"^-- claim\nUPDATE queue_jobs\nSET ", text, re.MULTILINE)
+    assert "\n-- ack, archive (1 of " in text
+    found = succeed("sql", "jobs", "ack", "nack", "--json", url=sqlite_url).records
+    assert {"operation", "place", "statements", "sql"} == set(found[0])
+    assert {"ack", "nack"} == {record["operation"].partition(",")[0] for record in found}
+    [message] = succeed("peek", "jobs", "--json", url=sqlite_url).records
+    assert 0 == message["attempt"]
+
+
+def test_an_unknown_operation_names_the_others(sqlite_url: str) -> None:
+    """Exit code 3, and a way on."""
+    succeed("create", "jobs", url=sqlite_url)
+    result = run("sql", "jobs", "acknowledge", url=sqlite_url)
+    assert 3 == result.exit_code
+    assert "The operations are: publish, " in result.err
+
+
+def test_the_statements_of_an_adopted_table(sqlite_url: str) -> None:
+    """They name the user's table; what it cannot do is left out."""
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")
+    succeed("adopt", "billing", "orders", url=sqlite_url)
+    found = succeed("sql", "billing", "--json", url=sqlite_url).records
+    claims = [record["sql"] for record in found if record["operation"] == "claim"]
+    assert ["UPDATE orders SET "] == [sql[:18] for sql in claims]
+    assert not any(record["operation"].startswith("publish") for record in found)
