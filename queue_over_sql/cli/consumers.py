@@ -6,10 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Final
 
 from queue_over_sql import QueueNotFound
-from queue_over_sql.cli.options import MONITORING_PANEL, YesOption, argument, confirm
+from queue_over_sql.cli.operations import add_commands
+from queue_over_sql.cli.options import MONITORING_PANEL, argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_age
-from queue_over_sql.values.humanize import counted, format_duration
+from queue_over_sql.values.humanize import format_duration
 
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, QueueService
@@ -29,32 +30,7 @@ durable_commands = Commands(
 )
 
 
-@durable_commands.add("release")
-def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Release the messages that a streaming query of Spark holds.
-
-    Use this for a query that will not restart: other consumers get the messages at once. If the
-    query still runs, the command stops it. If the query wrote the result of a message but did not
-    acknowledge the message, the message is delivered again.
-    """
-    confirm(f"Release all messages that {consumer} holds, and stop it if it still runs?", yes=yes)
-    with session.connect() as service:
-        count = service.release_consumer(consumer)
-    human = f"Released {counted(count, 'message')} of {consumer}."
-    session.output.record({"consumer_id": consumer, "released": count}, human=human)
-
-
-@durable_commands.add("drop")
-def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Delete a durable consumer and release the messages that it holds.
-
-    If you start its query again with the old checkpoint, the query fails.
-    """
-    confirm(f"Delete {consumer} and release all messages that it holds?", yes=yes)
-    with session.connect() as service:
-        count = service.drop_consumer(consumer)
-    human = f"Deleted {consumer} and released {counted(count, 'message')}."
-    session.output.record({"consumer_id": consumer, "released": count}, human=human)
+add_commands(durable_commands, ConsumerId, "release-consumer", "drop-consumer")
 
 
 def _outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:

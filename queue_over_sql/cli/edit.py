@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_over_sql import DuplicateKey, Status
+from queue_over_sql.cli.operations import EDITS
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
     AllOption,
@@ -37,13 +38,14 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
+from queue_over_sql.management.operation import EditOption, Operation
 from queue_over_sql.payloads.codec import encode
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import read_exactly
 
 if TYPE_CHECKING:
-    from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, Queue
+    from queue_over_sql import ArchiveSelection, EditResult, Queue
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
@@ -123,62 +125,43 @@ def report_finished(output: Output, queue: str, done_as: str, done: int, human: 
 
 
 @dataclasses.dataclass(frozen=True)
-class Action:
-    """An action on messages.
+class _Edit:
+    """The chosen change.
 
     Attributes:
-        name: its name in ``--json``.
-        verb: the start of the question, such as ``Move``.
-        past: the start of the report, such as ``Moved``.
-        how: the text after the messages in both.
-        act: does it; None for the removal, which runs in parts.
-        status: the only status that it can change.
+        operation: what it does.
+        option: the option that stands for it.
+        arguments: of the operation.
+        how: the text after the messages in the question and the report.
     """
 
-    name: str
-    verb: str
-    past: str
-    how: str = ""
-    act: Callable[[LiveSelection], EditResult] | None = None
-    status: str | None = None
+    operation: Operation
+    option: EditOption
+    arguments: Mapping[str, Any]
+    how: str
 
 
-REMOVE = Action("remove", "Remove", "Removed")
-HOLD = Action("hold", "Hold", "Held", act=lambda c: c.hold())
-UNHOLD = Action("unhold", "Unhold", "Unheld", act=lambda c: c.unhold(), status="held")
-FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize(front=True))
+def _chosen(given: Mapping[str, Any]) -> _Edit:
+    """The chosen change; a usage error unless there is exactly one."""
+    chosen = [name for name, value in given.items() if value is not None and value is not False]
+    if len(chosen) != 1:
+        names = ", ".join(f"--{name}" for name in given)
+        raise typer.BadParameter(f"use exactly one of {names}")
+    (name,) = chosen
+    value, (operation, option) = given[name], EDITS[name]
+    arguments = {name: value} if option.given is None else option.given
+    return _Edit(operation, option, arguments, option.how.format(value=_shown(value)))
 
 
-def chosen_action(
-    flags: dict[Action, bool], priority: int | None, delay: float | None, at: datetime | None
-) -> Action:
-    """The chosen action; a usage error unless there is exactly one."""
-    actions = [action for action, asked in flags.items() if asked]
-    if priority is not None:
-        how = f" to priority {priority}"
-        actions.append(
-            Action("priority", "Move", "Moved", how, lambda c: c.prioritize(priority=priority))
-        )
-    if delay is not None:
-        how = f" to {exact_duration(delay)} from now"
-        actions.append(
-            Action("delay", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(delay=delay))
-        )
-    if at is not None:
-        how = f" to {format_instant(at)} UTC"
-        actions.append(
-            Action("at", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(at=at))
-        )
-    if len(actions) != 1:
-        raise typer.BadParameter(
-            "use exactly one of --remove, --hold, --unhold, --front, --priority, --delay, --at"
-        )
-    return actions[0]
+def _shown(value: object) -> str:
+    if isinstance(value, datetime):
+        return str(format_instant(value))
+    return exact_duration(value) if isinstance(value, float) else str(value)
 
 
-def _action(text: str, *names: str, **more: Any) -> Any:
-    panel = "Change to make (exactly one)"
-    return typer.Option(*names, rich_help_panel=panel, show_default=False, help=text, **more)
+def _option(name: str, **more: Any) -> Any:
+    text, panel = EDITS[name][1].help, "Change to make (exactly one)"
+    return typer.Option(f"--{name}", rich_help_panel=panel, show_default=False, help=text, **more)
 
 
 commands = Commands(MESSAGES_PANEL)
@@ -196,38 +179,15 @@ def edit(
     payload: PayloadFilter = None,
     where: WhereFilter = None,
     everything: AllOption = False,
-    remove: Annotated[
-        bool,
-        _action(
-            "Permanently remove them, 500 per transaction. Their keys become free.",
-            "--remove",
-        ),
-    ] = False,
-    hold: Annotated[
-        bool, _action("Do not deliver them until --unhold, --delay or --at.", "--hold")
-    ] = False,
-    unhold: Annotated[
-        bool, _action("Deliver held messages again, at their original due time.", "--unhold")
-    ] = False,
-    front: Annotated[
-        bool, _action("Make them due now, ahead of all others of their priority.", "--front")
-    ] = False,
-    priority: Annotated[
-        int | None,
-        _action("Move them to this priority; 0 is the most urgent.", metavar="N", min=0),
-    ] = None,
+    remove: Annotated[bool, _option("remove")] = False,
+    hold: Annotated[bool, _option("hold")] = False,
+    unhold: Annotated[bool, _option("unhold")] = False,
+    front: Annotated[bool, _option("front")] = False,
+    priority: Annotated[int | None, _option("priority", metavar="N", min=0)] = None,
     delay: Annotated[
-        float | None,
-        _action("Make them due after this delay.", metavar="DURATION", parser=parse_duration),
+        float | None, _option("delay", metavar="DURATION", parser=parse_duration)
     ] = None,
-    at: Annotated[
-        datetime | None,
-        _action(
-            "Make them due at this time: ISO 8601 with an offset.",
-            metavar="INSTANT",
-            parser=parse_instant,
-        ),
-    ] = None,
+    at: Annotated[datetime | None, _option("at", metavar="INSTANT", parser=parse_instant)] = None,
     yes: YesOption = False,
 ) -> None:
     """Remove, hold, move or reschedule unclaimed messages.
@@ -240,39 +200,49 @@ def edit(
     """
     filters = Filters(status, key, kind, payload, where, ids)
     insist_on_choice(filters, everything=everything)
-    flags = {REMOVE: remove, HOLD: hold, UNHOLD: unhold, FRONT: front}
-    action = chosen_action(flags, priority, delay, at)
+    change = _chosen(
+        {
+            "remove": remove,
+            "hold": hold,
+            "unhold": unhold,
+            "front": front,
+            "priority": priority,
+            "delay": delay,
+            "at": at,
+        }
+    )
     with filters.queue(session, queue) as edited:
-        if action is REMOVE:
-            action = dataclasses.replace(action, how=removed_how(edited))
-        done = _edit(session, edited, filters, action, yes=yes)
-    _report(session, queue, action, done)
+        if remove:
+            change = dataclasses.replace(change, how=removed_how(edited))
+        done = _edit(session, edited, filters, change, yes=yes)
+    _report(session, queue, change, done)
     filters.check_ids(session.output, int(done))
 
 
 def _edit(
-    session: Session, queue: Queue, filters: Filters, action: Action, *, yes: bool
+    session: Session, queue: Queue, filters: Filters, change: _Edit, *, yes: bool
 ) -> EditResult:
     from queue_over_sql import EditResult
 
-    selection = filters.live(queue)
+    selection, edit = filters.live(queue), change.operation.edit
     if not yes:
-        free, claimed = _reach(queue, filters, action)
+        free, claimed = _reach(queue, filters, change.option)
         if not free:
             return EditResult(0, claimed)
         held = f" ({_left_alone(claimed)})" if claimed else ""
-        confirm(f"{action.verb} {_what(free, queue.name)}{action.how}{held}?", yes=False)
-    if action.act is not None:
-        return action.act(selection)
+        what = f"{_what(free, queue.name)}{change.how}{held}"
+        confirm(f"{change.option.verb} {what}?", yes=False)
+    if change.option.name != "remove":
+        return edit(selection, **change.arguments)
     with progress_bar(
-        session.output, "Removing", lambda: _reach(queue, filters, action)[0]
+        session.output, "Removing", lambda: _reach(queue, filters, change.option)[0]
     ) as progress:
-        return selection.remove(progress=progress)
+        return edit(selection, progress=progress)
 
 
-def _reach(queue: Queue, filters: Filters, action: Action) -> tuple[int, int]:
-    if action.status is not None:
-        return _count(queue, filters, action.status), 0
+def _reach(queue: Queue, filters: Filters, option: EditOption) -> tuple[int, int]:
+    if option.status is not None:
+        return _count(queue, filters, option.status), 0
     claimed = _count(queue, filters, Status.CLAIMED)
     return filters.live(queue).count() - claimed, claimed
 
@@ -283,12 +253,17 @@ def _count(queue: Queue, filters: Filters, status: str) -> int:
     return dataclasses.replace(filters, status=status).live(queue).count()
 
 
-def _report(session: Session, queue: str, action: Action, done: EditResult) -> None:
+def _report(session: Session, queue: str, change: _Edit, done: EditResult) -> None:
     left = f"; {_left_alone(done.skipped)}" if done.skipped else ""
     nothing = not done and not done.skipped
     session.output.record(
-        {"queue": queue, "action": action.name, "changed": int(done), "skipped": done.skipped},
-        human=None if nothing else f"{action.past} {_what(done, queue)}{action.how}{left}.",
+        {
+            "queue": queue,
+            "action": change.option.name,
+            "changed": int(done),
+            "skipped": done.skipped,
+        },
+        human=None if nothing else f"{change.option.past} {_what(done, queue)}{change.how}{left}.",
     )
     if nothing:
         session.output.nothing(f"No message in queue {queue} matches.")

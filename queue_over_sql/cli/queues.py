@@ -10,6 +10,7 @@ import typer
 
 from queue_over_sql import EffectiveSettings, Outcome
 from queue_over_sql.cli.edit import removed_how
+from queue_over_sql.cli.operations import add_commands
 from queue_over_sql.cli.options import (
     NO_QUEUE,
     QUEUES_PANEL,
@@ -287,20 +288,7 @@ def _state(queue: Queue) -> Text | str:
     return "temporary" if queue.temporary else ""
 
 
-@commands.add("pause")
-def pause(session: Session, *, queue: QueueName) -> None:
-    """Stop delivering the messages of a queue to all consumers. Publishing is still possible."""
-    with session.queue(queue) as paused:
-        paused.pause()
-    session.output.record({"queue": queue, "paused": True}, human=f"Queue {queue} is paused.")
-
-
-@commands.add("resume")
-def resume(session: Session, *, queue: QueueName) -> None:
-    """Deliver the messages of a paused queue again."""
-    with session.queue(queue) as resumed:
-        resumed.resume()
-    session.output.record({"queue": queue, "paused": False}, human=f"Queue {queue} is resumed.")
+add_commands(commands, QueueName, "pause", "resume")
 
 
 @commands.add("purge")
@@ -328,14 +316,7 @@ def purge(
     )
 
 
-@commands.add("drop")
-def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
-    """Permanently drop a queue with its messages, its archive and its settings."""
-    with session.connect() as service:
-        service.queue(queue)
-        confirm(f"Permanently drop queue {queue} with its messages and its archive?", yes=yes)
-        dropped = service.drop_queue(queue)
-    session.output.record({"queue": queue, "dropped": dropped}, human=f"Queue {queue} is dropped.")
+add_commands(commands, QueueName, "drop")
 
 
 @commands.add("adopt")

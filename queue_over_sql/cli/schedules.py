@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from queue_over_sql import ScheduleNotFound
 from queue_over_sql.cli.lines import LineReader
+from queue_over_sql.cli.operations import add_commands
 from queue_over_sql.cli.options import (
     SCHEDULES_PANEL,
     ColumnOption,
@@ -178,15 +178,7 @@ def show(
     )
 
 
-@commands.add("pause")
-def pause(session: Session, *, name: ScheduleName) -> None:
-    """Pause a schedule, and remove its messages for times to come.
-
-    It keeps the messages for past times, even if they still wait because of the schedule's delay.
-    """
-    with session.connect() as service:
-        service.schedules.pause(name)
-    session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
+add_commands(commands, ScheduleName, "pause-schedule")
 
 
 @commands.add("resume")
@@ -211,16 +203,7 @@ def run(session: Session, *, name: ScheduleName) -> None:
     )
 
 
-@commands.add("remove")
-def remove(session: Session, *, name: ScheduleName) -> None:
-    """Remove a schedule and its messages for times to come.
-
-    It keeps the messages for past times, even if they still wait because of the schedule's delay.
-    """
-    with session.connect() as service:
-        if not service.schedules.remove(name):
-            raise ScheduleNotFound(name)
-    session.output.record({"name": name, "removed": True}, human=f"Schedule {name} is removed.")
+add_commands(commands, ScheduleName, "remove-schedule")
 
 
 def _payload(queue: Queue, text: str) -> Any:

@@ -292,11 +292,15 @@ class Commands(typer.Typer):
         self.panel = panel
         self.group_panel = group_panel or panel
 
-    def add(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Register ``function(session, …)`` as command `name`; its docstring is the help."""
+    def add(
+        self,
+        name: str,
+        help: str | None = None,  # noqa: A002 - as Typer calls it
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register ``function(session, …)`` as a command; its docstring is the help, or `help`."""
 
         def register(function: Callable[..., None]) -> Callable[..., None]:
-            text = unwrapped(inspect.getdoc(function) or "")
+            text = unwrapped(help or inspect.getdoc(function) or "")
             return self.command(name, cls=_Command, rich_help_panel=self.panel, help=text)(function)
 
         return register

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import FormData
     from starlette.requests import Request
 
-    from queue_over_sql.operations.operation import Button
+    from queue_over_sql.management.operation import Button
 
 _EVENT_SECONDS: Final = 2.0
 _FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind"}

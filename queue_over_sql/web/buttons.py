@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from queue_over_sql.operations.operation import Button, Operation, Role
-from queue_over_sql.operations.table import OPERATIONS
+from queue_over_sql.management.operation import Button, Operation, Role
+from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.selection.selection import rows_of
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import to_timedelta

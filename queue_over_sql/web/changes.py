@@ -21,7 +21,7 @@ from sqlalchemy import and_
 
 from queue_over_sql.archive.selection import ArchiveSelection
 from queue_over_sql.errors import QueueError
-from queue_over_sql.operations.operation import Operation, Role
+from queue_over_sql.management.operation import Operation, Role
 from queue_over_sql.queue import core_of
 from queue_over_sql.selection.operations import EditResult
 from queue_over_sql.selection.selection import LiveSelection, rows_of

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from queue_over_sql.operations.operation import Role
+from queue_over_sql.management.operation import Role
 
 __all__ = ["Network", "Role", "WebSettings"]
 

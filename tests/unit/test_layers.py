@@ -44,7 +44,7 @@ def test_what_decides_knows_no_statements() -> None:
     assert [] == found
 
 
-GUESTS = ("cli", "observability", "spark", "testing", "web")
+GUESTS = ("cli", "management", "observability", "spark", "testing", "web")
 # What guests may import: pure values and texts, the door, and each other.
 OPEN = {"errors", "inside", "plots", "values", *GUESTS}
 # Names of Python, SQLAlchemy and PySpark.

@@ -24,8 +24,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.errors import shown
-from queue_over_sql.operations.operation import Http, Operation
-from queue_over_sql.operations.table import OPERATIONS
+from queue_over_sql.management.operation import Http, Operation
+from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from queue_over_sql.operations.operation import (
+from queue_over_sql.management.operation import (
     Button,
     Command,
     EditOption,
