@@ -22,6 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from queue_over_sql.database.forks import note_connection
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
 from queue_over_sql.database.runtime import THREADS, Runtime
@@ -865,6 +866,7 @@ class Connections:
     def _check_out(self) -> Connection:
         while True:
             connection = self.engine.connect()
+            note_connection(connection)
             if self._opened.shared or self._opened.borrowed:
                 return connection
             now = time.monotonic()

@@ -2,12 +2,15 @@
 
 SQLite's connections do not survive a fork (``dialects/sqlite/forks.py``), so it closes them all
 first: what runs ends, and what begins waits. Those of other databases survive in the parent, and a
-child opens new ones. On all databases a child frees the locks that other threads of its parent had.
+child opens new ones. It never ends the inherited ones, because that would send a rollback through
+the sockets that the parent still uses. On all databases a child frees the locks that other threads
+of its parent had.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -16,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
 
 # How long a fork waits for what other threads do with a file.
 _PATIENCE: Final = 5.0
@@ -125,6 +130,10 @@ _guards: weakref.WeakSet[ForkGuard] = weakref.WeakSet()
 _forking = threading.RLock()
 _followed: list[ForkGuard] = []
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+# Held while the list of connections changes, and during a fork.
+_noting = threading.RLock()
+_present: list[Connection] = []
 
 
 def _before() -> None:
@@ -135,9 +144,14 @@ def _before() -> None:
     deadline = time.monotonic() + _PATIENCE
     for guard in _followed:
         guard.close(deadline)
+    _noting.acquire()
+    # A child loses at once what its parent's other threads hold.
+    _present[:] = _connections
 
 
 def _after_in_parent() -> None:
+    _present.clear()
+    _noting.release()
     for guard in _followed:
         guard.after_fork(in_child=False)
     _followed.clear()
@@ -145,14 +159,29 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    _keep_for_good(list(_present))
+    _connections.clear()
+    _present.clear()
     for guard in _followed:
         guard.after_fork(in_child=True)
     _followed.clear()
     for lock in list(_locks):
         _free(lock)
     # A server in C that forks calls nothing before.
-    with contextlib.suppress(RuntimeError):
-        _forking.release()
+    for held in (_noting, _forking):
+        with contextlib.suppress(RuntimeError):
+            held.release()
+
+
+def _keep_for_good(inherited: list[Connection]) -> None:
+    # Even when the interpreter ends, which empties all modules.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
+def note_connection(connection: Connection) -> None:
+    """Keep a forked child from ending this connection of its parent."""
+    with _noting:
+        _connections.add(connection)
 
 
 def _free(lock: Any) -> None:

@@ -99,7 +99,12 @@ class Proxy:
                 client, _ = self._listening.accept()
                 with self._lock:
                     target = self._target
-                server = socket.create_connection(target)
+                try:
+                    server = socket.create_connection(target)
+                except OSError:
+                    # It is down, and may come back.
+                    client.close()
+                    continue
                 with self._lock:
                     link = _Link(client, server, self._pass_on, silent=self._silent)
                     self._links.append(link)
@@ -154,14 +159,19 @@ class _Link:
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                if self.silent:
-                    self.swallowed += len(data)
-                    continue
-                passed = self._pass_on(data) if source is self._ends[1] else data
-                sink.sendall(passed)
-                if len(passed) < len(data):
-                    source.shutdown(socket.SHUT_RDWR)
-                    break
+            self._pass_all(source, sink)
+        # Also after a reset, as by a server that was killed.
+        with contextlib.suppress(OSError):
             if not (self.silent or self._lost):
                 sink.shutdown(socket.SHUT_WR)
+
+    def _pass_all(self, source: socket.socket, sink: socket.socket) -> None:
+        while data := source.recv(65_536):
+            if self.silent:
+                self.swallowed += len(data)
+                continue
+            passed = self._pass_on(data) if source is self._ends[1] else data
+            sink.sendall(passed)
+            if len(passed) < len(data):
+                source.shutdown(socket.SHUT_RDWR)
+                break

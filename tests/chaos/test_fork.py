@@ -48,6 +48,17 @@ def test_a_child_of_a_parent_that_starts_inherits_no_lock(database: TestDatabase
     _run("busy_forker", "starting", database.url)
 
 
+@pytest.mark.engines("mysql", "mariadb")
+@pytest.mark.default_on("mariadb")
+def test_a_child_sends_nothing_over_idle_connections_of_its_parent(database: TestDatabase) -> None:
+    """The sessions of other threads, and at the child's end that of its own thread.
+
+    The child freed them, and so sent SET AUTOCOMMIT = 0 and ROLLBACK through its parent's sockets.
+    What the parent published then was never committed, and it took answers for those to others.
+    """
+    _run("busy_forker", "idle", database.url)
+
+
 @pytest.mark.engines("sqlite", "postgresql", "mariadb")
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_a_child_that_a_handler_forked_ends_with_its_call(database: TestDatabase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -17,6 +18,8 @@ from queue_over_sql.service import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import Connection
 
 THREADS, CHILDREN, EACH = 4, 12, 3
 # A child that waits for what nobody gives back ends by this.
@@ -121,6 +124,44 @@ def starting(url: str) -> int:
     return _told("too many statements")
 
 
+def idle(url: str) -> int:
+    """Fork beside a thread whose session is idle; children end at once, or as programs do."""
+    service = QueueService(url)
+    jobs, run = service.create_queue("jobs"), parts_of(service).connections.run
+    go_on, told = threading.Semaphore(0), threading.Semaphore(0)
+    states: list[tuple[int, int]] = []
+
+    def tell() -> None:
+        jobs.publish(1)
+        for _ in range(3):
+            states.append(run(_state))
+            told.release()
+            go_on.acquire()
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    told.acquire()
+    before = run(_state)
+    for end in (os._exit, sys.exit):
+        child = os.fork()
+        if not child:
+            gc.collect()
+            end(0)
+        os.waitpid(child, 0)
+        go_on.release()
+        told.acquire()
+    go_on.release()
+    thread.join()
+    after = run(_state)
+    service.stop()
+    return 0 if (states, after) == ([states[0]] * 3, before) else _told(states, before, after)
+
+
+def _state(connection: Connection) -> tuple[int, int]:
+    rollbacks = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Com_rollback'").one()
+    return connection.exec_driver_sql("SELECT @@autocommit").scalar_one(), int(rollbacks[1])
+
+
 def _pause_at(
     service: QueueService,
     statement: int,
@@ -200,4 +241,5 @@ def _told(*found: object) -> int:
 
 if __name__ == "__main__":
     forms = {"busy": busy, "outliving": outliving, "refused": refused, "starting": starting}
+    forms["idle"] = idle
     sys.exit(forms[sys.argv[1]](sys.argv[2]))
