@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.checks import (
     check_choice,
     check_flag,
@@ -151,7 +151,7 @@ class EffectiveSettings:
     kind_timeout: timedelta = timedelta(days=1)
     adoption: Adoption | None = None
 
-    @functools.cached_property
+    @cached_property
     def lease_us(self) -> int:
         """The lease in microseconds."""
         return self.lease // MICROSECOND

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import typer
 
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.errors import visible
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.json_lines import to_json
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Output:
 
     machine: bool = False
 
-    @functools.cached_property
+    @cached_property
     def out(self) -> Console:
         """Standard output."""
         return _console()
 
-    @functools.cached_property
+    @cached_property
     def err(self) -> Console:
         """Standard error."""
         return _console(stderr=True)

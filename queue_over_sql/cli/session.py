@@ -20,6 +20,7 @@ from queue_over_sql import DuplicateKey, QueueError, QueueNotFound, ScheduleNotF
 from queue_over_sql.cli.output import Output, insist_on_output
 from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_of, sigterm_raised
 from queue_over_sql.errors import did_you_mean, near_names, near_queue_name
+from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -145,12 +146,12 @@ class Session(typer.Context):
         given: Connection = self.obj or Connection()
         return given
 
-    @functools.cached_property
+    @cached_property
     def connection(self) -> Connection:
         """The database options of the command line, completed by the environment."""
         return self.given.over(environment())
 
-    @functools.cached_property
+    @cached_property
     def output(self) -> Output:
         """The output of the command."""
         return Output(machine=self.connection.as_json)

@@ -52,6 +52,7 @@ from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
 from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.sql.session_changes import ParentAlone, SessionChanges, changed_until
+from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -250,7 +251,7 @@ class Connections:
                     self._dialect = self._choose()
         return self._dialect
 
-    @functools.cached_property
+    @cached_property
     def maintenance(self) -> Sequence[Callable[[], None]]:
         """The background jobs of this engine, one run per interval of the reaper."""
         jobs = list(self.dialect.maintenance(self.run, self.where))

@@ -7,7 +7,6 @@ fast to fill. Its own columns begin with an underscore, which no column of a que
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -40,6 +39,7 @@ from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class StagedTable:
         """Whether an index tells which of several messages with one key comes first."""
         return bool(self.table.indexes)
 
-    @functools.cached_property
+    @cached_property
     def given(self) -> list[str]:
         """The columns of a message that it has, besides its times."""
         return [name for name in _content_columns(self.queue) if name in self.table.c]

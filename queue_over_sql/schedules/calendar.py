@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_over_sql.errors import shown
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.durations import MICROSECOND, instant, instant_to_microseconds
 
 _MONTHS: Final = (
@@ -274,7 +275,7 @@ class WallTrigger:
         found = self._calendar.get_next_fire_time(None, _as_utc(start))
         return None if found is None else found.replace(tzinfo=None)
 
-    @functools.cached_property
+    @cached_property
     def _calendar(self) -> Any:
         # Loaded here, because only schedules need it.
         from apscheduler.triggers.combining import OrTrigger  # noqa: PLC0415

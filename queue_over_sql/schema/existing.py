@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -29,6 +28,7 @@ from queue_over_sql.schema.queue_tables import (
     memory_of_keys,
     message_columns_of,
 )
+from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class ExistingTable(QueueTables):
     has_payloads = False
     ends_in_place = True
 
-    @functools.cached_property
+    @cached_property
     def end_returning(self) -> bool:
         """Whether UPDATE can return ids, because rows are updated."""
         return self.dialect.update_returning

@@ -7,7 +7,6 @@ can change them. The name of every index and constraint begins with its table's 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -26,6 +25,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.limits import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.states import Outcome
 
@@ -122,7 +122,7 @@ class QueueTables:
         """The prefix of the names of the queue's indexes."""
         return self.prefix + self.queue
 
-    @functools.cached_property
+    @cached_property
     def parameters(self) -> dict[str, str]:
         """The names of the bind parameters, by the column's key.
 
@@ -132,12 +132,12 @@ class QueueTables:
         ours = {name: f"p_{name}" for name in MESSAGE_COLUMNS}
         return ours | {key: f"p_c{place}" for place, key in enumerate(self.own_columns)}
 
-    @functools.cached_property
+    @cached_property
     def own_names(self) -> tuple[str, ...]:
         """The names of ``own_columns`` in the database."""
         return tuple(self.live.c[key].name for key in self.own_columns)
 
-    @functools.cached_property
+    @cached_property
     def end_returning(self) -> bool:
         """Whether the statement that ends messages can return their ids."""
         return self.dialect.delete_returning

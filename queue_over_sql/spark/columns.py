@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +29,7 @@ from sqlalchemy import Integer, select
 
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.options import chosen_names
+from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select, Table
@@ -86,12 +86,12 @@ class MessageColumns:
         """The schema as a Spark type."""
         return StructType([StructField(c.name, c.kind) for c in self.columns])
 
-    @functools.cached_property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The schema as an Arrow type."""
         return to_arrow_schema(self.struct, timezone="UTC")
 
-    @functools.cached_property
+    @cached_property
     def stored(self) -> pa.Schema:
         """The part of the schema that is read from the database, at least one column."""
         fields = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import operator
 import re
@@ -18,6 +17,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.sql.driver_calls import translated
 from queue_over_sql.sql.session_changes import may_skip
+from queue_over_sql.values.cached import cached_property
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
@@ -273,7 +273,7 @@ class CompiledStatement:
             merged[name] = convert(merged[name])
         return text, pick(merged)
 
-    @functools.cached_property
+    @cached_property
     def _numbers(self) -> tuple[str, Callable[[Mapping[str, Any]], Sequence[Any]]]:
         order: dict[str, int] = {}
 
@@ -347,7 +347,7 @@ class StatementCache:
             return self._own_converters
         return self._converters_of(dialect)
 
-    @functools.cached_property
+    @cached_property
     def _own_converters(self) -> Sequence[Callable[[Any], Any] | None]:
         return self._converters_of(self._dialect)
 

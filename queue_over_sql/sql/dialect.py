@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from queue_over_sql.sql.driver_calls import sever
 from queue_over_sql.sql.error_kinds import KINDS_OF_STATES, ErrorKind, sqlstate_of
 from queue_over_sql.sql.expressions import SqlDialect
 from queue_over_sql.sql.notifications import Notifications
+from queue_over_sql.values.cached import cached_property
 
 P = TypeVar("P")
 BRIEF_SECONDS: Final = 1
@@ -110,7 +110,7 @@ class QueueDialect(SqlDialect):
     strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {}
     """What this engine does otherwise: its class, or a maker of it, by the portable class."""
 
-    @functools.cached_property
+    @cached_property
     def _made(self) -> dict[type, Any]:
         return {}
 

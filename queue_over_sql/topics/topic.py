@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import time
@@ -42,6 +41,7 @@ from queue_over_sql.topics.routing import (
     payload_fits,
 )
 from queue_over_sql.topics.store import Copy, SubscriptionRow
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import Duration, instant
 from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
@@ -264,7 +264,7 @@ class RoutedMessage:
     publication: Publication
     routing_key: str
 
-    @functools.cached_property
+    @cached_property
     def plain(self) -> Any:
         """The payload as read from JSON, if it is plain JSON for every queue."""
         try:

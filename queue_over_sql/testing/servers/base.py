@@ -10,7 +10,6 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -24,6 +23,7 @@ from queue_over_sql.testing.servers.process import (
     surroundings,
     unprivileged_account,
 )
+from queue_over_sql.values.cached import cached_property
 
 
 class ServerMissing(RuntimeError):

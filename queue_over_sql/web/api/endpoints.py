@@ -8,7 +8,6 @@ method, path, role and description from ``OPERATIONS``.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -26,6 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from queue_over_sql.errors import shown
 from queue_over_sql.management.operation import Http, Operation
 from queue_over_sql.management.operations import OPERATIONS
+from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
@@ -86,27 +86,27 @@ class Endpoint:
     shape: Any = None
     """The class of the body, if not that of the function."""
 
-    @functools.cached_property
+    @cached_property
     def takes(self) -> dict[str, Any]:
         """The types of the function's parameters, and of its result as ``return``."""
         return get_type_hints(self.function, include_extras=True)
 
-    @functools.cached_property
+    @cached_property
     def body(self) -> Any:
         """The class of the body; None if it has no body."""
         return self.shape or self.takes.get("body")
 
-    @functools.cached_property
+    @cached_property
     def query(self) -> type[msgspec.Struct] | None:
         """The class of the query; None if it has no query."""
         return self.takes.get("query")
 
-    @functools.cached_property
+    @cached_property
     def in_path(self) -> list[str]:
         """The names of the path's parameters."""
         return _PARAMETER.findall(self.path)
 
-    @functools.cached_property
+    @cached_property
     def body_may_be_left_out(self) -> bool:
         """Whether all fields of the body have defaults."""
         fields = msgspec.structs.fields(self.body) if isinstance(self.body, type) else ()

@@ -150,7 +150,7 @@ class Counted(BaseModel):
     def double(self) -> int:
         return 2 * self.n
 
-    @functools.cached_property
+    @functools.cached_property  # noqa: TID251 - a class of a user
     def slow(self) -> int:
         return self.n
 
