@@ -56,6 +56,10 @@ _WATCHED: Final = {
     "consumers": "queue_over_sql_consumers",
 }
 _INDEXES: Final = {"id": "primary key", "key": "unique key", "archive": "archive index"}
+# How many messages match, as the statistics say, decides how these are found.
+_BY_NUMBERS: Final = frozenset(
+    {"stats", "list, by status", "count, by status", "edit", "remove", "purge"}
+)
 _PAST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -204,7 +208,8 @@ def rendered(old: OldQueue) -> tuple[str, Heard]:
         if each.same_as is not None:
             parts.append(f"{each.title}: as {each.same_as}")
             continue
-        reads = _reads(heard.reads.get(each.text, set()))
+        by_planner = each.operation in _BY_NUMBERS
+        reads = [] if by_planner else _reads(heard.reads.get(each.text, set()))
         parts.append("\n".join([each.title, *reads, f"{formatted(each.text)};"]))
     return "\n\n".join(parts) + "\n", heard
 

@@ -777,8 +777,6 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 ORDER BY queue_over_sql_queues.name;
 
 -- stats
--- reads all of queue_jobs by its claim index
--- reads all of queue_jobs_archive by its archive index
 SELECT l.ready, l.`delayed`, l.claimed, l.held, l.age, a.outcome, a.ended
 FROM (
   SELECT count(CASE WHEN (queue_jobs.consumer_id IS NULL
@@ -817,7 +815,6 @@ SELECT min(queue_jobs.id) AS min_1
 FROM queue_jobs;
 
 -- list, by status (2 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
     queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
@@ -833,7 +830,6 @@ ORDER BY queue_jobs.id
 LIMIT :param_1;
 
 -- list, by status (3 of 4)
--- reads queue_jobs by its claim index
 SELECT queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
@@ -841,7 +837,6 @@ WHERE queue_jobs.consumer_id IS NULL
 LIMIT :param_1;
 
 -- list, by status (4 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
     queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
@@ -856,14 +851,12 @@ ORDER BY queue_jobs.id
 LIMIT :param_1;
 
 -- count, by status
--- reads queue_jobs by its claim index
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
 -- edit (1 of 3)
--- reads all of queue_jobs by its primary key
 UPDATE queue_jobs
 SET available_at=:available_at
 WHERE queue_jobs.consumer_id IS NULL;
@@ -875,14 +868,11 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1;
 
 -- edit (3 of 3)
--- reads queue_jobs by its claim index
--- reads all of queue_jobs by its claim index
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
 
 -- remove (1 of 2)
--- reads queue_jobs by its claim index
 DELETE FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL;
 

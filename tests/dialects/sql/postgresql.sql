@@ -1110,8 +1110,6 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
 ORDER BY queue_over_sql_queues.name;
 
 -- stats
--- reads all of queue_jobs
--- reads all of queue_jobs_archive
 SELECT l.ready, l.delayed, l.claimed, l.held, l.age, a.outcome, a.ended
 FROM (
   SELECT count(CASE WHEN (queue_jobs.consumer_id IS NULL
@@ -1150,7 +1148,6 @@ SELECT min(queue_jobs.id) AS min_1
 FROM queue_jobs;
 
 -- list, by status (2 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     CAST(queue_jobs.payload AS TEXT) AS payload, CAST(queue_jobs.headers AS TEXT) AS headers,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
@@ -1166,7 +1163,6 @@ ORDER BY queue_jobs.id
 LIMIT :param_1::INTEGER;
 
 -- list, by status (3 of 4)
--- reads queue_jobs by its claim index
 SELECT queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
@@ -1174,7 +1170,6 @@ WHERE queue_jobs.consumer_id IS NULL
 LIMIT :param_1::INTEGER;
 
 -- list, by status (4 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     CAST(queue_jobs.payload AS TEXT) AS payload, CAST(queue_jobs.headers AS TEXT) AS headers,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
@@ -1189,14 +1184,12 @@ ORDER BY queue_jobs.id
 LIMIT :param_1::INTEGER;
 
 -- count, by status
--- reads all of queue_jobs
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
 
 -- edit (1 of 3)
--- reads all of queue_jobs
 UPDATE queue_jobs
 SET available_at=:available_at::BIGINT
 WHERE queue_jobs.consumer_id IS NULL;
@@ -1208,13 +1201,11 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_queues.name = :name_1::VARCHAR;
 
 -- edit (3 of 3)
--- reads all of queue_jobs
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
 
 -- remove (1 of 2)
--- reads all of queue_jobs
 DELETE FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL;
 

@@ -842,8 +842,6 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 ORDER BY queue_over_sql_queues.name;
 
 -- stats
--- reads all of queue_jobs
--- reads all of queue_jobs_archive by its archive index
 SELECT l.ready, l.delayed, l.claimed, l.held, l.age, a.outcome, a.ended
 FROM (
   SELECT count(CASE WHEN (queue_jobs.consumer_id IS NULL
@@ -879,12 +877,10 @@ LIMIT :value_2
 OFFSET :value_3;
 
 -- list, by status (1 of 4)
--- reads queue_jobs by its primary key
 SELECT min(queue_jobs.id) AS min_1
 FROM queue_jobs;
 
 -- list, by status (2 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
     queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
@@ -901,7 +897,6 @@ LIMIT :value_2
 OFFSET :value_3;
 
 -- list, by status (3 of 4)
--- reads queue_jobs by its claim index
 SELECT queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
@@ -910,7 +905,6 @@ LIMIT :value_1
 OFFSET :value_2;
 
 -- list, by status (4 of 4)
--- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
     queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
@@ -926,14 +920,12 @@ LIMIT :value_3
 OFFSET :value_4;
 
 -- count, by status
--- reads queue_jobs by its claim index
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
 
 -- edit (1 of 3)
--- reads all of queue_jobs
 UPDATE queue_jobs
 SET available_at=:available_at
 WHERE queue_jobs.consumer_id IS NULL;
@@ -945,13 +937,11 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1;
 
 -- edit (3 of 3)
--- reads all of queue_jobs
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
 
 -- remove (1 of 2)
--- reads all of queue_jobs
 DELETE FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL;
 
