@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from queue_over_sql.observability.health import Report
-    from queue_over_sql.observability.probes import Page, Probed
+    from queue_over_sql.observability.probes import Probed, ProbePage
     from queue_over_sql.worker.processes import Supervisor
 
 HttpOption = Annotated[
@@ -40,15 +40,15 @@ def probing(probed: Probed, address: str | None) -> Iterator[None]:
         yield
 
 
-def metrics_pages(*collectors: object) -> dict[str, Callable[[], Page]]:
+def metrics_pages(*collectors: object) -> dict[str, Callable[[], ProbePage]]:
     """The metrics page, with further collectors; none without prometheus_client."""
-    from queue_over_sql.observability.probes import Page
+    from queue_over_sql.observability.probes import ProbePage
 
     if not has_prometheus():
         return {}
     from queue_over_sql.observability.prometheus import CONTENT_TYPE, exposition
 
-    return {"/metrics": lambda: Page(exposition(*collectors).decode(), kind=CONTENT_TYPE)}
+    return {"/metrics": lambda: ProbePage(exposition(*collectors).decode(), kind=CONTENT_TYPE)}
 
 
 def has_prometheus() -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from queue_over_sql import ConsumerInfo, QueueService, QueueStats
-    from queue_over_sql.observability.counting import Activity, SharedLook
+    from queue_over_sql.observability.counting import Activity, SharedSnapshot
 
 STATS_COLUMNS: Final = (
     *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#dead", "#oldest ready"),
@@ -142,7 +142,7 @@ def _nothing(session: Session, service: QueueService) -> NoReturn:
 def _print(
     session: Session,
     service: QueueService,
-    look: SharedLook[dict[str, QueueStats]],
+    look: SharedSnapshot[dict[str, QueueStats]],
     *,
     again: bool,
 ) -> None:
@@ -222,10 +222,10 @@ def _drawn(steps: Sequence[int], most: int) -> str:
 
 def _look_at(
     service: QueueService, name: str | None, interval: float
-) -> SharedLook[dict[str, QueueStats]]:
+) -> SharedSnapshot[dict[str, QueueStats]]:
     from queue_over_sql.observability.counting import (  # only here
         Counting,
-        SharedLook,
+        SharedSnapshot,
         count_queues,
     )
 
@@ -237,7 +237,7 @@ def _look_at(
             return {name: service.queue(name).stats()}
         return count_queues(service, counting)
 
-    return SharedLook(look, interval, max(interval, _LONGEST_PAUSE))
+    return SharedSnapshot(look, interval, max(interval, _LONGEST_PAUSE))
 
 
 def _show(session: Session, found: dict[str, QueueStats]) -> None:
@@ -292,10 +292,10 @@ _POLL_SECONDS: Final = 0.05
 def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
     from rich.live import Live
 
-    from queue_over_sql.observability.counting import SharedLook, Watch
+    from queue_over_sql.observability.counting import ActivitySnapshots, SharedSnapshot
 
     pause = max(_checked(interval), _LONGEST_PAUSE)
-    look = SharedLook(Watch(service, queue).look, interval, pause)
+    look = SharedSnapshot(ActivitySnapshots(service, queue).take, interval, pause)
     if not look.seen().queues:
         _nothing(session, service)
     out, orders, key = session.output.out, itertools.cycle(_ORDERS), ""

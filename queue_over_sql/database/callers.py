@@ -15,7 +15,7 @@ from sqlalchemy.exc import (
     UnboundExecutionError,
 )
 
-from queue_over_sql.database.raw_connections import LentPool, drivers, raw_connection
+from queue_over_sql.database.raw_connections import CallersPool, drivers, raw_connection
 from queue_over_sql.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _as_connection(
     raw = raw_connection(given)
     on_loop = connections.engine.dialect.is_async
     if raw is not None and raw.driver.is_async == on_loop:
-        return connections.lend(raw)
+        return connections.callers_connection(raw)
     fit = (
         "an AsyncConnection or AsyncSession of SQLAlchemy"
         if on_loop
@@ -109,7 +109,7 @@ def _as_connection(
 
 def _check_transactional(connection: Connection) -> None:
     pool = connection.engine.pool
-    if isinstance(pool, LentPool):
+    if isinstance(pool, CallersPool):
         commits = pool.commits
     else:
         options, dialect = connection.get_execution_options(), connection.engine.dialect

@@ -24,7 +24,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.database.forks import note_connection
 from queue_over_sql.database.opened_engine import OpenedEngine
-from queue_over_sql.database.raw_connections import LentPool, dialect_for, dialect_of_driver, lent
+from queue_over_sql.database.raw_connections import (
+    CallersPool,
+    dialect_for,
+    dialect_of_driver,
+    in_sqlalchemy,
+)
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
     GIVES_WAY,
@@ -211,7 +216,7 @@ class Connections:
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
         # Connections that a handler has now, and how it tried to end their transactions.
-        self._lent: dict[Connection, str] = {}
+        self._with_handlers: dict[Connection, str] = {}
         # Those whose transaction the database undid meanwhile, and why.
         self._undone: dict[Connection, DBAPIError] = {}
         listener = _weakly(self._note_failure)
@@ -395,7 +400,7 @@ class Connections:
         """
         self._check_open()
         with self.forks.using(), self._guard, self.watchdog.waiting():
-            connection = self._connect_to_lend() if kept is None else kept.take()
+            connection = self._connect_for_handler() if kept is None else kept.take()
             self._write_lock.register(connection)
             try:
                 with committing(connection):
@@ -421,24 +426,24 @@ class Connections:
         """
         if self._opened.shared or self._opened.borrowed:
             return None
-        keeper = KeptConnection(self._connect_to_lend, lambda: self._breaks)
+        keeper = KeptConnection(self._connect_for_handler, lambda: self._breaks)
         self._keepers.add(keeper)
         return keeper
 
     @contextlib.contextmanager
-    def lending(self, connection: Connection) -> Iterator[None]:
+    def handlers_connection(self, connection: Connection) -> Iterator[None]:
         """Let a handler use a connection of ``transaction()``, but not end the transaction.
 
         Raises:
             QueueError: it tried to commit, or it rolled back or closed the connection and went on.
             DatabaseUnavailable: the database undid the transaction, and it went on.
         """
-        self._lent[connection] = ""
+        self._with_handlers[connection] = ""
         try:
             yield
         except Exception as error:
             # After a refused commit only the end of the connection rolls back.
-            if self._lent[connection] == "commit" and str(error) != _ENDED:
+            if self._with_handlers[connection] == "commit" and str(error) != _ENDED:
                 raise QueueError(_ENDED) from error
             raise
         else:
@@ -446,11 +451,11 @@ class Connections:
             if undone is not None:
                 reason = str(undone.orig).strip()
                 raise DatabaseUnavailable(_UNDONE.format(reason=reason)) from undone
-            if self._lent[connection] or connection.closed:
+            if self._with_handlers[connection] or connection.closed:
                 raise QueueError(_ENDED)
         finally:
             self._undone.pop(connection, None)
-            del self._lent[connection]
+            del self._with_handlers[connection]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -494,7 +499,9 @@ class Connections:
             self.dialect.break_off(connection)
         self._write_lock.release(connection)
 
-    def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
+    def callers_connection(
+        self, raw: RawConnection
+    ) -> contextlib.AbstractContextManager[Connection]:
         """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
 
         Raises:
@@ -510,7 +517,7 @@ class Connections:
                 dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
             except NoSuchModuleError as error:
                 raise self._wrong(self._foreign(raw)) from error
-        return lent(raw, dialect)
+        return in_sqlalchemy(raw, dialect)
 
     @contextlib.contextmanager
     def visiting(self, caller: Connection, table: Table) -> Iterator[None]:
@@ -528,7 +535,7 @@ class Connections:
         pool = caller.engine.pool
         settings: Sequence[Any] | None = None
         if pool is not self.engine.pool or changed_until(caller) is not None:
-            known = pool.given if isinstance(pool, LentPool) else pool
+            known = pool.given if isinstance(pool, CallersPool) else pool
             if self.dialect.moves(table) or not _is_in(known, self._same_database):
                 with self.translated(callers=True):
                     settings = self._settings_in_same_database(caller, table, known)
@@ -576,7 +583,10 @@ class Connections:
         return shown_url(url)
 
     def _foreign(self, raw: RawConnection) -> str:
-        with contextlib.suppress(SQLAlchemyError), lent(raw, dialect_of_driver(raw)) as caller:
+        with (
+            contextlib.suppress(SQLAlchemyError),
+            in_sqlalchemy(raw, dialect_of_driver(raw)) as caller,
+        ):
             return self._named(caller)
         return f"a database of {raw.driver.name}"
 
@@ -879,7 +889,7 @@ class Connections:
             connection.invalidate()
             connection.close()
 
-    def _connect_to_lend(self) -> Connection:
+    def _connect_for_handler(self) -> Connection:
         connection = self._connect()
         event.listen(connection, "commit", self._refuse_commit)
         event.listen(connection, "rollback", self._note_rollback)
@@ -891,14 +901,14 @@ class Connections:
         return connection
 
     def _refuse_commit(self, connection: Connection) -> None:
-        if connection in self._lent:
-            self._lent[connection] = "commit"
+        if connection in self._with_handlers:
+            self._with_handlers[connection] = "commit"
             raise QueueError(_ENDED)
 
     def _note_rollback(self, connection: Connection) -> None:
         # SQLAlchemy also rolls back what failed before the transaction began.
-        if connection in self._lent and connection.in_transaction():
-            self._lent[connection] = self._lent[connection] or "rollback"
+        if connection in self._with_handlers and connection.in_transaction():
+            self._with_handlers[connection] = self._with_handlers[connection] or "rollback"
 
     def _note_failure(self, context: ExceptionContext) -> None:
         connection, error = context.connection, context.sqlalchemy_exception
@@ -908,7 +918,7 @@ class Connections:
     def _note_undoing(self, connection: Connection, error: DBAPIError) -> None:
         # What follows is in another transaction: an ack there would commit without the effects.
         if (
-            connection in self._lent
+            connection in self._with_handlers
             and connection not in self._undone
             and not error.connection_invalidated
             and error.orig is not None

@@ -1,4 +1,4 @@
-"""Connections of drivers and of Django, lent to SQLAlchemy for one act in their transaction.
+"""Connections of drivers and of Django, seen by SQLAlchemy for one act in their transaction.
 
 SQLAlchemy's attempts to end the transaction or close the connection have no effect, because both
 belong to the caller. The connection's settings are not changed either; only our own cursors convert
@@ -79,7 +79,7 @@ def _of_django(given: Any) -> Any:
     return given.connection
 
 
-class LentPool(StaticPool):
+class CallersPool(StaticPool):
     """The pool of one caller's connection.
 
     Attributes:
@@ -92,7 +92,7 @@ class LentPool(StaticPool):
 
 
 @contextlib.contextmanager
-def lent(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
+def in_sqlalchemy(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
     """An SQLAlchemy connection around a caller's, during the block.
 
     Args:
@@ -104,7 +104,7 @@ def lent(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
     """
     given, driver = raw
     commits = _commits(raw)
-    pool = LentPool(lambda: _adapted(raw, dialect), reset_on_return=None, dialect=dialect)
+    pool = CallersPool(lambda: _adapted(raw, dialect), reset_on_return=None, dialect=dialect)
     pool.given, pool.commits = given, commits
     url = URL.create(f"{dialect.name}+{driver.name}")
     with _texts_as_str(raw), Engine(pool, dialect, url, hide_parameters=True).connect() as found:
@@ -137,7 +137,7 @@ def _initialized(raw: RawConnection, kind: Any) -> Dialect:
     # A check for hstore would change how the caller's connection reads it.
     options = {"use_native_hstore": False} if driver.name.startswith("psycopg") else {}
     dialect: Dialect = kind(dbapi=kind.import_dbapi(), **options)
-    with lent(raw, dialect) as connection:
+    with in_sqlalchemy(raw, dialect) as connection:
         dialect.initialize(connection)
     return dialect
 
@@ -354,5 +354,5 @@ _DRIVERS: Final = {
 
 
 def drivers(*, on_loop: bool) -> list[str]:
-    """The modules of the drivers whose connections can be lent, for threads or an event loop."""
+    """The modules of the drivers whose connections can be used, for threads or an event loop."""
     return sorted({name for (name, _), each in _DRIVERS.items() if each.is_async == on_loop})

@@ -157,7 +157,7 @@ def lending(target: Target, connection: Connection) -> contextlib.AbstractContex
         QueueError: it tried to commit, or it rolled back or closed the connection and went on.
         DatabaseUnavailable: the database undid the transaction, and it went on.
     """
-    return _of(target).lending(connection)
+    return _of(target).handlers_connection(connection)
 
 
 @contextlib.contextmanager

@@ -351,8 +351,8 @@ class Activity:
     holds: Mapping[str, int]
 
 
-class Watch:
-    """Looks at the queues and their consumers again and again, and compares.
+class ActivitySnapshots:
+    """Takes snapshots of the queues and their consumers, and compares each with the last one.
 
     Args:
         service: of the database; it need not be started.
@@ -368,8 +368,8 @@ class Watch:
         self._dead: dict[str, int] = {}
         self._at = 0.0
 
-    def look(self, before: object = None) -> Activity:
-        """Look now.
+    def take(self, before: object = None) -> Activity:
+        """Take one now.
 
         Raises:
             QueueNotFound: the only queue to look at does not exist.
@@ -445,7 +445,7 @@ def _holds(inspection: Inspection, queues: Sequence[QueueTables]) -> Counter[str
     return found
 
 
-class SharedLook(Generic[T]):
+class SharedSnapshot(Generic[T]):
     """A reading that all callers share, repeated so rarely that it takes a small share of the time.
 
     While one caller reads, the others get the last result. Without callers nothing is read.

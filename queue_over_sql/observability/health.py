@@ -231,14 +231,14 @@ class _Answers:
         self._vitals = vitals
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._question: _Question | None = None
+        self._question: _DatabaseCheck | None = None
 
     def ask(self) -> str:
         """``ok``, or the problem, without the driver's text, which may reveal too much."""
         with self._lock:
             question = self._question
             if question is None or question.is_old():
-                question = self._question = _Question(self._vitals)
+                question = self._question = _DatabaseCheck(self._vitals)
                 try:
                     self._vitals.start("queue-over-sql-health", question.put)
                 except RuntimeError:
@@ -248,7 +248,7 @@ class _Answers:
         return question.answer or f"it does not answer within {duration_text(self._seconds)}"
 
 
-class _Question:
+class _DatabaseCheck:
     def __init__(self, vitals: inside.Vitals) -> None:
         self._vitals = vitals
         self.asked_at = time.monotonic()

@@ -41,7 +41,7 @@ class Probed(Protocol):
         """Report whether it can work now."""
 
 
-class Page(NamedTuple):
+class ProbePage(NamedTuple):
     """The answer to a GET.
 
     Attributes:
@@ -79,7 +79,7 @@ class ProbeServer:
         probed: a ``Health``, or another object with ``live()`` and ``ready()``.
         address: ``HOST:PORT``; a port without a host listens on this machine only; 0 picks a free
             port.
-        pages: further pages: a mapping of paths to functions that return a ``Page``.
+        pages: further pages: a mapping of paths to functions that return a ``ProbePage``.
 
     Attributes:
         address: the ``host:port`` on which it listens.
@@ -90,7 +90,11 @@ class ProbeServer:
     """
 
     def __init__(
-        self, probed: Probed, address: str, *, pages: Mapping[str, Callable[[], Page]] | None = None
+        self,
+        probed: Probed,
+        address: str,
+        *,
+        pages: Mapping[str, Callable[[], ProbePage]] | None = None,
     ) -> None:
         host, port = read_address(address)
         routes = {
@@ -123,11 +127,11 @@ class ProbeServer:
         self._server.server_close()
 
 
-def page_of(report: Report) -> Page:
+def page_of(report: Report) -> ProbePage:
     """The answer to a probe: 200 or 503, and the checks as JSON."""
     said = {"status": "ok" if report.ok else "failed", "checks": dict(report.checks)}
     status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
-    return Page(json.dumps(said) + "\n", status, "application/json")
+    return ProbePage(json.dumps(said) + "\n", status, "application/json")
 
 
 class _Server(ThreadingHTTPServer):
@@ -135,7 +139,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 32
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, host: str, port: int, routes: Mapping[str, Callable[[], ProbePage]]) -> None:
         self.routes = routes
         self._began: dict[Any, float] = {}
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -184,13 +188,13 @@ class _Handler(BaseHTTPRequestHandler):
         make = self.server.routes.get(self.path.partition("?")[0])
         if make is None:
             known = ", ".join(self.server.routes)
-            self._send(Page(f"Not found. Pages: {known}.\n", HTTPStatus.NOT_FOUND))
+            self._send(ProbePage(f"Not found. Pages: {known}.\n", HTTPStatus.NOT_FOUND))
             return
         try:
             page = make()
         except Exception:  # noqa: BLE001 - the log says what, the asker that it failed
             _log.exception("A probe of %s failed.", self.path.partition("?")[0])
-            page = Page(
+            page = ProbePage(
                 "The page could not be created; see the log.\n", HTTPStatus.INTERNAL_SERVER_ERROR
             )
         self._send(page)
@@ -202,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         del message, explain
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
-        self._send(Page(f"{HTTPStatus(code).phrase}.\n", code))
+        self._send(ProbePage(f"{HTTPStatus(code).phrase}.\n", code))
 
     def version_string(self) -> str:
         """Hide all versions."""
@@ -212,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log at the debug level."""
         _log.debug(format, *args)
 
-    def _send(self, page: Page) -> None:
+    def _send(self, page: ProbePage) -> None:
         body = page.body.encode()
         self.close_connection = True
         self.send_response(page.status)

@@ -20,7 +20,7 @@ from queue_over_sql.observability.counting import (
     EXACT_SECONDS,
     Counting,
     QueueCounts,
-    SharedLook,
+    SharedSnapshot,
 )
 from queue_over_sql.values.states import DEAD, Status
 
@@ -216,8 +216,8 @@ class DatabaseCollector(Collector):
         self._timeout = timeout
         self._at_hand = Counting([Status.CLAIMED.value])
         self._counting = Counting([*_UNCLAIMED, *DEAD])
-        self._state = SharedLook(self._look, seconds, _LONGEST_PAUSE)
-        self._counts = SharedLook(self._count, seconds)
+        self._state = SharedSnapshot(self._look, seconds, _LONGEST_PAUSE)
+        self._counts = SharedSnapshot(self._count, seconds)
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of the database, possibly from the cache."""
@@ -236,7 +236,7 @@ class DatabaseCollector(Collector):
         """Return nothing, so that registering it does not query the database."""
         return []
 
-    def _look(self, before: object) -> _State:
+    def _look(self, before: object) -> _Snapshot:
         del before
         inside.system(self._service)
         inspection = inside.Inspection(self._service, _LOOK_SECONDS)
@@ -244,14 +244,14 @@ class DatabaseCollector(Collector):
         alive, expired = inspection.consumers()
         now = inspection.now() / 1_000_000
         ages = [now - c.heartbeat_at.timestamp() for c in alive if not c.never_expires]
-        return _State(queues, ages, len(expired))
+        return _Snapshot(queues, ages, len(expired))
 
     def _count(self, before: object) -> list[QueueCounts]:
         del before
         inspection = inside.Inspection(self._service, EXACT_SECONDS)
         return self._counting.look(inspection, inspection.records())
 
-    def _of_queues(self, state: _State) -> list[Metric]:
+    def _of_queues(self, state: _Snapshot) -> list[Metric]:
         def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["queue", *labels])
 
@@ -280,7 +280,7 @@ class DatabaseCollector(Collector):
 
 
 @dataclasses.dataclass(frozen=True)
-class _State:
+class _Snapshot:
     """Values that need no long count; the ages are those of heartbeats."""
 
     queues: Sequence[QueueCounts]
@@ -288,7 +288,7 @@ class _State:
     expired: int
 
 
-def _of_consumers(state: _State) -> list[Metric]:
+def _of_consumers(state: _Snapshot) -> list[Metric]:
     count = GaugeMetricFamily(f"{_PREFIX}_consumers", "Registered consumers.", labels=["state"])
     count.add_metric(["alive"], len(state.ages))
     count.add_metric(["expired"], state.expired)

@@ -254,7 +254,7 @@ class Access:
 
     # -- logins of browsers
 
-    async def login(self, request: HTTPConnection, given: str) -> Session:
+    async def login(self, request: HTTPConnection, given: str) -> WebSession:
         """Begin a session with a token.
 
         Args:
@@ -279,9 +279,9 @@ class Access:
         until = utc_now() + timedelta(seconds=seconds)
         if token.expires_at is not None:
             until = min(until, token.expires_at)
-        return Session(token, _new_session(token, until), until, address)
+        return WebSession(token, _new_session(token, until), until, address)
 
-    def set_session(self, request: HTTPConnection, response: Response, session: Session) -> None:
+    def set_session(self, request: HTTPConnection, response: Response, session: WebSession) -> None:
         """Set the session cookie, which replaces any other."""
         response.set_cookie(
             COOKIE,
@@ -393,7 +393,7 @@ class Access:
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class WebSession:
     """The session of a signed-in browser.
 
     Attributes:

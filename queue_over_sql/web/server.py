@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _END_SECONDS: Final = 3
 
 
-class _Server(uvicorn.Server):
+class _WebServer(uvicorn.Server):
     """Ends long polls and event streams first, then waits for running requests."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -55,7 +55,7 @@ def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[st
             proxy_headers=False,
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        server = _Server(config)
+        server = _WebServer(config)
         # In the main thread it would handle the signals and end the process.
         thread = threading.Thread(target=server.run, args=([listening],), name="web server")
         thread.start()

@@ -14,7 +14,7 @@ from typing import Final
 from queue_over_sql.errors import QueueError
 from queue_over_sql.inside.inspection import Inspection
 from queue_over_sql.observability import Check, Finding, check_queues, diagnose
-from queue_over_sql.observability.counting import COUNTED, Counting, QueueCounts, SharedLook
+from queue_over_sql.observability.counting import COUNTED, Counting, QueueCounts, SharedSnapshot
 from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.states import DEAD, Status
@@ -98,10 +98,10 @@ class Snapshots:
         self._coarse = _counting(COARSE_LIMIT, _LISTED)
         self._claimed = Counting([Status.CLAIMED.value], limit=1)
         # Of those whose page was opened since the last change here.
-        self._queues: dict[str, SharedLook[QueueCounts | None]] = {}
-        self._shared = SharedLook(self._look, interval, _LONGEST_PAUSE, share=_SHARE)
-        self._held = SharedLook(self._look_at_held, interval, _LONGEST_PAUSE, share=_SHARE)
-        self._checkups = SharedLook(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
+        self._queues: dict[str, SharedSnapshot[QueueCounts | None]] = {}
+        self._shared = SharedSnapshot(self._look, interval, _LONGEST_PAUSE, share=_SHARE)
+        self._held = SharedSnapshot(self._look_at_held, interval, _LONGEST_PAUSE, share=_SHARE)
+        self._checkups = SharedSnapshot(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
         self._checking: threading.Thread | None = None
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
@@ -118,7 +118,7 @@ class Snapshots:
         """
         if (known := self._queues.get(name)) is None:
             look = functools.partial(self._look_at_one, _counting(COUNT_LIMIT), name)
-            known = SharedLook(look, self._interval, _LONGEST_PAUSE, share=_SHARE)
+            known = SharedSnapshot(look, self._interval, _LONGEST_PAUSE, share=_SHARE)
             self._queues[name] = known
         return known.seen()
 

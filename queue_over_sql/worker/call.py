@@ -83,7 +83,11 @@ class HandlerCalls:
             self._call_function(argument, *connection)
 
     def _call_function(self, argument: Any, *connection: Connection) -> None:
-        with self._connections.lending(connection[0]) if connection else contextlib.nullcontext():
+        with (
+            self._connections.handlers_connection(connection[0])
+            if connection
+            else contextlib.nullcontext()
+        ):
             # What a message leaves in context variables must not be seen by the next one.
             context, process = contextvars.copy_context(), os.getpid()
             try:

@@ -17,7 +17,7 @@ from queue_over_sql.worker.call import HandlerCalls
 from queue_over_sql.worker.outcomes import Outcomes
 from queue_over_sql.worker.shared_transaction import SharedTransaction
 from queue_over_sql.worker.time_limits import CallAbandoned, HandlerStopped, TimedOut, TimeLimits
-from queue_over_sql.worker.transactions import Conflict, HandlerTransactions, NotCalled
+from queue_over_sql.worker.transactions import HandlerTransactions, NotCalled, TransactionConflict
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -177,7 +177,7 @@ class HandlerRun:
                 self._transactions.run_until_committed(messages, act)
                 return []
             self._calls.call(messages, argument)
-        except (NotCalled, Conflict) as error:
+        except (NotCalled, TransactionConflict) as error:
             _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._outcomes.give_back(messages)
             return []

@@ -32,7 +32,7 @@ class NotCalled(Exception):
     """The database could not be reached before the call, so the handler did not fail."""
 
 
-class Conflict(Exception):
+class TransactionConflict(Exception):
     """The database rolled the transaction back for a reason that is not the handler's."""
 
 
@@ -63,8 +63,8 @@ class HandlerTransactions:
         Neither is a failure of the handler, so these tries do not count as attempts.
 
         Raises:
-            Conflict: the messages must be given back, because the server still only reads or the
-                worker stops.
+            TransactionConflict: the messages must be given back, because the server still only
+                reads or the worker stops.
         """
         pauses, ends_at = Backoff(0.01, 1.0), time.monotonic() + _REPEAT_SECONDS
         for tries in itertools.count(1):
@@ -77,7 +77,7 @@ class HandlerTransactions:
                 if late or not self._may_repeat(error, tries):
                     raise
                 if self._draining() or not all(map(self._queue.holds, messages)):
-                    raise Conflict from error
+                    raise TransactionConflict from error
                 _log.info(
                     "Queue %s: the database rolled back the transaction of a handler, which is "
                     "not to blame, so it runs again: %s",
@@ -95,7 +95,7 @@ class HandlerTransactions:
         # The first time it was the kept connection's server. The second time that may have begun
         # to write just now. Then it is the handler's doing.
         if tries > 1 and self._connections.server_reads_only():
-            raise Conflict from error
+            raise TransactionConflict from error
         return tries == 1 or (tries == 2 and self._connections.writes_again())  # noqa: PLR2004
 
     def run(self, messages: list[Message], act: Callable[[Connection], list[Message]]) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import event
 
 from queue_over_sql import ClaimLost, QueueService
 from queue_over_sql.observability import counting
-from queue_over_sql.observability.counting import Counting, SharedLook
+from queue_over_sql.observability.counting import Counting, SharedSnapshot
 from queue_over_sql.observability.prometheus import (
     DatabaseCollector,
     PrometheusObserver,
@@ -217,7 +217,7 @@ def test_looking_takes_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) 
         now += 3.0
         return (before or 0) + 1
 
-    free, bounded = SharedLook(look, 5.0), SharedLook(look, 5.0, 30.0)
+    free, bounded = SharedSnapshot(look, 5.0), SharedSnapshot(look, 5.0, 30.0)
     for shared, pause in ((free, 150.0), (bounded, 30.0)):
         shared.seen()
         assert 5.0 == shared.pause

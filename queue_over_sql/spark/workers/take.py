@@ -121,7 +121,7 @@ class Taking:
     def _call(self, batch: pa.RecordBatch, connection: Connection) -> None:
         with self._counters.calling():
             try:
-                with self._connections.lending(connection):
+                with self._connections.handlers_connection(connection):
                     context = contextvars.copy_context()
                     answer = context.run(self._plan.handler, batch, connection)
                 reasons = reasons_of(answer, batch.num_rows)

@@ -66,7 +66,7 @@ def work_as(number: int, plan: WorkersPlan) -> WorkerReport:
     with service_of(plan, plan.name, reaper_interval=_REAPER_SECONDS) as service:
         queue = service.queue(plan.queue)
         work = _work(service, queue, plan, counters)
-        ended = Watch(service, queue, plan, counters).over(work)
+        ended = EndingWatch(service, queue, plan, counters).over(work)
     return WorkerReport(
         worker=number,
         host=socket.gethostname(),
@@ -121,7 +121,7 @@ def _careful(plan: WorkersPlan, attempt: int) -> WorkersPlan:
 # -- the end of a worker: a check in the background, now and then
 
 
-class Watch:
+class EndingWatch:
     """Stops a worker if no messages are left, its time is over, or its driver is gone."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.observability.counting import Watch
+from queue_over_sql.observability.counting import ActivitySnapshots
 from queue_over_sql.testing.plugin import MakeService
 
 pytestmark = pytest.mark.threads("the command line looks, and it has no event loop")
@@ -17,14 +17,14 @@ def test_a_look_tells_what_has_happened_since_the_one_before(make_service: MakeS
         idle.publish(0)
         queue.publish_many(range(3))
         queue.consume()[0].reject("before")
-        watch = Watch(service)
-        first = watch.look()
+        snapshots = ActivitySnapshots(service)
+        first = snapshots.take()
         queue.publish_many(range(10))
         for message in queue.consume(3):
             message.ack()
         queue.consume()[0].reject("since")
         queue.consume(2)
-        seen, holder = watch.look(), service.consumer_id
+        seen, holder = snapshots.take(), service.consumer_id
     assert ({}, {}) == (first.published, first.finished)
     assert ({"jobs": 0, "idle": 0}, {"jobs": 1, "idle": 0}) == (first.died, seen.died)
     assert 0.0 == seen.published["idle"] == seen.finished["idle"]

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from queue_over_sql import FixedDelay, Message, QueueService
 from queue_over_sql.queue import core_of
-from queue_over_sql.spark.workers.task import Watch
+from queue_over_sql.spark.workers.task import EndingWatch
 from queue_over_sql.testing.plugin import MakeService
 from tests.spark.workers.handlers import (
     INSERT,
@@ -170,15 +170,15 @@ def test_it_waits_for_what_others_hold(
     queue = service.create_queue("jobs")
     queue.publish({"n": 1})
     held = queue.consume()
-    whole = Watch._nothing_left
+    whole = EndingWatch._nothing_left
 
-    def look(self: Watch) -> bool:
+    def look(self: EndingWatch) -> bool:
         found = whole(self)
         while held:
             held.pop().release()
         return found
 
-    monkeypatch.setattr(Watch, "_nothing_left", look)
+    monkeypatch.setattr(EndingWatch, "_nothing_left", look)
     report = work(service, make_service, nothing)
     assert (1, "empty") == (report.handled, report.ended)
 

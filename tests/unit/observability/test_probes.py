@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queue_over_sql.observability import ProbeServer, Report, probes
-from queue_over_sql.observability.probes import Page, SystemdNotifier, read_address
+from queue_over_sql.observability.probes import ProbePage, SystemdNotifier, read_address
 from tests.waiting import eventually
 
 MakeServer = Callable[..., ProbeServer]
@@ -38,7 +38,7 @@ def serve() -> Iterator[MakeServer]:
     with ExitStack() as stack:
 
         def make(
-            probed: probes.Probed, pages: Mapping[str, Callable[[], Page]] | None = None
+            probed: probes.Probed, pages: Mapping[str, Callable[[], ProbePage]] | None = None
         ) -> ProbeServer:
             return stack.enter_context(ProbeServer(probed, "0", pages=pages))
 
@@ -100,10 +100,10 @@ def test_only_get_and_head_are_answered(serve: MakeServer) -> None:
 def test_a_page_is_one_line(serve: MakeServer) -> None:
     """Metrics are one; a page that fails says nothing of why."""
 
-    def fail() -> Page:
+    def fail() -> ProbePage:
         raise RuntimeError("password=hush")
 
-    server = serve(Fixed(), {"/metrics": lambda: Page("up 1\n"), "/broken": fail})
+    server = serve(Fixed(), {"/metrics": lambda: ProbePage("up 1\n"), "/broken": fail})
     status, body, headers = ask(server, "/metrics")
     assert (200, "up 1\n") == (status, body)
     assert headers["Content-Type"].startswith("text/plain")
