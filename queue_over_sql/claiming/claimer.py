@@ -142,7 +142,21 @@ class Claimer:
             self.recall()
         if self._at_most is not None:
             count = min(count, self._at_most)
-        return self._apart(self._claimed(count, lease_us, where))
+        rows = self._apart(self._claimed(count, lease_us, where))
+        if self._came_late(rows):
+            rows = self._apart(self._claimed(count, lease_us, where))
+        return rows
+
+    def _came_late(self, rows: Sequence[MessageRow]) -> bool:
+        """Give back, uncounted, what was claimed after this consumer had expired.
+
+        The claim may have waited for the lock of another transaction, and so may the heartbeats.
+        """
+        holds = self._context.consumer.holds
+        if not rows or (holds(rows[0].claim) and holds(rows[-1].claim)):
+            return False
+        self._unclaim(rows)
+        return True
 
     def _claimed(self, count: int, lease_us: int | None, where: Where | None) -> list[MessageRow]:
         rows: list[MessageRow] = []
@@ -333,7 +347,8 @@ class Claimer:
                 self._found(found, request, began)
             if not rows and any(lows):
                 self._was_edited()
-        return settled, self._apart(rows)
+        rows = self._apart(rows)
+        return settled, [] if self._came_late(rows) else rows
 
     def take(
         self,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql import QueueService
+    from queue_over_sql import Message, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
 consumers = table("queue_over_sql_consumers", column("consumer_id"), column("expires_at"))
@@ -137,6 +141,37 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
             queue.ack(lost)
     queue.ack(again)
     assert counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the wait is the database's")
+@pytest.mark.parametrize("verb", ["consume", "exchange"])
+def test_a_claim_that_waited_beyond_the_timeout_counts_no_attempt(
+    make_service: MakeService, engine: Engine, verb: str
+) -> None:
+    """Another one locks the file for so long that heartbeats and claims wait.
+
+    The late claim is given back and made again. A message with a single attempt became a dead
+    letter though no handler had begun.
+    """
+    service = make_service(consumer_timeout=1.0)
+    queue = service.create_queue("jobs", max_attempts=1)
+    queue.publish("finished")
+    finished = queue.consume()
+    queue.publish("waiting")
+    former = service.consumer_id
+    got: list[Message] = []
+    with contextlib.closing(sqlite3.connect(str(engine.url.database), isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        claim = queue.consume if verb == "consume" else partial(queue.exchange, finished)
+        thread = threading.Thread(target=lambda: got.extend(claim(1)))
+        thread.start()
+        wait_until(lambda: not queue.holds(finished[0]))
+        raw.execute("ROLLBACK")
+    thread.join(30)
+    assert [("waiting", 1)] == [(one.payload, one.attempt) for one in got]
+    assert former != got[0].consumer_id == service.consumer_id
+    queue.ack(got)
 
 
 @pytest.mark.engines("sqlite")
