@@ -277,3 +277,45 @@ def test_jvm_arguments() -> None:
     """
     first = ["-Xrs", "-Xmx256m", "-Dh2.bindAddress=127.0.0.1"]
     assert (0, [f"{first} {['-Xmx64m', '-Da=b']}", "True"]) == run_python(code)
+
+
+@pytest.mark.full
+def test_a_file_whose_lock_was_just_written_is_waited_for(tmp_path: Path) -> None:
+    """A server was killed, and others that boot keep its lock file fresh: H2 refuses for 4 s.
+
+    An engine on the shared file tries again until H2 takes the lock for stale.
+    """
+    url, lock = f"h2+jaydebeapi:///{tmp_path}/db?AUTO_SERVER=TRUE", tmp_path / "db.lock.db"
+    killed = start_python(
+        """
+        engine = create_engine(sys.argv[1])
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE t (id INT)")
+        print("open", flush=True)
+        threading.Event().wait()
+        """,
+        url,
+    )
+    assert killed.stdout is not None
+    assert "open\n" == killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    assert lock.exists()
+    code = """
+    from queue_over_sql.dialects.h2.driver import dbapi
+    open_once, refusals, over = dbapi.Connection._open, [], threading.Event()
+    def noting(*arguments):
+        try:
+            return open_once(*arguments)
+        except dbapi.Error as error:
+            refusals.append("recently modified" in str(error))
+            over.set()
+            raise
+    def keep_fresh():
+        while not over.wait(0.2):
+            os.utime(sys.argv[2])
+    dbapi.Connection._open = noting
+    threading.Thread(target=keep_fresh, daemon=True).start()
+    print(count(create_engine(sys.argv[1])), refusals[0])
+    """
+    assert (0, ["0 True"]) == run_python(code, url, str(lock))
