@@ -97,6 +97,31 @@ class QueueCore:
         self.reject, self.extend = settlements.reject, settlements.extend
         self.reply = self.requests.reply
 
+    def consume(
+        self,
+        count: int,
+        lease: Duration | None,
+        wait: Duration,
+        where: ColumnElement[bool] | None,
+    ) -> list[Message]:
+        """Claim for a caller; suspects and the messages of this consumer's workers stay apart."""
+        isolation = self.context.consumer.isolation
+        apart = isolation if isolation.has_workers else None
+        return self.claimer.consume(count, lease, wait, where, apart)
+
+    def exchange_apart(
+        self,
+        finished: Message | Sequence[Message],
+        count: int,
+        lease: Duration | None,
+        where: ColumnElement[bool] | None,
+    ) -> list[Message]:
+        """As ``exchange``, for a caller; beside a worker first the ack, and then the claim."""
+        if not self.context.consumer.isolation.has_workers:
+            return self.exchange(finished, count, lease, where)
+        self.ack(finished)
+        return self.consume(count, lease, 0.0, where)
+
     def exchange(
         self,
         finished: Message | Sequence[Message],
@@ -365,7 +390,7 @@ class Queue(Generic[Payload]):
         Raises:
             QueueNotFound, DatabaseUnavailable, ServiceClosed: nothing was claimed.
         """
-        return self._core.claimer.consume(count, lease, wait, where)
+        return self._core.consume(count, lease, wait, where)
 
     @contextlib.contextmanager
     def receive(
@@ -462,7 +487,7 @@ class Queue(Generic[Payload]):
             ClaimLost: the claims of some of ``finished`` are lost; all others were acked, and
                 nothing was claimed.
         """
-        return self._core.exchange(finished, count, lease, where)
+        return self._core.exchange_apart(finished, count, lease, where)
 
     def take(
         self,

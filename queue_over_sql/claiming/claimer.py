@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
 
+    from queue_over_sql.consumers.isolation import Isolation
     from queue_over_sql.message import Claim, Message, MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.decoding import Decoder
@@ -103,8 +104,12 @@ class Claimer:
         lease: Duration | None,
         wait: Duration,
         where: ColumnElement[bool] | None,
+        apart: Isolation | None = None,
     ) -> list[Message]:
-        """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``."""
+        """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``.
+
+        ``apart``: what else this consumer has in hand, from which suspects are kept apart.
+        """
         seconds = 0.0
         if type(wait) is not float or wait != 0.0:
             seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
@@ -114,10 +119,8 @@ class Claimer:
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
-            began = elapsed_clock()
-            rows = self.claim(count, lease, matching)
+            rows, messages = self._delivered(count, lease, matching, apart)
             if rows:
-                messages = self.decoded(rows, began)
                 # Unreadable messages were given back. They must not hide the others. Nor may this
                 # loop run for ever if they become due again at once.
                 if messages or unreadable.issuperset(row.id for row in rows):
@@ -130,6 +133,28 @@ class Claimer:
                 return []
             pauses = pauses or look_pauses(FIRST_POLL, LAST_POLL)
             self._context.wakeups.await_next_look(seen, pauses, left)
+
+    def _delivered(
+        self, count: int, lease: Duration | None, where: Where | None, apart: Isolation | None
+    ) -> tuple[list[MessageRow], list[Message]]:
+        """What a claim got, and the messages of it that are readable."""
+        began = elapsed_clock()
+        if apart is None:
+            rows = self.claim(count, lease, where)
+            return rows, self.decoded(rows, began) if rows else []
+        with apart.claiming() as allowed:
+            rows = self.claim(count, lease, where) if allowed else []
+            suspects = bool(rows) and may_run_together(rows[0].last_error) is not None
+            if suspects and not apart.admits_suspects():
+                try:
+                    self._unclaim(rows)
+                except BaseException:
+                    self.abandon(rows)
+                    raise
+                return [], []
+            messages = self.decoded(rows, began) if rows else []
+            apart.note(messages, suspects=suspects)
+        return rows, messages
 
     def claim(
         self, count: int, lease: Duration | None, where: Where | None = None

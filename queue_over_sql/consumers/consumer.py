@@ -15,6 +15,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from queue_over_sql.consumers import registrations
+from queue_over_sql.consumers.isolation import Isolation
 from queue_over_sql.errors import ConsumerExpired, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.message import Claim
 
@@ -107,6 +108,7 @@ class Consumer:
         self._identity: Identity | None = None
         self._former: set[str] = set()
         self._recalls: dict[Callable[[], object], None] = {}
+        self.isolation = Isolation(elapsed_clock)
         # Held while one caller stores the kinds that this consumer knows.
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()

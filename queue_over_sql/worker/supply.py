@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import ClaimLost, QueueError, QueueSchemaMismatch, ServiceClosed
 from queue_over_sql.observer import log_lost
+from queue_over_sql.queue import core_of
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker import forecast
@@ -66,18 +67,21 @@ class SharedThreads(Protocol):
         """Drain if all queues are empty; let supplies poll queues that may not be."""
 
     @property
-    def alone(self) -> Supply | None:
-        """The supply whose suspects run alone; meanwhile no supply claims."""
+    def held_back(self) -> bool:
+        """Whether no supply may claim, because suspects run alone."""
+
+    def isolates(self, supply: Supply) -> bool:
+        """Whether the suspects that run alone are those of this supply."""
 
     @property
     def only_suspects(self) -> bool:
-        """Whether the suspects are all that the worker has in hand."""
+        """Whether the suspects are all that this consumer has in hand."""
 
     def isolate(self, supply: Supply) -> bool:
-        """Let no supply claim while this one has suspects; False if another one has some."""
+        """Let nobody claim while this supply has suspects; False if another one has some."""
 
-    def end_isolation(self) -> None:
-        """Let all supplies claim again."""
+    def end_isolation(self, supply: Supply) -> None:
+        """Let all claim again, if the suspects were those of this supply."""
 
     def insist(self, act: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable."""
@@ -356,7 +360,7 @@ class Supply:
         self._woken = False
         draining, now = self._threads.draining, time.monotonic()
         self.progress.due_at = now
-        if self._threads.alone is self:
+        if self._threads.isolates(self):
             self._go_on_alone(draining=draining)
         if (self.ready and now >= self._stale_at) or (draining and (self.ready or self._suspects)):
             self._give_back(draining=draining)
@@ -384,7 +388,7 @@ class Supply:
         Args:
             free: threads that wait for a message and that no other supply serves.
         """
-        if self._threads.alone is not None or not self.may_find():
+        if self._threads.held_back or not self.may_find():
             return 0
         needed = free * self._size - self.ready
         return needed + self._ahead() if needed > 0 or self._is_low() else 0
@@ -447,7 +451,7 @@ class Supply:
         with self._acks.acking() as finished:
             if finished and count and all(map(queue.holds, finished)):
                 try:
-                    return queue.exchange(finished, count, where=where)
+                    return core_of(queue).exchange(finished, count, None, where)
                 except ServiceClosed:
                     raise
                 except ClaimLost as error:
@@ -459,7 +463,8 @@ class Supply:
             self._acks.set_aside(refused)
         found: list[Message] = []
         if count:
-            self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
+            claim = core_of(queue).claimer.consume
+            self._threads.insist(lambda: found.extend(claim(count, None, 0.0, where)))
         return found
 
     def _ack_again(self) -> None:
@@ -489,7 +494,7 @@ class Supply:
                 self._place(suspects)
                 self._threads.filled(self)
         elif not self.has_any:
-            self._threads.end_isolation()
+            self._threads.end_isolation(self)
 
     # -- what it gives back
 

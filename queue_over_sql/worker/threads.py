@@ -77,8 +77,7 @@ class HandlerThreads:
         """Whether it ends for this reason."""
         self.ended_calls = 0
         """How many calls have ended, if the worker runs until its queues are empty."""
-        self.alone: Supply | None = None
-        """The supply whose suspects run alone; meanwhile no supply claims."""
+        self._isolation = parts.consumer.isolation
         self.failure: QueueError | None = None
         """The reason why the worker ends, if it has no thread left."""
         self._places: list[_Place] = []
@@ -88,6 +87,7 @@ class HandlerThreads:
 
     def start(self) -> None:
         """Start all of them."""
+        self._isolation.join(self)
         for index in range(self.concurrency):
             self._start(index)
 
@@ -296,23 +296,38 @@ class HandlerThreads:
             self.emptied = True
             self.drain()
 
+    @property
+    def full(self) -> bool:
+        """Whether they have messages in hand, without suspects that wait."""
+        return any(supply.has_others for supply in self.supplies)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether no supply may claim, because suspects run alone."""
+        return self._isolation.stops_workers()
+
+    def isolates(self, supply: Supply) -> bool:
+        """Whether the suspects that run alone are those of this supply."""
+        return self._isolation.holder is supply
+
     def isolate(self, supply: Supply) -> bool:
-        """Let no supply claim while this one has suspects; False if another one has some."""
-        with self._filled:
-            if self.alone is None:
-                self.alone = supply
-            return self.alone is supply
+        """Let nobody claim while this supply has suspects; False if another one has some."""
+        return self._isolation.begin(supply)
 
     @property
     def only_suspects(self) -> bool:
-        """Whether the suspects are all that the worker has in hand."""
-        return not any(supply.has_others for supply in self.supplies)
+        """Whether the suspects are all that this consumer has in hand."""
+        return self._isolation.is_alone()
 
-    def end_isolation(self) -> None:
-        """Let all supplies claim again."""
-        self.alone = None
+    def end_isolation(self, supply: Supply) -> None:
+        """Let all claim again, if the suspects were those of this supply."""
+        self._isolation.end(supply)
+
+    def end(self) -> None:
+        """They run no more: nothing of theirs keeps others from claiming."""
+        self._isolation.leave(self)
         for supply in self.supplies:
-            supply.wake()
+            self._isolation.end(supply)
 
     @property
     def share(self) -> float:
@@ -346,7 +361,7 @@ class HandlerThreads:
 
         If two supplies would, the one that last claimed earlier goes first.
         """
-        with self._filled:
+        with self._filled, self._isolation.lock:
             others = [each for each in self.supplies if each is not supply]
             free = max(0, self.free - sum(each.reserved for each in others))
             earlier = [each for each in others if each.next_claim.at < supply.next_claim.at]

@@ -306,6 +306,7 @@ class Worker:
             self.abort()
             raise
         finally:
+            workers.end()
             self._keeper.stop()
             workers.limits.end()
             left = workers.stuck()

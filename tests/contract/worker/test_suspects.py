@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
     from queue_over_sql import Message
     from queue_over_sql.testing.plugin import MakeService
 
+REASON = "the consumer died while it held the message: lost, process 1 on host here"
+
 
 @pytest.mark.driver_decides
 @pytest.mark.default_on("sqlite", "postgresql")
-def test_suspects_run_with_nothing_else_in_hand(make_service: MakeService, engine: Engine) -> None:
-    """Also not beside the messages of other handlers; all others run together as before."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_suspects_run_with_nothing_else_in_hand(
+    workers: int, make_service: MakeService, engine: Engine
+) -> None:
+    """Also not beside other handlers, and other workers; all others run together as before."""
     service = make_service()
     queues = {name: service.create_queue(name) for name in ("jobs", "others")}
     suspects = {m.id for m in queues["jobs"].publish_many(range(4))}
@@ -54,11 +60,13 @@ def test_suspects_run_with_nothing_else_in_hand(make_service: MakeService, engin
 
         return work
 
-    worker = make_service().worker(concurrency=4, poll_interval=(0.005, 0.02))
-    for name in queues:
-        worker.handle(name)(handler(name))
-    with running(worker, until_empty=True):
-        pass
+    ours = make_service()
+    with ExitStack() as stack:
+        for _ in range(workers):
+            worker = ours.worker(concurrency=4, poll_interval=(0.005, 0.02))
+            for name in queues:
+                worker.handle(name)(handler(name))
+            stack.enter_context(running(worker, until_empty=True))
     assert 44 == len(handled) == len(set(handled))
     assert {1} == {beside["jobs", suspect] for suspect in suspects}
     assert 1 < max(beside.values())
@@ -87,8 +95,7 @@ def test_a_worker_that_drains_gives_a_waiting_suspect_back(
         raise AssertionError(message)
 
     suspect = queue.publish("suspect", delay=3600)
-    reason = "the consumer died while it held the message: lost, process 1 on host here"
-    set_columns(engine, queue, suspect.id, last_error=reason)
+    set_columns(engine, queue, suspect.id, last_error=REASON)
     long.publish("long")
     with running(worker):
         assert begun.wait(30)
@@ -97,4 +104,77 @@ def test_a_worker_that_drains_gives_a_waiting_suspect_back(
         worker.stop()
         go_on.set()
     (message,) = queue.consume()
-    assert (1, reason) == (message.attempt, message.last_error)
+    assert (1, REASON) == (message.attempt, message.last_error)
+
+
+@pytest.mark.driver_decides
+@pytest.mark.engines("sqlite")
+def test_a_workers_suspect_runs_beside_no_consume(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """It waits for what ``consume`` had got, and ``consume`` gets nothing until it is over."""
+    service = make_service()
+    queue, others = service.create_queue("jobs"), service.create_queue("others")
+    others.publish_many(range(3))
+    suspect = queue.publish("suspect", delay=3600)
+    set_columns(engine, queue, suspect.id, last_error=REASON)
+    begun, go_on = threading.Event(), threading.Event()
+    settled: list[bool] = []
+    worker = service.worker(concurrency=2, poll_interval=(0.005, 0.02))
+
+    @worker.handle("jobs")
+    def wait(message: Message) -> None:
+        assert message.payload in ("first", "suspect")
+        if message.payload == "suspect":
+            settled.append(held.settled)
+            begun.set()
+            assert go_on.wait(30)
+
+    queue.publish("first")
+    with running(worker):
+        wait_until(lambda: queue.stats().live == 1)
+        (held,) = others.consume()
+        queue.messages().reschedule(delay=0)
+        wait_until(lambda: queue.stats().claimed == 1)
+        held.ack()
+        assert begun.wait(30)
+        assert [] == others.consume() == others.consume(wait=0.05) == others.exchange([])
+        go_on.set()
+        assert 1 == len(others.consume(wait=30))
+    assert [True] == settled
+
+
+@pytest.mark.driver_decides
+@pytest.mark.engines("sqlite")
+def test_a_consumed_suspect_runs_beside_no_worker(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """``consume`` gets it, uncounted until then, when the worker has nothing else in hand."""
+    service = make_service()
+    queue, others = service.create_queue("jobs"), service.create_queue("others")
+    suspect = queue.publish("suspect")
+    set_columns(engine, queue, suspect.id, last_error=REASON)
+    begun, go_on = threading.Event(), threading.Event()
+    settled: list[bool] = []
+    worker = service.worker(concurrency=1, poll_interval=(0.005, 0.02))
+
+    @worker.handle("others")
+    def work(message: Message) -> None:
+        if message.payload == "long":
+            begun.set()
+            assert go_on.wait(30)
+        else:
+            settled.append(found.settled)
+
+    others.publish("long")
+    with running(worker):
+        assert begun.wait(30)
+        assert [] == queue.consume()
+        others.publish("short")
+        go_on.set()
+        (found,) = queue.consume(wait=30)
+        assert (suspect.id, 1) == (found.id, found.attempt)
+        assert 1 == others.stats().live
+        found.ack()
+        wait_until(lambda: others.stats().live == 0)
+    assert [True] == settled

@@ -1,0 +1,164 @@
+"""Isolation: keeps suspects apart from all else that one consumer of this process has in hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+from queue_over_sql.database.forks import shared_lock
+from queue_over_sql.message import lease_ends_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from queue_over_sql.message import Message
+
+# How long suspects wait for callers of ``consume``, and these for suspects.
+_PATIENCE_WITH_CALLERS: Final = 30.0
+# A caller that polls asks for its suspects again within this time.
+_ASKS_AGAIN_WITHIN: Final = 2.0
+_NEVER: Final = float("-inf")
+
+
+class Hands(Protocol):
+    """What a worker of this consumer has in hand."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it has messages in hand, or is claiming some; without suspects that wait."""
+
+    def wake(self) -> None:
+        """Let it look again at what it may do."""
+
+
+class Isolation:
+    """Keeps suspects apart from all else that one consumer has in hand, if it has a worker.
+
+    A worker begins its suspects when nothing else is in hand, and nobody claims until they are
+    over. The messages of who calls ``consume`` count for a while only, because a program may keep
+    one for as long as it runs.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        # The clock on which leases end.
+        self._clock = clock
+        self.lock = shared_lock()
+        """Held while a worker decides to claim, or to claim no more."""
+        self._pid = os.getpid()
+        self._workers: list[Hands] = []
+        self._holder: object | None = None
+        self._held_until = _NEVER
+        # How many callers claim now, and what they have in hand. Of suspects also how long nobody
+        # else claims.
+        self._claiming = 0
+        self._called: list[Message] = []
+        self._suspects: list[tuple[Message, float]] = []
+        # Since when a caller waits for its suspects, and until when it may still be waiting.
+        self._asked_at = self._asked_until = _NEVER
+
+    def join(self, worker: Hands) -> None:
+        """Note a worker that begins to run."""
+        with self.lock:
+            if self._pid != os.getpid():
+                # None of its parent's workers runs in a forked child.
+                self._pid, self._workers, self._holder = os.getpid(), [], None
+                self._claiming, self._called, self._suspects = 0, [], []
+            self._workers.append(worker)
+
+    def leave(self, worker: Hands) -> None:
+        """Note that a worker has ended."""
+        with self.lock:
+            self._workers = [each for each in self._workers if each is not worker]
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether a worker of this consumer runs in this process."""
+        return bool(self._workers) and self._pid == os.getpid()
+
+    @property
+    def holder(self) -> object | None:
+        """Who has a worker's suspects."""
+        return self._holder
+
+    def begin(self, holder: object) -> bool:
+        """Let nobody claim while this one has suspects; False if another one has some."""
+        with self.lock:
+            if self._holder is None and not self._caller_comes_first():
+                self._holder = holder
+                self._held_until = self._clock() + _PATIENCE_WITH_CALLERS
+            return self._holder is holder
+
+    def end(self, holder: object) -> None:
+        """Let all claim again."""
+        with self.lock:
+            if self._holder is not holder:
+                return
+            self._holder = None
+        for worker in list(self._workers):
+            worker.wake()
+
+    def is_alone(self) -> bool:
+        """Whether nothing is in hand except the suspects of a worker that wait."""
+        with self.lock:
+            now = self._clock()
+            if now < self._held_until and (
+                self._claiming or any(_in_hand(each, now) for each in self._called)
+            ):
+                return False
+            return not any(worker.full for worker in self._workers)
+
+    def stops_workers(self) -> bool:
+        """Whether workers claim nothing now."""
+        return self._holder is not None or self._caller_comes_first()
+
+    @contextlib.contextmanager
+    def claiming(self) -> Iterator[bool]:
+        """Note that a caller claims during the block; False if it must claim nothing now."""
+        with self.lock:
+            allowed = self._holder is None or self._clock() >= self._held_until
+            self._claiming += allowed
+        try:
+            yield allowed
+        finally:
+            with self.lock:
+                self._claiming -= allowed
+
+    def admits_suspects(self) -> bool:
+        """Whether a caller may have suspects now; if not, workers claim nothing for a moment.
+
+        In the end it may have them whatever else is in hand, so that nothing starves.
+        """
+        now = self._clock()
+        with self.lock:
+            if self._asked_until < now - _PATIENCE_WITH_CALLERS:
+                self._asked_at = now
+            free = self._holder is None and not any(worker.full for worker in self._workers)
+            if free or now >= self._asked_at + _PATIENCE_WITH_CALLERS:
+                self._asked_at = self._asked_until = _NEVER
+                return True
+            self._asked_until = now + _ASKS_AGAIN_WITHIN
+            return False
+
+    def note(self, messages: Sequence[Message], *, suspects: bool) -> None:
+        """Note what a caller has in hand from now on."""
+        now = self._clock()
+        until = now + _PATIENCE_WITH_CALLERS
+        with self.lock:
+            self._called = [each for each in self._called if _in_hand(each, now)]
+            self._called += messages
+            if suspects:
+                self._suspects += [(message, until) for message in messages]
+
+    def _caller_comes_first(self) -> bool:
+        if not self._suspects and self._asked_until == _NEVER:
+            return False
+        now = self._clock()
+        self._suspects = [
+            each for each in self._suspects if now < each[1] and _in_hand(each[0], now)
+        ]
+        return bool(self._suspects) or now < self._asked_until
+
+
+def _in_hand(message: Message, now: float) -> bool:
+    return not message.settled and now < lease_ends_at(message)
