@@ -26,6 +26,7 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
+from queue_over_sql.values.reasons import CONSUMER_DIED
 
 _log = logging.getLogger(__name__)
 _COUNTER = "queue_over_sql_rounds"
@@ -207,6 +208,8 @@ class MySQLForm(Form):
             "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
+            "died": CONSUMER_DIED,
+            "behind_died": str(len(f"{CONSUMER_DIED} and ") + 1),
             "me": SQL_CLIENTS,
         }
 

@@ -17,6 +17,7 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
+from queue_over_sql.values.reasons import CONSUMER_DIED
 
 _COUNTER = "queue_over_sql_rounds"
 _INSTALLED = text(
@@ -67,6 +68,7 @@ class PostgreSQLForm(Form):
             "prefix": self.site.prefix,
             "rounds": f"CAST('{self._in_text(_COUNTER)}' AS regclass)",
             "carried": CARRIED,
+            "died": CONSUMER_DIED,
             "me": SQL_CLIENTS,
         }
         names = ("inner", "public")

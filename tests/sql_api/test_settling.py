@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import (
@@ -19,6 +20,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.message import Message
 from queue_over_sql.testing.plugin import MakeService
+from tests.contract.queue_state import set_columns
 from tests.contract.retry_policies import TwiceThenNever
 from tests.sql_api.conftest import MakeClient
 from tests.sql_api.sql_clients import LOST, WRONG, Delivered, SqlClient, refusal
@@ -361,6 +363,33 @@ def test_a_message_that_kills_its_consumers_runs_out_of_attempts(
     kept = archived(queue)
     assert kept.last_error is not None
     assert kept.last_error.startswith("out of attempts: the lease expired")
+
+
+def test_suspects_come_apart(installed: QueueService, client: SqlClient, engine: Engine) -> None:
+    """Of those that a dead consumer held as many as the library claims, and nothing with them."""
+    queue = installed.create_queue("jobs", priorities=2)
+    installed.sql_api.install()
+    died = "the consumer died while it held the message"
+    errors = {
+        **dict.fromkeys("abc", f"{died} and 63 others: lost, process 1 on host here"),
+        "d": f"{died} and 35 others: lost\nThe last error before: ValueError",
+        "e": f"{died} and 1 other: lost",
+        "f": f"{died} (a durable consumer)",
+        "g": f"ValueError: {died}: lost",
+        "h": None,
+        "i": f"{died}: lost",
+        "j": None,
+        "k": None,
+        "l": f"{died} and 99 others: lost",
+    }
+    for payload, error in errors.items():
+        published = queue.publish(payload, priority=int(payload in "kl"))
+        set_columns(engine, queue, published.id, last_error=error)
+    found = [
+        "".join(json.loads(row["payload"]) for row in client.get_many(count))
+        for count in (3, 20, 20, 20, 20, 20, 20, 20)
+    ]
+    assert ["abc", "d", "e", "fgh", "i", "jk", "l", ""] == found
 
 
 def test_living_claims_survive_the_reaper(installed: QueueService, client: SqlClient) -> None:

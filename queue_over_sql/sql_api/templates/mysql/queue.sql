@@ -128,6 +128,8 @@ give_back: BEGIN
 END
 -----
 -- Claim messages in a transaction, oldest first; returns a JSON array of the token and the ids, or NULL.
+-- Suspects, one of which may have killed its consumer, come apart, and nothing else with them: of such
+-- a message _together says how many of them may be claimed.
 CREATE PROCEDURE <routine claim>(IN _settings LONGTEXT <text>, IN _how_many BIGINT, OUT _claim LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -136,10 +138,14 @@ BEGIN
   DECLARE _ids LONGTEXT <text> DEFAULT '';
   DECLARE _missing BIGINT DEFAULT _how_many;
   DECLARE _level, _look, _restored INT DEFAULT 0;
-  DECLARE _done BOOLEAN DEFAULT FALSE;
-  DECLARE _now, _id, _token BIGINT;
+  DECLARE _done, _suspects BOOLEAN DEFAULT FALSE;
+  DECLARE _now, _id, _token, _together, _most BIGINT;
   DECLARE _due CURSOR FOR
-    SELECT id FROM <live> <claim_index>
+    SELECT id, CASE WHEN last_error LIKE '<died>: %' THEN 1
+                    WHEN last_error REGEXP '^<died> and [0-9]{1,9} others?: '
+                    THEN GREATEST(1, FLOOR(SQRT(1 + CAST(SUBSTRING_INDEX(SUBSTR(last_error, <behind_died>), ' ', 1) AS SIGNED))) DIV 2)
+               END
+      FROM <live> <claim_index>
      WHERE consumer_id IS NULL AND priority = _level AND available_at <= _now
      ORDER BY available_at, id LIMIT _missing FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
@@ -152,12 +158,22 @@ BEGIN
     END IF;
     SET _level = 0;
     SET _now = queue_over_sql_now();
-    WHILE _level < _levels AND _missing > 0 DO
+    WHILE _level < _levels AND _missing > 0 AND NOT _suspects DO
       SET _done = FALSE;
       OPEN _due;
       each_row: LOOP
-        FETCH _due INTO _id;
+        FETCH _due INTO _id, _together;
         IF _done THEN
+          LEAVE each_row;
+        END IF;
+        IF _together IS NOT NULL THEN
+          SET _most = LEAST(COALESCE(_most, _together), _together);
+          IF (_ids <> '' AND NOT _suspects) OR _how_many - _missing >= _most THEN
+            SET _suspects = TRUE;
+            LEAVE each_row;
+          END IF;
+          SET _suspects = TRUE;
+        ELSEIF _suspects THEN
           LEAVE each_row;
         END IF;
         IF _token IS NULL THEN
@@ -178,7 +194,7 @@ BEGIN
       SET _level = _level + 1;
     END WHILE;
     SET _look = _look + 1;
-    IF _missing = 0 OR _look = 2 THEN
+    IF _missing = 0 OR _suspects OR _look = 2 THEN
       LEAVE looks;
     END IF;
     CALL <routine restore>(_settings, _restored);

@@ -205,6 +205,14 @@ BEGIN
 END
 $body$;
 -----
+-- With how many suspects in all a message may be claimed, by its last error; NULL: it is not a suspect.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_together(last_error text) RETURNS int
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT greatest(1, CAST(floor(sqrt(1 + coalesce(CAST(found[1] AS int), 0))) AS int) / 2)
+    FROM regexp_match(last_error, '^<died>(?: and ([0-9]{1,9}) others?)?: ') AS found
+   WHERE found IS NOT NULL
+$body$;
+-----
 -- How long a message waits after a failed attempt, by the queue's retry policy; NULL: no retry.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_delay(queue text, settings jsonb, attempt int) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$

@@ -50,6 +50,7 @@ DECLARE
   stamp bigint;
   missing bigint := how_many;
   claims text := '';
+  suspects boolean := false;
   own text;
   one record;
 BEGIN
@@ -66,25 +67,38 @@ BEGIN
   stamp := nextval(<rounds>);
   FOR look IN 1..2 LOOP
     FOR level IN 0..CAST(settings->>'priorities' AS int) - 1 LOOP
-      EXIT WHEN missing = 0;
+      EXIT WHEN missing = 0 OR suspects;
+      -- Suspects, one of which may have killed its consumer, come apart, and nothing else with them.
       -- MATERIALIZED: a planner that ran the pick twice would exceed the limit.
       FOR one IN EXECUTE format(
         'WITH picked AS MATERIALIZED ('
-        ' SELECT id FROM %1$s WHERE consumer_id IS NULL AND priority = $1 AND available_at <= $2'
+        ' SELECT id, available_at,'
+        ' CASE WHEN last_error IS NOT NULL THEN %4$I.queue_over_sql_together(last_error) END AS together'
+        ' FROM %1$s WHERE consumer_id IS NULL AND priority = $1 AND available_at <= $2'
         ' ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED),'
+        ' seen AS ('
+        ' SELECT id, row_number() OVER oldest AS place,'
+        ' bool_and(together IS NULL) OVER oldest AS innocent, bool_or(together IS NULL) OVER oldest AS mixed,'
+        ' min(together) OVER () AS together FROM picked WINDOW oldest AS (ORDER BY available_at, id)),'
+        ' kept AS ('
+        ' SELECT id FROM seen WHERE innocent OR (NOT mixed AND $6 AND place <= together)),'
         ' stamped AS ('
         ' UPDATE %1$s AS m SET consumer_id = ''<me>'', consumer_round = $4, claimed_at = $2,'
         ' lease_expires_at = $2 + coalesce(CASE WHEN m.lease_us > 31557600000000000 THEN 31557600000000000 ELSE m.lease_us END, $5),'
         ' attempt_count = CASE WHEN m.attempt_count < 2147483647 THEN m.attempt_count + 1 ELSE m.attempt_count END'
-        ' FROM picked WHERE m.id = picked.id RETURNING m.*)'
+        ' FROM kept WHERE m.id = kept.id RETURNING m.*)'
         -- Of the same types for all queues: a session keeps the plans of what is done with them.
         ' SELECT id, %3$s AS payload, CAST(kind AS text) AS kind, CAST(headers AS text) AS headers,'
         ' CAST(message_key AS text) AS message_key, priority, attempt_count, max_attempts,'
-        ' published_at, lease_expires_at, %2$s AS own FROM stamped ORDER BY available_at, id', live, own,
+        ' published_at, lease_expires_at, %2$s AS own, met FROM stamped'
+        ' RIGHT JOIN (SELECT count(together) > 0 AS met FROM picked) AS suspects ON true'
+        ' ORDER BY available_at, id', live, own,
         CASE settings->>'payload' WHEN 'bytes' THEN 'translate(encode(payload, ''base64''), E''\n'', '''')'
-                                  ELSE 'CAST(payload AS text)' END)
-        USING level, <schema>.queue_over_sql_now(), missing, stamp, CAST(settings->>'lease_us' AS bigint)
+                                  ELSE 'CAST(payload AS text)' END, <schema_text>)
+        USING level, <schema>.queue_over_sql_now(), missing, stamp, CAST(settings->>'lease_us' AS bigint), missing = how_many
       LOOP
+        suspects := one.met;
+        EXIT WHEN one.id IS NULL;
         id := one.id;
         token := stamp;
         payload := one.payload;
@@ -102,7 +116,7 @@ BEGIN
         RETURN NEXT;
       END LOOP;
     END LOOP;
-    EXIT WHEN missing = 0 OR look = 2 OR <schema>.queue_over_sql_restore(queue, settings) = 0;
+    EXIT WHEN missing = 0 OR suspects OR look = 2 OR <schema>.queue_over_sql_restore(queue, settings) = 0;
   END LOOP;
   IF claims <> '' THEN
     PERFORM <schema>.queue_over_sql_remember(claims);
