@@ -115,10 +115,13 @@ def test_neighbours_of_a_message_that_crashes_are_no_victims(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("first", range(0, 100, 20))
 def test_no_neighbour_is_a_victim_whatever_the_order(
-    make_service: MakeService, database: TestDatabase
+    first: int, make_service: MakeService, database: TestDatabase
 ) -> None:
-    """A hundred runs, five side by side, with the attempts of a usual queue."""
-    for first in range(0, 100, 5):
-        seeds = range(first, first + 5)
+    """A hundred runs, a few side by side, with the attempts of a usual queue."""
+    # Each process of H2 starts a JVM. If too many do at once, heartbeats come too late.
+    side_by_side = 2 if database.engine == "h2" else 5
+    for start in range(first, first + 20, side_by_side):
+        seeds = range(start, start + side_by_side)
         assert {} == victims(seeds, make_service, database, max_attempts=3)
