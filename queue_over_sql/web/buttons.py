@@ -153,6 +153,8 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
     undo: tuple[str, dict[str, str]] | None = None
     if name in _OWN:
         return _OWN[name](service, form, run)
+    if button.counts == "unclaimed":
+        return Notice(_told(button, form, run(at_most=form.confirmed)))
     if button.counts is None:
         done = run(**button.given)
         if button.undo is not None:
@@ -167,6 +169,7 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
 
 def _told(button: Button, form: Form, done: Result, **more: object) -> str:
     named = {name: form[name] for name in _NAMED}
+    named["id"] = getattr(done.value, "id", "")
     return button.told.format(n=counted(done.count or 0, "message"), **named, **more)
 
 
@@ -188,16 +191,6 @@ def _those_that_are(status: LiveStatus, service: QueueService, form: Form) -> li
     key = queue.table.c.id
     found = queue.messages(status=status, where=key.in_(form.ids))
     return [row.id for row in rows_of(found, [key], limit=len(form.ids))]
-
-
-def _purge(service: QueueService, form: Form, run: Run) -> Notice:
-    del service
-    return Notice(_told(BUTTONS["purge"][1], form, run(at_most=form.confirmed)))
-
-
-def _cancel(service: QueueService, form: Form, run: Run) -> Notice:
-    del service
-    return Notice(_told_of_messages(BUTTONS["cancel"][1], form, run(ids=form.ids)))
 
 
 def _requeue(service: QueueService, form: Form, run: Run) -> Notice:
@@ -239,12 +232,6 @@ def _form_value(value: Any) -> str:
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
 
 
-def _run_schedule(service: QueueService, form: Form, run: Run) -> Notice:
-    del service
-    done = run()
-    return Notice(_told(BUTTONS["run-schedule"][1], form, done, id=done.value.id))
-
-
 def _add_token(service: QueueService, form: Form, run: Run) -> Notice:
     del service
     check_choice("role", form["role"], [role.value for role in Role])
@@ -263,10 +250,7 @@ def _days(text: str) -> timedelta:
 
 _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     "settings": _change_settings,
-    "purge": _purge,
-    "cancel": _cancel,
     "redrive": _requeue,
-    "run-schedule": _run_schedule,
     "add-token": _add_token,
 }
 """Buttons whose forms have fields of their own, or whose reports say more."""

@@ -300,11 +300,11 @@ def _purge(
 
 
 def _cancel(
-    operation: Operation, change: Change, *, ids: Sequence[int], reason: str | None = None
+    operation: Operation, change: Change, *, choice: Choice, reason: str | None = None
 ) -> Result:
-    for each in dict.fromkeys(ids):
+    for each in dict.fromkeys(choice.ids):
         change.count += operation.run(change.service, change.name, message_id=each, reason=reason)
-    return Result(change.count, detail=str(Choice(ids)))
+    return Result(change.count, detail=str(choice))
 
 
 def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:

@@ -136,7 +136,7 @@ class AuditRow:
         id: increases with time; also the position of a page.
         at: when it was done.
         who, role, address: by whom and from where.
-        what: the act, such as ``messages.delete``.
+        what: the operation, such as ``remove``.
         queue: its queue, if any.
         count: how many messages it changed, if it is known.
         detail: details, as text.
@@ -163,7 +163,7 @@ def hash_of(token: str) -> str:
 
 
 class WebStore:
-    """The acts on the two tables. Any thread may use it.
+    """The operations on the two tables. Any thread may use it.
 
     Attributes:
         problem: for people: what is missing if the tables do not exist and could not be created.
@@ -213,7 +213,7 @@ class WebStore:
     def takes_writes(self) -> bool:
         """Whether the database accepts writes; a standby or a read-only file does not.
 
-        It does not check the rights of the login; each act reports those.
+        It does not check the rights of the login; each operation reports those.
         """
         queues = self._parts.system().queues
         nothing = update(queues).where(queues.c.name == "").values(name=queues.c.name)
@@ -316,7 +316,7 @@ class WebStore:
         Args:
             who: the user who did it.
             role: the user's role.
-            what: the act.
+            what: the operation.
             queue: its queue, if any.
             count: how many messages it changed, if it is known.
             address: the user's address.

@@ -135,7 +135,8 @@ def _edit(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
 
 
 def _cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
-    return _edited(call.do(queue, ids=[read_id(each) for each in body.ids], reason=body.reason))
+    choice = Choice([read_id(each) for each in body.ids])
+    return _edited(call.do(queue, choice=choice, reason=body.reason))
 
 
 def _edited(done: Result) -> shapes.Edited:

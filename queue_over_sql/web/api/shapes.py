@@ -78,11 +78,9 @@ class Given(msgspec.Struct, kw_only=True):
 # -- publish
 
 
-class NewMessage(Taken, kw_only=True):
-    """A message to publish."""
+class MessageOptions(Taken, kw_only=True):
+    """The options of a message."""
 
-    payload: Annotated[Any, Meta(description="Any JSON value, or text, by the payload type.")]
-    payload_encoding: Encoding | None = None
     key: Key | None = None
     kind: Kind | None = None
     headers: dict[str, Any] | None = None
@@ -91,25 +89,24 @@ class NewMessage(Taken, kw_only=True):
     at: Instant | None = None
     max_attempts: Attempts | None = None
     lease: Lease | None = None
+
+
+class NewMessage(MessageOptions, kw_only=True):
+    """A message to publish."""
+
+    payload: Annotated[Any, Meta(description="Any JSON value, or text, by the payload type.")]
+    payload_encoding: Encoding | None = None
     columns: dict[str, Any] = msgspec.field(default_factory=dict)
     on_conflict: Annotated[
         OnConflict | None, Meta(description="What to do if the key is taken; default: raise.")
     ] = None
 
 
-class NewTopicMessage(Taken, kw_only=True):
+class NewTopicMessage(MessageOptions, kw_only=True):
     """A message to publish to a topic."""
 
     payload: Any
     routing_key: Annotated[str, Meta(max_length=255)]
-    key: Key | None = None
-    kind: Kind | None = None
-    headers: dict[str, Any] | None = None
-    priority: Level = 0
-    delay: Seconds | None = None
-    at: Instant | None = None
-    max_attempts: Attempts | None = None
-    lease: Lease | None = None
     on_conflict: OnConflict = "raise"
 
 
