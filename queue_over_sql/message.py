@@ -84,10 +84,6 @@ class Publication(Generic[Payload_co]):
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-PUBLISH_OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Publication))[1:]
-"""The names of the options, in order; the queue's own columns come last."""
-
-
 # As names of this module: to look up a member in its class takes as long as to set an attribute.
 _CREATED: Final = PublishOutcome.CREATED
 _set: Final = object.__setattr__

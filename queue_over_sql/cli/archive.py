@@ -34,7 +34,6 @@ from queue_over_sql.values.json_lines import message_fields, to_json
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, Queue
 
-
 PANEL: Final = "Archive"
 PAGE: Final = 1_000
 STANDARD_OUTPUT: Final = "-"
@@ -102,10 +101,10 @@ def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> i
 
 
 def _write_out(output: Output, selection: ArchiveSelection) -> int:
-    from queue_over_sql.selection.selection import plain_pages
+    from queue_over_sql import inside
 
     written = 0
-    for page in plain_pages(selection, PAGE):
+    for page in inside.pages(selection, PAGE):
         output.line("\n".join(to_json(message_fields(message)) for message in page))
         written += len(page)
     return written
@@ -118,10 +117,10 @@ def prune(session: Session, *, queue: QueueName) -> None:
     Every started service and the reaper daemon also do this in the background, in small steps. This
     command runs until nothing is left to prune. It does not ask for confirmation.
     """
-    from queue_over_sql.queue import core_of
+    from queue_over_sql import inside
 
     with session.queue(queue) as pruned, progress_bar(session.output, "Pruning") as progress:
-        while step := core_of(pruned).recovery.prune().pruned:
+        while step := inside.prune(pruned):
             progress(progress.done + step)
     session.output.record(
         {"queue": queue, "pruned": progress.done},

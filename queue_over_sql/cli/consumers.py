@@ -34,7 +34,7 @@ add_commands(durable_commands, ConsumerId, "release-consumer", "drop-consumer")
 
 
 def _outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
-    from queue_over_sql.durable.consumer import DurableConsumer  # only where there is one
+    from queue_over_sql.inside.streams import DurableConsumer  # only where there is one
 
     try:
         queue = service.queue(consumer.queue or "")

@@ -10,7 +10,7 @@ import typer
 from queue_over_sql.cli.options import QUEUES_PANEL, YesOption, confirm
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.roles.grants import DEFAULT_PREFIX
+from queue_over_sql.values.options import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from queue_over_sql import SchemaChange
@@ -142,8 +142,7 @@ def print_roles(
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
     else:
-        from queue_over_sql.dialects.engines import routines_of
-        from queue_over_sql.roles.roles import rights_for
+        from queue_over_sql.inside import rights_for, routines_of
 
         statements = rights_for(
             routines_of(engine),

@@ -39,7 +39,6 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
 from queue_over_sql.management.operation import EditOption, Operation
-from queue_over_sql.payloads.codec import encode
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import read_exactly
@@ -381,7 +380,7 @@ class _EditedMessage:
 
 
 def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
-    from queue_over_sql import AdoptedQueue
+    from queue_over_sql import AdoptedQueue, inside
 
     found, settings = selection.list(limit=2), queue.settings
     if isinstance(queue, AdoptedQueue):
@@ -404,7 +403,7 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
         # As bytes, because reading text would make one line end of each \r\n.
         written = file.read_bytes().decode().removesuffix("\n")
         changed = read_exactly(written) if is_json else written
-        encoded = encode(settings.payload, changed, settings.max_payload_bytes)
+        encoded = inside.encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
         raise ValueError(f"{error}. Your text is in {file}") from error
     return _EditedMessage(found[0].id, str(encoded), file)
@@ -436,7 +435,7 @@ def _requeue_edited(
 ) -> int:
     from sqlalchemy import update
 
-    from queue_over_sql.queue import core_of
+    from queue_over_sql import inside
 
     edited = _edited(queue, selection)
     if edited is None:
@@ -447,7 +446,7 @@ def _requeue_edited(
     chosen = queue.archive.messages(where=this)
     try:
         if agrees(chosen):
-            with core_of(queue).context.connections.transaction() as connection:
+            with inside.transaction(queue) as connection:
                 connection.execute(update(table).where(this).values(payload=edited.payload))
                 requeued = int(chosen.requeue(connection=connection))
             done = requeued

@@ -18,7 +18,6 @@ import typer
 from queue_over_sql import Message, Publication
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.values import parse_duration, parse_instant
-from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import (
     DELIVERY_FIELDS,
@@ -27,6 +26,7 @@ from queue_over_sql.values.json_lines import (
     to_json,
 )
 from queue_over_sql.values.json_text import read_exactly
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

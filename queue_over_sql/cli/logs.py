@@ -28,7 +28,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line, and below it the traceback if there is one."""
-        from queue_over_sql.database.urls import hide_passwords
+        from queue_over_sql.values.texts import hide_passwords
 
         return visible(hide_passwords(super().format(record)))
 
@@ -42,7 +42,7 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line."""
-        from queue_over_sql.database.urls import hide_passwords
+        from queue_over_sql.values.texts import hide_passwords
 
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
 _DONE = "{task.completed:,}"
@@ -185,7 +184,7 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def _shown(text: str) -> str:
-    from queue_over_sql.database.urls import hide_passwords
+    from queue_over_sql.values.texts import hide_passwords
 
     return visible(hide_passwords(text))
 

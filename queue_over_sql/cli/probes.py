@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from queue_over_sql.inside import Supervisor
     from queue_over_sql.observability.health import Report
     from queue_over_sql.observability.probes import Probed, ProbePage
-    from queue_over_sql.worker.processes import Supervisor
 
 HttpOption = Annotated[
     str | None,

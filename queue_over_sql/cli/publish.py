@@ -42,9 +42,9 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import message_fields
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -68,7 +68,7 @@ def first_refused(
     None if that is unknown, because each is accepted alone, the search takes too long, or the
         database cannot be reached. Nothing is published.
     """
-    from queue_over_sql.service import parts_of
+    from queue_over_sql import inside
 
     found: list[tuple[int, Exception]] = []
 
@@ -87,7 +87,7 @@ def first_refused(
         raise _EnoughError
 
     try:
-        with parts_of(service).connections.transaction() as connection:
+        with inside.transaction(service) as connection:
             probe(connection)
     except (_EnoughError, QueueError):
         return found[0] if found else None

@@ -33,7 +33,7 @@ from queue_over_sql.values.json_lines import ENCODING_FIELD, in_base64, to_json
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, Schedule
-    from queue_over_sql.schedules.calendar import Missed
+    from queue_over_sql.inside import Missed
 
 COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
 NONE_YET: Final = (
@@ -250,7 +250,7 @@ def _next(schedule: Schedule) -> str:
 
 
 def _both(at: datetime, timezone: str) -> tuple[str, str]:
-    from queue_over_sql.schedules.calendar import zone_named
+    from queue_over_sql.inside import zone_named
 
     local = at.astimezone(zone_named(timezone))
     return f"{at:%Y-%m-%d %H:%M:%S}", f"{local:%a %Y-%m-%d %H:%M:%S %Z}"

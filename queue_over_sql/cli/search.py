@@ -33,7 +33,6 @@ from queue_over_sql.values.states import DEAD
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
 
-
 ArchiveOption = Annotated[
     bool, typer.Option("--archive", help="Show finished messages, from the archive.")
 ]
@@ -123,10 +122,9 @@ def show(
             archive = looked_at.archive
             message = archive.messages(where=archive.table.c.id == message_id).first()
         if message is None:
-            from queue_over_sql.archive.selection import requeued_as
-            from queue_over_sql.queue import core_of  # not for the help: it imports SQLAlchemy
+            from queue_over_sql.inside import requeued_as
 
-            anew = requeued_as(core_of(looked_at).context, message_id)
+            anew = requeued_as(looked_at, message_id)
             where = "" if anew is None else f" It was requeued with the new id {anew}."
             session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 from typer.core import TyperCommand
 
-from queue_over_sql import DuplicateKey, QueueError, QueueNotFound, ScheduleNotFound, TopicNotFound
+from queue_over_sql import (
+    DuplicateKey,
+    QueueError,
+    QueueNotFound,
+    ScheduleNotFound,
+    TopicNotFound,
+)
 from queue_over_sql.cli.output import Output, insist_on_output
 from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_of, sigterm_raised
 from queue_over_sql.errors import did_you_mean, near_names, near_queue_name
@@ -180,7 +186,7 @@ class Session(typer.Context):
         """
         url = self.url
         from queue_over_sql import QueueService
-        from queue_over_sql.database.urls import insist_on_file, read_url
+        from queue_over_sql.inside import insist_on_file, read_url
 
         if not creates:
             insist_on_file(read_url(url))

@@ -50,7 +50,7 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
     """
     from sqlalchemy.exc import SQLAlchemyError
 
-    from queue_over_sql.durable.consumer import DurableConsumer
+    from queue_over_sql.inside.streams import DurableConsumer
 
     try:
         with session.queue(queue) as found:

@@ -183,20 +183,20 @@ def serve(
     except ImportError as error:
         problem = f"serve requires the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
+    from queue_over_sql import inside
     from queue_over_sql.cli.logs import start_logging
     from queue_over_sql.observability.probes import read_address
-    from queue_over_sql.service import parts_of, start_to_serve
 
     host, port = read_address(http)
     start_logging("info")
     with session.connect(consumer_name="serve") as service:
         # A reaper must end the leases of API clients, and there may be no other one.
         try:
-            start_to_serve(service)
+            inside.start_to_serve(service)
         except QueueError as error:
             # A read-only database can still be shown.
             _log.warning("This web server runs no reaper: %s", error)
-        store = WebStore(parts_of(service), WebSettings())
+        store = WebStore(service, WebSettings())
         has_tokens = store.prepare() and bool(store.tokens())
         is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)
         settings = WebSettings(
@@ -244,11 +244,10 @@ def _role(text: str) -> Any:
 
 def _store(service: QueueService) -> WebStore:
     from queue_over_sql.errors import QueueError
-    from queue_over_sql.service import parts_of
     from queue_over_sql.web.settings import WebSettings
     from queue_over_sql.web.tables import WebStore
 
-    store = WebStore(parts_of(service), WebSettings())
+    store = WebStore(service, WebSettings())
     if not store.prepare():
         raise QueueError(store.problem)
     return store

@@ -117,9 +117,8 @@ def worker(
     if the database answers, its heartbeat is recent and it is not stopping. The command also
     reports "live" and "ready" to systemd.
     """
+    from queue_over_sql.inside import narrow, obey_supervisor, stop_at_once, unblock_signals
     from queue_over_sql.observability.health import Health
-    from queue_over_sql.worker.processes import obey_supervisor, unblock_signals
-    from queue_over_sql.worker.worker import narrow, stop_at_once
 
     if reload and until_empty:
         raise typer.BadParameter("use either --reload or --until-empty, not both")
@@ -216,8 +215,7 @@ def reaper(
 def _supervise(
     arguments: Sequence[str], count: int, *, http: str | None = None, reload: bool = False
 ) -> int:
-    from queue_over_sql.worker.processes import Supervisor
-    from queue_over_sql.worker.source_files import SourceFiles
+    from queue_over_sql.inside import SourceFiles, Supervisor
 
     supervisor = Supervisor(
         [sys.executable, "-m", "queue_over_sql", *arguments, SUPERVISED],

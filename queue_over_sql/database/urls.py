@@ -17,14 +17,6 @@ from queue_over_sql.errors import DatabaseUnavailable
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
 
 
-_PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
-
-
-_PASSWORD_IN_QUERY = re.compile(
-    r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
-)
-
-
 def read_url(database: str | URL) -> URL:
     """Parse the URL of a database.
 
@@ -125,11 +117,6 @@ def shown_url(url: URL) -> str:
         return text
     before, password, behind = text.partition(":***@")
     return before + password + behind.replace("%40", "@").rpartition("@")[2]
-
-
-def hide_passwords(text: str) -> str:
-    """A text for people, with all passwords in URLs replaced by ``***``."""
-    return _PASSWORD_IN_QUERY.sub(r"\g<before>***", _PASSWORD_IN_URL.sub(r"\g<before>***", text))
 
 
 def shown_place(url: URL) -> str:

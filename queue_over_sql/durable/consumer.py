@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from queue_over_sql.claiming.operations import oldest_first
 from queue_over_sql.consumers import registrations
 from queue_over_sql.durable import round_store as acts
-from queue_over_sql.durable.requests import LAST_ROUND
+from queue_over_sql.durable.requests import LAST_ROUND, lease_of_round
 from queue_over_sql.durable.round_store import Registration, Round
 from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.errors import (
@@ -43,7 +43,7 @@ from queue_over_sql.values.states import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.message import MessageRow
     from queue_over_sql.queue import Queue
@@ -327,7 +327,7 @@ class DurableConsumer:
 
         Args:
             connection: in its own transaction at READ COMMITTED, which must be committed before the
-                messages are delivered: ``Connections.run(…, atomic=True)`` does this.
+                messages are delivered: ``inside.run(…, atomic=True)`` does this.
             wanted: the round.
             epoch: of the program that this works for.
 
@@ -344,6 +344,20 @@ class DurableConsumer:
         if not found:
             self._gone(f"its round {number} does not exist.")
         return found[0].claimed_count or 0
+
+    def count_round(self, connection: Connection, consumer_round: int) -> int:
+        """Count the messages that a round claimed and still holds."""
+        sql, before = self._context.sql, consumer_round - 1
+        return acts.count_rounds(connection, sql, self.consumer_id, before, consumer_round)
+
+    def stamped(self, consumer_round: int) -> list[ColumnElement[bool]]:
+        """The conditions for the messages of a round, along the index on leases."""
+        live = self._context.tables.live.c
+        return [
+            live.consumer_id == self.consumer_id,
+            live.consumer_round == consumer_round,
+            live.lease_expires_at == lease_of_round(consumer_round),
+        ]
 
     def read_round(self, connection: Connection, consumer_round: int) -> list[MessageRow]:
         """Read the messages that a round claimed and still holds, oldest first."""

@@ -34,6 +34,7 @@ from queue_over_sql.errors import (
     QueueError,
     UnsupportedByEngine,
 )
+from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import check_choice
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import Connection
 
-    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.queue import Queue
 
 
 _log = logging.getLogger(__name__)
@@ -125,9 +126,10 @@ class StagedPublisher:
     """
 
     def __init__(
-        self, context: QueueContext, *, on_conflict: str = "raise", stage_ttl: float = STAGE_TTL
+        self, queue: Queue, *, on_conflict: str = "raise", stage_ttl: float = STAGE_TTL
     ) -> None:
         check_choice("on_conflict", on_conflict, _ON_CONFLICT)
+        context = core_of(queue).context
         if not context.tables.has_payloads:
             msg = (
                 f"Queue {context.name!r} is an adopted table: insert the rows into the table, "
@@ -144,6 +146,14 @@ class StagedPublisher:
     def is_published(self, batch: BatchName) -> bool:
         """Whether a batch, or this part of it, is already published."""
         return self._context.run(lambda c: store.is_committed(c, self._tables, batch))
+
+    def published_count(self, batch: BatchName) -> int | None:
+        """How many messages a published batch created; None if it is not published or forgotten."""
+        return self._context.run(lambda c: store.committed_count(c, self._tables, batch))
+
+    def forget(self, batch: BatchName) -> None:
+        """Forget that a batch was published; publish it again only if that is wanted."""
+        self._context.run(lambda c: store.forget_commit(c, self._tables, batch))
 
     def stage(
         self, batch: BatchName, columns: Sequence[str], chunks: Iterable[Sequence[RecordBatch]]

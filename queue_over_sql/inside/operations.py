@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.consumers import registrations
+from queue_over_sql.errors import DatabaseUnavailable, QueueNotFound
 from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.queues import registry, stats
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.queues.stats import subtractable as store_subtractable
-from queue_over_sql.selection.operations import extent_of
-from queue_over_sql.selection.operations import has_status as store_has_status
+from queue_over_sql.schema.system_tables import system_tables
+from queue_over_sql.selection import operations as choices
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.statements.clock import server_now
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.runtime import Condition
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
-    from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.settings import EffectiveSettings, ServiceSettings
     from queue_over_sql.sql.checkup import Checkup
     from queue_over_sql.values.states import Status
 
@@ -85,11 +90,26 @@ class EngineFacts(Protocol):
         ...
 
 
+class RecordedSettings(NamedTuple):
+    """The settings of a registered queue.
+
+    Attributes:
+        settings: as ``Queue.settings``, without the columns.
+        retry: the retry policy as it is stored: its name and arguments.
+        columns: the names of the queue's own columns.
+    """
+
+    settings: EffectiveSettings
+    retry: dict[str, Any]
+    columns: list[str]
+
+
 def run(
     target: Target,
     operation: Callable[[Connection], T],
     *,
     atomic: bool = False,
+    durable: bool = False,
     repeat: bool = True,
     counts: bool = False,
 ) -> T:
@@ -100,6 +120,7 @@ def run(
         operation: gets the connection. It runs again after a deadlock, so it must have no other
             effects.
         atomic: run it inside one transaction; otherwise each statement commits by itself.
+        durable: whether the commit must survive a power failure, if the engine has a choice.
         repeat: whether it is safe to run again if the connection broke and nobody knows whether
             the transaction was committed.
         counts: its result says whether, or how often, it found something to change. If a
@@ -112,7 +133,7 @@ def run(
         ServiceClosed: the service was stopped.
     """
     runner = core_of(target).context.run if isinstance(target, Queue) else _of(target).run
-    return runner(operation, atomic=atomic, repeat=repeat, counts=counts)
+    return runner(operation, atomic=atomic, durable=durable, repeat=repeat, counts=counts)
 
 
 def read(target: Target, operation: Callable[[Connection], T], *, timeout: float) -> T:
@@ -145,12 +166,14 @@ def transaction(target: Target) -> contextlib.AbstractContextManager[Connection]
     """A connection with a transaction, as handlers get one: it commits at the end of the block.
 
     Raises:
-        DBAPIError: a statement or the commit failed; ``translated`` puts it into our words.
+        DBAPIError: a statement or the commit failed; see ``is_disconnect``.
     """
     return _of(target).transaction()
 
 
-def lending(target: Target, connection: Connection) -> contextlib.AbstractContextManager[None]:
+def handlers_connection(
+    target: Target, connection: Connection
+) -> contextlib.AbstractContextManager[None]:
     """Let foreign code use a connection of ``transaction``, and refuse that it ends it.
 
     Raises:
@@ -160,18 +183,12 @@ def lending(target: Target, connection: Connection) -> contextlib.AbstractContex
     return _of(target).handlers_connection(connection)
 
 
-@contextlib.contextmanager
-def unreachable_apart(target: Target) -> Iterator[None]:
-    """Raise DatabaseUnavailable for a driver's error if the connection is lost.
+def is_disconnect(target: Target, error: DBAPIError) -> bool:
+    """Whether a driver's error means that the connection is lost.
 
-    After a lost commit it is unknown whether the transaction took place.
+    After a commit that ended so, nobody knows whether the transaction took place.
     """
-    try:
-        yield
-    except DBAPIError as error:
-        if _of(target).dialect.classify(error) is ErrorKind.DISCONNECT:
-            raise DatabaseUnavailable(str(error.orig)) from error
-        raise
+    return _of(target).dialect.classify(error) is ErrorKind.DISCONNECT
 
 
 def tables(queue: Queue) -> QueueTables:
@@ -193,6 +210,11 @@ def settings(service: QueueService) -> ServiceSettings:
     return parts_of(service).settings
 
 
+def known_settings(queue: Queue) -> EffectiveSettings:
+    """The settings of a queue as they were last read, without a query."""
+    return core_of(queue).context.known_settings
+
+
 def engine(target: Target) -> EngineFacts:
     """What this database server can do, and its expressions; the first use connects."""
     return _of(target).dialect
@@ -205,22 +227,25 @@ def now(target: Target) -> ColumnElement[int]:
 
 def read_clock(target: Target) -> int:
     """Read the clock of the database: microseconds since the epoch."""
+    if isinstance(target, Queue):
+        sql = core_of(target).context.sql
+        return _of(target).run(lambda connection: server_now(connection, sql))
     return run(target, _of(target).dialect.read_clock)
 
 
 def has_status(queue: QueueTables, status: Status) -> ColumnElement[bool]:
     """The condition for the live messages of one status."""
-    return store_has_status(queue, status)
+    return choices.has_status(queue, status)
 
 
 def extent(queue: QueueTables, *, archived: bool) -> list[ColumnElement[bool]]:
     """The conditions for the rows that are live or archived messages; none if all rows are."""
-    return extent_of(queue, archived)
+    return choices.extent_of(queue, archived)
 
 
 def subtractable(columns: Any, name: str = "available_at") -> tuple[ColumnElement[bool], ...]:
     """The conditions for rows whose time is near enough for the database to subtract it."""
-    return tuple(store_subtractable(columns, name))
+    return tuple(stats.subtractable(columns, name))
 
 
 def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:
@@ -231,6 +256,48 @@ def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:
     """
     dialect = _of(service).dialect
     _of(service).run(lambda c: ddl.ensure_tables(c, wanted, dialect), atomic=True)
+
+
+def insert_unless_there(
+    target: Target, connection: Connection, table: Table, values: Mapping[str, Any]
+) -> bool:
+    """Insert a row into a guest's own table; False if its primary key is there already."""
+    return ddl.insert_unless_there(connection, _of(target).dialect, table, values)
+
+
+def records(service: QueueService) -> list[QueueRecord]:
+    """The queues of a service as they are registered, by name, without temporary ones.
+
+    It opens none, so it also lists those that this release cannot read.
+    """
+    shared, prefix = system(service), settings(service).table_prefix
+    found = run(service, lambda c: registry.queue_records(c, shared, prefix))
+    return [record for record in found if record.owner is None]
+
+
+def record(service: QueueService, name: str) -> QueueRecord:
+    """A queue as it is registered.
+
+    Raises:
+        QueueNotFound: there is no such queue.
+    """
+    shared, prefix = system(service), settings(service).table_prefix
+    found = run(service, lambda c: registry.queue_record(c, shared, prefix, name))
+    if found is None:
+        raise QueueNotFound(name)
+    return found
+
+
+def settings_of(service: QueueService, record: QueueRecord) -> RecordedSettings:
+    """The settings of a registered queue, without opening it.
+
+    Raises:
+        QueueSchemaMismatch: they cannot be read.
+    """
+    policies = settings(service).retry_policies
+    stored = StoredSettings.read(record.name, record.settings)
+    effective = stored.effective(policies)
+    return RecordedSettings(effective, policies.describe(effective.retry), list(stored.columns))
 
 
 def announce(queue: Queue) -> None:
@@ -251,6 +318,40 @@ def condition(service: QueueService) -> Condition:
 def start(service: QueueService, name: str, function: Callable[[], object]) -> None:
     """Run a function in the background of a service, until it or the process ends."""
     parts_of(service).connections.runtime.start(name, function, job=True)
+
+
+def is_alive(service: QueueService, consumer_id: str) -> bool:
+    """Whether a consumer is registered and its heartbeat is recent."""
+    connections, shared = _of(service), system(service)
+    return connections.run(
+        lambda c: registrations.alive(c, shared, connections.dialect, consumer_id)
+    )
+
+
+def forget_consumer(service: QueueService, consumer_id: str) -> None:
+    """Remove the registration of a consumer that is gone; its messages are then given back.
+
+    If its process still runs, its next heartbeat fails, and it can settle nothing any more.
+    """
+    shared = system(service)
+    _of(service).run(lambda c: registrations.remove(c, shared, consumer_id))
+
+
+def replace_clock(service: QueueService, now: Callable[[], ColumnElement[int]]) -> None:
+    """Let a service take another expression for the clock of its database, for tests.
+
+    Heartbeats keep the clock before, because other processes share it.
+    """
+    dialect: Any = _of(service).dialect
+    vars(dialect)["heartbeat_now"] = dialect.now
+    vars(dialect)["now"] = now
+    for queue in opened(service):
+        core_of(queue).context.sql.forget()
+
+
+def system_table_names() -> frozenset[str]:
+    """The names of the tables that all queues share, on any engine."""
+    return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
 
 
 def _of(target: Target) -> Connections:

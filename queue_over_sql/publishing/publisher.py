@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
-from queue_over_sql.message import PUBLISH_OPTIONS, Publication, Published
+from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.publishing.column_values import own_value
 from queue_over_sql.publishing.new_messages import NewMessage, PlainMessages, PlainPayloads
@@ -17,6 +17,7 @@ from queue_over_sql.publishing.operations import load, publish_many, publishing
 from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
 from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:

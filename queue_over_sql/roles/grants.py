@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from queue_over_sql.errors import NotPermitted, UnsupportedByEngine
+from queue_over_sql.values.options import DEFAULT_PREFIX
 
 PUBLISHER: Final = "publisher"
 CONSUMER: Final = "consumer"
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ROLES: Final = (PUBLISHER, CONSUMER, OPERATOR, VIEWER)
-DEFAULT_PREFIX: Final = "queue_over_sql_"
 SYSTEM_PREFIX: Final = "queue_over_sql_"
 
 LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"

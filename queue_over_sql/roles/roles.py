@@ -14,7 +14,6 @@ from queue_over_sql.catalog import ServiceParts
 from queue_over_sql.errors import NotPermitted, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.queues import registry
 from queue_over_sql.roles.grants import (
-    DEFAULT_PREFIX,
     ROLES,
     ROUTINES,
     SYSTEM_PREFIX,
@@ -25,6 +24,7 @@ from queue_over_sql.roles.grants import (
 )
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.values.options import DEFAULT_PREFIX
 
 T = TypeVar("T")
 # With the role's name it has 32 characters, the limit of MySQL.

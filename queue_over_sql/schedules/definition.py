@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
-from queue_over_sql.message import PUBLISH_OPTIONS, Publication
+from queue_over_sql.message import Publication
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.publishing.publisher import refuse_options
 from queue_over_sql.schedules.calendar import (
@@ -30,6 +30,7 @@ from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.values.headers import SCHEDULE
 from queue_over_sql.values.limits import LARGEST
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from queue_over_sql.queue import core_of
-from queue_over_sql.selection.operations import Chosen, extent_of, last_id, probe_ids
+from queue_over_sql import inside
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.filters import pushed
@@ -20,9 +18,9 @@ from queue_over_sql.spark.ranges import PROBE_ROWS, Stretch, bounds, survey
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement
 
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue
     from queue_over_sql.spark.options import ReadOptions
 
 
@@ -74,7 +72,7 @@ class QueueBatchReader(DataSourceReader):
         columns = self._columns(queue)
         wanted = (
             *partition.of(columns.table.c.id),
-            *extent_of(core_of(queue).context.tables, self.options.archived),
+            *inside.extent(inside.tables(queue), archived=self.options.archived),
             *self._conditions(columns),
         )
         statement = columns.select().where(*wanted)
@@ -121,20 +119,18 @@ def check_schema(given: StructType, columns: MessageColumns) -> None:
 
 def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
     """The ranges of ids of a queue's messages."""
-    context = core_of(queue).context
-    chosen = Chosen(archived, ())
-    last = context.run(lambda connection: last_id(connection, context.sql, chosen))
+    last = inside.last_id(queue, archived=archived)
     if last is None:
         return []
 
-    def probe(connection: Connection, start: int) -> tuple[int | None, int | None]:
-        return probe_ids(connection, context.sql, archived=archived, start=start, skip=PROBE_ROWS)
+    def probe(start: int) -> tuple[int | None, int | None]:
+        return inside.probe_ids(queue, start, PROBE_ROWS, archived=archived)
 
-    if extent_of(context.tables, archived):
+    if inside.extent(inside.tables(queue), archived=archived):
         # Few rows of the table may be messages, so that a probe could read over all rows.
-        first, _ = context.run(functools.partial(probe, start=_LEAST_ID))
+        first, _ = probe(_LEAST_ID)
         return [] if first is None else [Stretch(first, last, None)]
-    return survey(lambda start: context.run(functools.partial(probe, start=start)), last)
+    return survey(probe, last)
 
 
 def partitions_for(stretches: Sequence[Stretch]) -> int:

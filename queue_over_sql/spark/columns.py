@@ -27,17 +27,17 @@ from pyspark.sql.types import (
 )
 from sqlalchemy import Integer, select
 
-from queue_over_sql.queue import core_of
+from queue_over_sql import inside
+from queue_over_sql.inside import columns as stored
 from queue_over_sql.spark.options import chosen_names
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select, Table
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql import Queue
+    from queue_over_sql.inside import QueueTables
     from queue_over_sql.spark.options import MessageOptions
-
 
 _HEADERS: Final = "headers"
 _CLAIM: Final = {"consumer_id": StringType(), "consumer_round": LongType()}
@@ -134,7 +134,7 @@ def message_columns(
     With the ``epoch`` of the streaming query that reads them, it is a column, too. Raises
     ValueError if an option names an unknown column, or a style that the queue does not support.
     """
-    tables = core_of(queue).context.tables
+    tables = inside.tables(queue)
     table = tables.archive if archived else tables.live
     if options.schema_style == "kafka":
         columns = _kafka(queue, table)
@@ -158,27 +158,25 @@ def read_batches(
     After the last batch it holds nothing of the database. A batch is larger than ``batch_bytes``
     only if a single row is.
     """
-    connections = core_of(queue).context.connections
-    with connections.reading() as connection:
-        read = connections.dialect.columns.read
-        # If the caller stops early, the read must end before its connection is closed.
-        with contextlib.closing(read(connection, statement, columns.stored, batch_bytes)) as found:
-            for batch in found:
-                yield columns.complete(batch)
+    found = stored.read(queue, statement, columns.stored, batch_bytes)
+    # If the caller stops early, the read must end before its connection is closed.
+    with contextlib.closing(found):
+        for batch in found:
+            yield columns.complete(batch)
 
 
 def _native(
     queue: Queue, table: Table, *, archived: bool, epoch: int | None
 ) -> Iterator[MessageColumn]:
-    tables, columns = core_of(queue).context.tables, table.c
+    tables, columns = inside.tables(queue), table.c
     yield MessageColumn("id", LongType(), columns.id)
     if tables.has_payloads:
         yield MessageColumn("key", StringType(), columns.message_key)
         yield MessageColumn("kind", StringType(), columns.kind)
-        bytes_ = core_of(queue).context.known_settings.payload == "bytes"
+        bytes_ = inside.known_settings(queue).payload == "bytes"
         kind = BinaryType() if bytes_ else StringType()
         yield MessageColumn("payload", kind, _payload(tables, table), comparable=False)
-    headers = tables.dialect.columns.read_content(columns.headers)
+    headers = stored.content(tables, columns.headers)
     yield MessageColumn(_HEADERS, MapType(StringType(), StringType()), headers)
     yield MessageColumn("priority", IntegerType(), columns.priority)
     yield MessageColumn("attempt", IntegerType(), columns.attempt_count)
@@ -211,8 +209,8 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
             shown = f"row_{shown}"
         taken.add(shown.lower())
         column = table.c[key]
-        kind = from_arrow_type(tables.dialect.columns.arrow_type(column.type))
-        source = tables.dialect.columns.read_column(column)
+        source, arrow_type = stored.own_column(tables, column)
+        kind = from_arrow_type(arrow_type)
         # A time may be stored in several spellings, and a text may have a collation.
         comparable = source is column and not isinstance(kind, TimestampType)
         exact = isinstance(column.type, Integer)
@@ -220,7 +218,7 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
 
 
 def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
-    tables, columns = core_of(queue).context.tables, table.c
+    tables, columns = inside.tables(queue), table.c
     if not tables.has_payloads:
         msg = (
             f"option schemaStyle: queue {queue.name!r} is an adopted table, which does not "
@@ -236,11 +234,9 @@ def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
         MessageColumn("offset", LongType(), columns.id),
         MessageColumn("timestamp", TimestampType(), published),
         MessageColumn("timestampType", IntegerType(), None, 0),
-        MessageColumn(
-            _HEADERS, _KAFKA_HEADERS, tables.dialect.columns.read_content(columns.headers)
-        ),
+        MessageColumn(_HEADERS, _KAFKA_HEADERS, stored.content(tables, columns.headers)),
     ]
 
 
 def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:
-    return tables.dialect.columns.read_content(table.c.payload)
+    return stored.content(tables, table.c.payload)

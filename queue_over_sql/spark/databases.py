@@ -9,15 +9,14 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.database.urls import insist_on_file, read_url, shown_place
-from queue_over_sql.schema.queue_tables import check_table_prefix
-from queue_over_sql.service import QueueService
+from queue_over_sql import QueueService
+from queue_over_sql.inside import check_table_prefix, insist_on_file, read_url, shown_place
 from queue_over_sql.spark.options import Location
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue
 
 
 _DAEMON: Final = "pyspark.daemon"

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.durable.consumer import DurableConsumer
+from queue_over_sql.inside.streams import DurableConsumer
 from queue_over_sql.spark.databases import location_of, queue_at, service_at
 from queue_over_sql.spark.options import Location
 from queue_over_sql.values.durations import Duration, to_microseconds

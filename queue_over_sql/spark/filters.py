@@ -29,14 +29,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, ShortType, StringType, TimestampType
 from sqlalchemy import not_, or_, type_coerce
 
-from queue_over_sql.arrow.types import stored_type
+from queue_over_sql.inside.columns import stored_type
 from queue_over_sql.values.durations import instant_to_microseconds
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.spark.columns import MessageColumn, MessageColumns
-
 
 _WHOLE: Final = (IntegerType, LongType, ShortType)
 _ORDER: Final[Mapping[type[Filter], Callable[[Any, Any], Any]]] = {

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from queue_over_sql.durable.consumer import DEFAULT_TIMEOUT, check_consumer_id
-from queue_over_sql.durable.staged_writes import STAGE_TTL
+from queue_over_sql.inside.columns import STAGE_TTL
+from queue_over_sql.inside.streams import DEFAULT_TIMEOUT, check_consumer_id
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import parse_seconds, to_timedelta
 from queue_over_sql.values.limits import CONSUMER_LENGTH, WRITER_LENGTH
@@ -498,7 +498,7 @@ def _locations(given: Mapping[str, str]) -> dict[str, Location]:
 
 def labels_of(urls: Sequence[str]) -> dict[str, str]:
     """Labels for databases: host, port and database, without user and password."""
-    from queue_over_sql.database.urls import read_url, shown_place
+    from queue_over_sql.inside import read_url, shown_place
 
     labels = {shown_place(read_url(url)): url for url in urls}
     if len(labels) != len(urls):

@@ -17,10 +17,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from queue_over_sql.durable.staged_write_store import WHOLE, BatchName
-from queue_over_sql.durable.staged_writes import InMemoryBatch, StagedPublisher, StagedWrite
+from queue_over_sql import inside
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid, PayloadTooLarge
-from queue_over_sql.queue import core_of
+from queue_over_sql.inside.columns import (
+    WHOLE,
+    BatchName,
+    InMemoryBatch,
+    StagedPublisher,
+    StagedWrite,
+)
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import WriteOptions
 from queue_over_sql.spark.sink_columns import Encoder, plan_of
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql import Queue
 
 # The messages of a transaction of a task: not too few and not too many.
 _CHUNK_BYTES: Final = 16 * 2**20
@@ -60,20 +65,19 @@ class QueueSink:
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
-        _, context = self._publisher_and_context()
-        self._plans = plan_of(schema, context.tables)
+        self._plans = plan_of(schema, inside.tables(self._queue()))
 
     def write_part(
         self, batches: Iterator[pa.RecordBatch], batch: BatchName, keep: float | None
     ) -> Written:
         """Write one task's messages, so that the driver or this task can publish them."""
-        publisher, context = self._publisher_and_context()
+        publisher = self._publisher()
         if self._options.atomic and publisher.is_published(batch):
             for _ in batches:
                 # Spark requires that its input is read.
                 pass
             return Written(batch)
-        encoder = Encoder(context, self._plans)
+        encoder = Encoder(self._queue(), self._plans)
         encoded = _told(map(encoder.encode, batches))
         if self._options.atomic:
             return self._staged(publisher, batch, encoder.columns, encoded)
@@ -96,7 +100,7 @@ class QueueSink:
         columns = next(each.columns for each in written if each.columns)
         parts = itertools.chain.from_iterable(map(pa.ipc.open_stream, contents))
         in_memory = InMemoryBatch(columns, parts) if contents else None
-        publisher, _ = self._publisher_and_context()
+        publisher = self._publisher()
         with _in_words_of_options():
             publisher.publish(written[0].batch, staged, in_memory=in_memory, keep=keep)
 
@@ -106,7 +110,7 @@ class QueueSink:
         With ``batch``, also those of tasks that have not ended; only if no other process can be
         writing the batch.
         """
-        publisher, _ = self._publisher_and_context()
+        publisher = self._publisher()
         if batch is not None:
             publisher.discard_all(batch)
         publisher.discard(
@@ -130,13 +134,14 @@ class QueueSink:
         rest = [first] if second is None else itertools.chain([first, second], chunks)
         return Written(batch, columns, staged=publisher.stage(batch, columns, rest))
 
-    def _publisher_and_context(self) -> tuple[StagedPublisher, QueueContext]:
+    def _queue(self) -> Queue:
+        return queue_at(self._options.location, self._options.queue)
+
+    def _publisher(self) -> StagedPublisher:
         options = self._options
-        context = core_of(queue_at(options.location, options.queue)).context
-        publisher = StagedPublisher(
-            context, on_conflict=options.on_conflict, stage_ttl=options.stage_ttl
+        return StagedPublisher(
+            self._queue(), on_conflict=options.on_conflict, stage_ttl=options.stage_ttl
         )
-        return publisher, context
 
 
 class QueueBatchWriter(DataSourceArrowWriter):

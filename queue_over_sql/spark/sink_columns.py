@@ -25,9 +25,9 @@ from sqlalchemy import (
     Text,
 )
 
-from queue_over_sql.durable.staged_write_store import AT, DELAY
+from queue_over_sql import inside
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
-from queue_over_sql.payloads.codec import encode_headers
+from queue_over_sql.inside.columns import AT, DELAY, encode_headers
 from queue_over_sql.values.json_text import check_json_text
 from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, MAX_HEADERS_BYTES
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column
 
-    from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql import Queue
+    from queue_over_sql.inside import QueueTables
 
 
 PAYLOAD: Final = "payload"
@@ -180,10 +180,10 @@ _STORED: Final = {
 class Encoder:
     """Encodes the batches of one partition for one queue; ``columns`` are the resulting columns."""
 
-    def __init__(self, context: QueueContext, plans: Sequence[ColumnPlan]) -> None:
+    def __init__(self, queue: Queue, plans: Sequence[ColumnPlan]) -> None:
         self._plans = plans
-        self._tables = context.tables
-        self._settings = context.settings
+        self._tables = inside.tables(queue)
+        self._settings = queue.settings
         self.columns = tuple(plan.role if plan.own else _STORED[plan.role] for plan in plans)
         self._row = 0
         named = next((plan.source for plan in plans if plan.role == "payload"), "payload")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from queue_over_sql.aio.proxies import Proxy, awaited, inward, run
+from queue_over_sql.inside.aio import Proxy, awaited, inward, run
 from queue_over_sql.testing import clock, handlers
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService, AsyncWorker
-    from queue_over_sql.aio.queue import CallersConnection
+    from queue_over_sql import AsyncMessage, AsyncQueue, AsyncQueueService, AsyncWorker
+    from queue_over_sql.inside.aio import CallersConnection
 
 __all__ = ["AsyncClock", "drain", "published"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
-from queue_over_sql.consumers.consumer import host_name
-from queue_over_sql.queue import core_of
-from queue_over_sql.service import parts_of
+from queue_over_sql import inside
 from queue_over_sql.values.durations import NEVER, instant, to_microseconds
 
 if TYPE_CHECKING:
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
     from queue_over_sql.values.durations import Duration
 
 
@@ -71,13 +68,12 @@ class Clock:
         ahead = to_microseconds(by, "by")
         self._join()
         services = self._time.services(self._services)
-        _miss_heartbeats([parts_of(service) for service in services], ahead)
+        _miss_heartbeats(services, ahead)
         self._time.microseconds += ahead
         for service in services:
-            parts = parts_of(service)
             service.reap()
-            for queue in parts.catalog.opened:
-                core_of(queue).announce()
+            for queue in inside.opened(service):
+                inside.announce(queue)
 
     def now(self) -> datetime:
         """The current time of the services, for ``at=``.
@@ -87,16 +83,14 @@ class Clock:
             DatabaseUnavailable: the database cannot be reached.
         """
         self._join()
-        parts = parts_of(self._services[0])
-        return instant(parts.connections.run(parts.connections.dialect.read_clock))
+        return instant(inside.read_clock(self._services[0]))
 
     def _join(self) -> None:
         """Let all services follow one time: that of an earlier clock, or this clock's own."""
-        parts_of_all = [parts_of(service) for service in self._services]
         present = [
             now.time
-            for parts in parts_of_all
-            if isinstance(now := vars(parts.connections.dialect).get("now"), _Shifted)
+            for service in self._services
+            if isinstance(now := inside.engine(service).now, _Shifted)
         ]
         # Time never goes back, and a jump would surprise the other clock's test.
         if any(time is not present[0] for time in present):
@@ -106,9 +100,9 @@ class Clock:
             )
             raise ValueError(msg)
         self._time = present[0] if present else self._time
-        for service, parts in zip(self._services, parts_of_all, strict=True):
+        for service in self._services:
             self._time.add(service)
-            _install(parts, self._time)
+            _install(service, self._time)
 
 
 class _Time:
@@ -124,18 +118,15 @@ class _Time:
 
     def services(self, named: Sequence[QueueService]) -> list[QueueService]:
         """All services that follow this time; of those not named, the ones still in use."""
-        others = [each for each in self._all if each not in named and not parts_of(each).closed]
+        unnamed = [each for each in self._all if each not in named]
+        others = [each for each in unnamed if not inside.Vitals(each).closed]
         return [*named, *others]
 
 
-def _install(parts: ServiceParts, time: _Time) -> None:
-    dialect: Any = parts.connections.dialect
-    if isinstance(dialect.now, _Shifted):
-        return
-    vars(dialect)["heartbeat_now"] = dialect.now
-    vars(dialect)["now"] = _Shifted(time, dialect.now)
-    for queue in parts.catalog.opened:
-        core_of(queue).context.sql.forget()
+def _install(service: QueueService, time: _Time) -> None:
+    now = inside.engine(service).now
+    if not isinstance(now, _Shifted):
+        inside.replace_clock(service, _Shifted(time, now))
 
 
 class _Shifted:
@@ -165,16 +156,16 @@ class _Ahead(TypeDecorator[int]):
         return self.time.microseconds
 
 
-def _miss_heartbeats(following: Sequence[ServiceParts], microseconds: int) -> None:
+def _miss_heartbeats(following: Sequence[QueueService], microseconds: int) -> None:
     """Let the consumers of this process, except those that follow the clock, miss heartbeats."""
-    parts, mine = following[0], [each.consumer.consumer_id for each in following]
-    table = parts.system().consumers
+    service, mine = following[0], [each.consumer_id for each in following]
+    table = inside.system(service).consumers
     c = table.c
     others = (
-        c.host == host_name(),
+        c.host == inside.host_name(),
         c.pid == os.getpid(),
         c.consumer_id.not_in([each for each in mine if each is not None]),
         c.expires_at != literal(NEVER, BigInteger()),
     )
     earlier = update(table).where(*others).values(expires_at=c.expires_at - microseconds)
-    parts.connections.run(lambda connection: connection.execute(earlier))
+    inside.run(service, lambda connection: connection.execute(earlier))

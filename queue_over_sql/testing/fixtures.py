@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
     from queue_over_sql.testing.clock import Clock
 
 
@@ -41,7 +41,7 @@ def queue_url(tmp_path: Path) -> str:
 @pytest.fixture
 def queue_service(queue_url: str) -> Iterator[QueueService]:
     """A service on the test's database, not started."""
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
 
     service = QueueService(queue_url)
     yield service

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.selection.selection import page_on
+from queue_over_sql import inside
 from queue_over_sql.values.checks import check_whole
-from queue_over_sql.worker.handler_run import HandlerRun
-from queue_over_sql.worker.worker import handlers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.message import CallersConnection, Message
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.worker.handler import Handler
-    from queue_over_sql.worker.worker import Worker
-
+    from queue_over_sql import Message, Queue, Worker
+    from queue_over_sql.inside import CallersConnection
 
 _PAGE = 500
 
@@ -47,11 +41,11 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
         BaseException: the exception of a handler.
     """
     most = None if limit is None else check_whole("limit", limit)
-    parts, handlers = handlers_of(worker)
+    handlers = inside.handlers(worker)
     if not handlers:
         msg = "this worker has no handler: add one with @worker.handle('queue')"
         raise ValueError(msg)
-    runs = [_KeepingFailures(handler, parts) for handler in handlers]
+    runs = [_KeepingFailures(*handler) for handler in handlers]
     handled = before = 0
     try:
         while most is None or handled < most:
@@ -74,16 +68,11 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
 class _KeepingFailures:
     """A handler whose error is kept, to be raised after its message is settled."""
 
-    def __init__(self, handler: Handler, parts: ServiceParts) -> None:
+    def __init__(self, handler: inside.Handler, queue: Queue) -> None:
         self._handler = handler
-        self._queue = parts.queue(handler.queue)
-        self._run = HandlerRun(
-            handler,
-            self._queue,
-            parts.connections,
-            _once,
-            draining=lambda: False,
-            on_failure=self._keep,
+        self._queue = queue
+        self._run = inside.handler_run(
+            handler, queue, insist=_once, draining=lambda: False, on_failure=self._keep
         )
         self._failure: BaseException | None = None
 
@@ -142,8 +131,8 @@ def published(
         WrongDatabase: ``connection`` belongs to another database.
     """
     selected = queue.messages(where=where, payload=payload, key=key, kind=kind)
-    found = list(page := page_on(selected, connection, _PAGE))
+    found = list(page := inside.page(selected, connection, _PAGE))
     while len(page) == _PAGE:
-        page = page_on(selected, connection, _PAGE, page[-1].id)
+        page = inside.page(selected, connection, _PAGE, page[-1].id)
         found += page
     return found

@@ -50,9 +50,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.service import QueueService
-
+    from queue_over_sql import Queue, QueueService
 
 pytest.register_assert_rewrite("queue_over_sql.testing.contract")
 
@@ -139,10 +137,9 @@ class _Servers:
 
 @cache
 def _system_tables() -> frozenset[str]:
-    from queue_over_sql.schema.system_tables import system_tables
-    from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql import inside
 
-    return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
+    return inside.system_table_names()
 
 
 def _is_system(table: str) -> bool:
@@ -232,7 +229,7 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
     @cache
     def made() -> Path:
-        from queue_over_sql.service import QueueService
+        from queue_over_sql import QueueService
 
         file = tmp_path_factory.mktemp("sqlite") / "template.db"
         service = QueueService(f"sqlite:///{file}")
@@ -276,7 +273,7 @@ def server(server_engine: str) -> Iterator[TestServer]:
 @pytest.fixture
 def make_service(database: TestDatabase) -> Iterator[MakeService]:
     """Make services on the test's database; all are stopped at the end."""
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
 
     with ExitStack() as stack:
 

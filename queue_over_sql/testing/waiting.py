@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from queue_over_sql.message import Message
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Message, Queue
 
 
 def wait_until(predicate: Callable[[], object], timeout: float = 30.0, step: float = 0.02) -> None:

@@ -1,8 +1,16 @@
-"""Texts that every database can store."""
+"""Texts that every database can store, and that show no password."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
+
+_PASSWORD_IN_URL: Final = re.compile(
+    r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)"
+)
+_PASSWORD_IN_QUERY: Final = re.compile(
+    r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
+)
 
 
 def printable(text: str | None) -> str | None:
@@ -46,3 +54,8 @@ def plain(value: Any) -> Any:
 def is_storable(text: object) -> bool:
     """Whether every database can store the text: no NUL, no lone surrogates."""
     return isinstance(text, str) and printable(text) == text
+
+
+def hide_passwords(text: str) -> str:
+    """A text for people, with all passwords in URLs replaced by ``***``."""
+    return _PASSWORD_IN_QUERY.sub(r"\g<before>***", _PASSWORD_IN_URL.sub(r"\g<before>***", text))

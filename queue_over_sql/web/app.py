@@ -14,10 +14,10 @@ from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from queue_over_sql import QueueService
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability.health import Health, Report
 from queue_over_sql.observability.probes import page_of
-from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.api import create_api
@@ -67,7 +67,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
         settings: the settings of the server; by default each caller needs a token.
     """
     settings = settings or WebSettings()
-    store, threads = WebStore(parts_of(service), settings), Threads(settings.threads)
+    store, threads = WebStore(service, settings), Threads(settings.threads)
     access = Access(store, settings, threads)
     site = Site(service, settings, access, Snapshots(service, timeout=settings.longest_read))
     form = _Forms(site)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from queue_over_sql import inside
 from queue_over_sql.management.operation import Button, Operation, Role
 from queue_over_sql.management.operations import OPERATIONS
-from queue_over_sql.selection.selection import rows_of
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.values.humanize import counted
@@ -190,7 +190,7 @@ def _those_that_are(status: LiveStatus, service: QueueService, form: Form) -> li
     queue = form.queue(service)
     key = queue.table.c.id
     found = queue.messages(status=status, where=key.in_(form.ids))
-    return [row.id for row in rows_of(found, [key], limit=len(form.ids))]
+    return [row.id for row in inside.rows(found, [key], limit=len(form.ids))]
 
 
 def _requeue(service: QueueService, form: Form, run: Run) -> Notice:

@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_
 
-from queue_over_sql.archive.selection import ArchiveSelection
+from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.management.operation import Operation, Role
-from queue_over_sql.queue import core_of
-from queue_over_sql.selection.operations import EditResult
-from queue_over_sql.selection.selection import LiveSelection, rows_of
 from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
@@ -198,7 +195,7 @@ class Change:
         Raises:
             TooManyFound: more messages match.
         """
-        most, context = choice.at_most, core_of(self.queue).context
+        most = choice.at_most
 
         def check(found: int) -> None:
             if most is not None and found > most:
@@ -215,13 +212,13 @@ class Change:
             return EditResult(changed, skipped)
 
         try:
-            done = context.run(together, atomic=True, durable=True, repeat=False)
+            done = inside.run(self.queue, together, atomic=True, durable=True, repeat=False)
         except TooManyFound as error:
             # A verb with progress stops at the first message over the limit.
             found = max(error.found, sum(each.count() for each in selections))
             raise TooManyFound(found, most or 0) from None
         self.is_audited = True
-        context.announce()
+        inside.announce(self.queue)
         self.store.prune_sometimes()
         return Result(int(done), done.skipped)
 
@@ -315,8 +312,8 @@ def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:
 
     if choice.ids or choice.like is not None:
         return change.edit(choice.archived(change.queue), verb, choice)
-    context, archive = core_of(change.queue).context, change.queue.archive
-    now, c = context.run(context.dialect.read_clock), archive.table.c
+    archive = change.queue.archive
+    now, c = inside.read_clock(change.queue), archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.
     there = archive.messages(**choice.filters, where=c.finished_at <= now)
     found = there.count()
@@ -325,7 +322,7 @@ def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:
     if choice.at_most is not None and found > choice.at_most:
         raise TooManyFound(found, choice.at_most)
     done, last, step = 0, None, dataclasses.replace(choice, at_most=None)
-    while ids := [row.id for row in rows_of(there, [c.id], limit=_STEP, after=last)]:
+    while ids := [row.id for row in inside.rows(there, [c.id], limit=_STEP, after=last)]:
         last = ids[-1]
         where = and_(c.finished_at <= now, c.id.between(ids[0], last))
         try:

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import String, Text, cast, func, null, select
 
-from queue_over_sql.archive.selection import ArchiveSelection, requeued_as
+from queue_over_sql import ArchiveSelection, inside
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability.counting import AtLeast
-from queue_over_sql.queue import core_of
-from queue_over_sql.schema.existing import ADDED_COLUMNS
-from queue_over_sql.selection.operations import has_status
-from queue_over_sql.selection.selection import rows_of
-from queue_over_sql.service import parts_of
 from queue_over_sql.values.durations import optional_instant
 from queue_over_sql.values.headers import REQUEUED_FROM
 from queue_over_sql.values.states import DEAD, Status
@@ -26,7 +21,6 @@ from queue_over_sql.values.states import DEAD, Status
 if TYPE_CHECKING:
     from queue_over_sql import LiveSelection, Queue, QueueService
     from queue_over_sql.web.masking import Mask
-
 
 PAYLOAD_LIMIT: Final = 200_000
 """The largest part of a payload, in characters or bytes, that is read and shown."""
@@ -129,15 +123,15 @@ def held_of(queue: Queue) -> dict[str, Held]:
 
     The index of claimed messages leads to them; ``HELD_LIMIT`` of them are looked at.
     """
-    tables = core_of(queue).context.tables
+    tables = inside.tables(queue)
     c = tables.live.c
     some = select(c.consumer_id, c.claimed_at).where(
-        has_status(tables, Status.CLAIMED), *tables.live_only()
+        inside.has_status(tables, Status.CLAIMED), *tables.live_only()
     )
     seen = some.limit(HELD_LIMIT + 1).subquery().c
     counted = select(seen.consumer_id, func.count(), func.min(seen.claimed_at))
     wanted = counted.group_by(seen.consumer_id)
-    rows = core_of(queue).context.run(lambda connection: connection.execute(wanted).all())
+    rows = inside.run(queue, lambda connection: connection.execute(wanted).all())
     is_all = sum(row[1] for row in rows) <= HELD_LIMIT
     return {
         row[0]: Held(queue.name, row[1] if is_all else AtLeast(row[1]), optional_instant(row[2]))
@@ -156,8 +150,8 @@ def page_of(
     """A page of messages without their payloads, by id."""
     archived = isinstance(selection, ArchiveSelection)
     table = queue.archive.table if archived else queue.table
-    columns, now = _columns(table), core_of(queue).context.dialect.now().label("now")
-    rows = rows_of(
+    columns, now = _columns(table), inside.now(queue).label("now")
+    rows = inside.rows(
         selection, [*columns, now], limit=limit + 1, after=after, newest_first=newest_first
     )
     found = [_look(row, queue) for row in rows[:limit]]
@@ -173,8 +167,8 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
             queue.archive.table,
         ),
     ):
-        now = core_of(queue).context.dialect.now().label("now")
-        for row in rows_of(selection, [*_columns(table), now], limit=1):
+        now = inside.now(queue).label("now")
+        for row in inside.rows(selection, [*_columns(table), now], limit=1):
             return _look(row, queue)
     return None
 
@@ -182,8 +176,8 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
 def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int | None:
     """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
     try:
-        with parts_of(service).connections.limited(_PATIENCE):
-            return requeued_as(core_of(queue).context, message_id)
+        with inside.limited(service, _PATIENCE):
+            return inside.requeued_as(queue, message_id)
     except QueueError:
         return None
 
@@ -201,7 +195,7 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     groups: dict[tuple[str | None, str], list[Any]] = {}
     for ended in DEAD:
         selection = queue.archive.messages(status=ended)
-        for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
+        for row in inside.rows(selection, columns, limit=GROUP_LIMIT, newest_first=True):
             alike = _DIGIT.sub("#", _first_line(row.error))
             groups.setdefault((row.kind, alike), []).append(row)
     found = [_error_group(rows) for rows in groups.values()]
@@ -233,14 +227,14 @@ def _first_line(error: str | None) -> str:
 
 def _has_payloads(queue: Queue) -> bool:
     # A user's table may have its own column of that name.
-    return core_of(queue).context.tables.has_payloads
+    return inside.tables(queue).has_payloads
 
 
 def error_text(queue: Queue, message: MessageLook) -> str | None:
     """The whole last error of a message."""
     table = queue.archive.table if message.archived else queue.table
     wanted = select(table.c.last_error).where(table.c.id == message.id)
-    found = core_of(queue).context.run(lambda c: c.scalar(wanted))
+    found = inside.run(queue, lambda c: c.scalar(wanted))
     return None if found is None else visible(str(found))
 
 
@@ -249,12 +243,12 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     table = queue.archive.table if message.archived else queue.table
     if not _has_payloads(queue):
         return _row_text(queue, table, message, mask), True
-    context, content = core_of(queue).context, _content(queue, table)
+    content = _content(queue, table)
     of_it = table.c.id == message.id
-    size = context.run(lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
+    size = inside.run(queue, lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
     whole = size <= PAYLOAD_LIMIT
     wanted = content if whole else func.substr(content, 1, PAYLOAD_LIMIT // 10)
-    found = context.run(lambda c: c.scalar(select(wanted).where(of_it)))
+    found = inside.run(queue, lambda c: c.scalar(select(wanted).where(of_it)))
     if isinstance(found, (bytes, memoryview)):
         return _hex(bytes(found), size), whole and size <= _HEX_BYTES
     if mask and not whole and queue.settings.payload == "json":
@@ -279,8 +273,8 @@ def previews_of(
     beginning = func.substr(_content(queue, table), 1, _PREVIEW_LIMIT + 1)
     wanted = select(table.c.id, beginning).where(table.c.id.in_(ids))
     try:
-        with parts_of(service).connections.limited(_PATIENCE):
-            rows = core_of(queue).context.run(lambda c: c.execute(wanted).all())
+        with inside.limited(service, _PATIENCE):
+            rows = inside.run(queue, lambda c: c.execute(wanted).all())
     except QueueError:
         return None
     return {row[0]: _preview(row[1], mask, queue.settings.payload) for row in rows}
@@ -304,7 +298,7 @@ def _preview(beginning: Any, mask: Mask, payload: str) -> str:
 
 
 def _content(queue: Queue, table: Any) -> Any:
-    content = core_of(queue).context.dialect.read_payload(table.c.payload)
+    content = inside.engine(queue).read_payload(table.c.payload)
     if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
         content = cast(content, Text)
     return content
@@ -313,9 +307,8 @@ def _content(queue: Queue, table: Any) -> Any:
 def headers_of(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str | None, int | None]:
     """The headers of a message as text, and the earlier id of a requeued one; None without them."""
     table = queue.archive.table if message.archived else queue.table
-    context = core_of(queue).context
-    column = context.dialect.read_payload(table.c.headers)
-    found = context.run(lambda c: c.scalar(select(column).where(table.c.id == message.id)))
+    column = inside.engine(queue).read_payload(table.c.headers)
+    found = inside.run(queue, lambda c: c.scalar(select(column).where(table.c.id == message.id)))
     if found is None:
         return None, None
     text = str(found)
@@ -342,9 +335,10 @@ def _hex(content: bytes, size: int) -> str:
 
 
 def _row_text(queue: Queue, table: Any, message: MessageLook, mask: Mask) -> str:
-    context = core_of(queue).context
-    own = [column for column in table.c if column.key not in ADDED_COLUMNS]
-    row = context.run(lambda c: c.execute(select(*own).where(table.c.id == message.id)).first())
+    own = [column for column in table.c if column.key not in inside.ADDED_COLUMNS]
+    row = inside.run(
+        queue, lambda c: c.execute(select(*own).where(table.c.id == message.id)).first()
+    )
     values = {} if row is None else dict(zip((column.name for column in own), row, strict=True))
     shown = mask.apply(values)
     return visible("\n".join(f"{name}: {str(value)[:2000]}" for name, value in shown.items()))

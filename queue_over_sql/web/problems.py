@@ -9,13 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from queue_over_sql import errors
-from queue_over_sql.service import parts_of
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql import errors, inside
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Refused
@@ -23,8 +20,7 @@ from queue_over_sql.web.changes import TooManyFound
 from queue_over_sql.web.tables import TokenTaken
 
 if TYPE_CHECKING:
-    from queue_over_sql.service import QueueService
-
+    from queue_over_sql import QueueService
 
 _log = logging.getLogger(__name__)
 
@@ -123,15 +119,11 @@ def reading(service: QueueService, seconds: float) -> Iterator[None]:
     Raises:
         Problem: one took longer.
     """
-    connections = parts_of(service).connections
     try:
-        with connections.limited(seconds):
+        with inside.limited(service, seconds):
             yield
     except errors.DatabaseUnavailable as error:
-        cause = error.__cause__
-        if not isinstance(cause, DBAPIError):
-            raise
-        if connections.dialect.classify(cause) is not ErrorKind.CANCELLED:
+        if not inside.was_cancelled(service, error):
             raise
         text = (
             f"This took longer than {duration_text(seconds)} and was stopped. Narrow it to a key, "

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Router
 
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
 
     Page = Callable[["View"], Response]
 

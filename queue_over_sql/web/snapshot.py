@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.inside.inspection import Inspection
+from queue_over_sql.inside import Inspection
 from queue_over_sql.observability import Check, Finding, check_queues, diagnose
 from queue_over_sql.observability.counting import COUNTED, Counting, QueueCounts, SharedSnapshot
 from queue_over_sql.observability.history import Minute, read_history
-from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.values.states import DEAD, Status
 from queue_over_sql.web.looks import Held, held_of
 from queue_over_sql.web.problems import problem_of
@@ -158,7 +158,7 @@ class Snapshots:
             queues = counting.look(inspection, records)
             alive, dead = inspection.consumers()
             running = [each for each in alive if not each.permanent]
-            with parts_of(self._service).connections.limited(self._timeout):
+            with inside.limited(self._service, self._timeout):
                 self._read_history()
         except QueueError as error:
             problem = problem_of(error).text
@@ -179,7 +179,7 @@ class Snapshots:
             if not each.counts.get(Status.CLAIMED):
                 continue
             with contextlib.suppress(QueueError):
-                with parts_of(self._service).connections.limited(self._timeout):
+                with inside.limited(self._service, self._timeout):
                     held = held_of(self._service.queue(each.name))
                 for consumer, one in held.items():
                     found.setdefault(consumer, []).append(one)

@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from queue_over_sql import inside
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -31,7 +32,6 @@ from queue_over_sql.errors import (
     QueueError,
     shown,
 )
-from queue_over_sql.queues import tables as ddl
 from queue_over_sql.values.durations import MICROSECOND, instant, optional_instant
 from queue_over_sql.values.limits import NAME_LENGTH, PREFIX_LENGTH
 from queue_over_sql.values.texts import printable
@@ -40,9 +40,7 @@ from queue_over_sql.web.settings import Role, WebSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.sql.expressions import SqlDialect
-
+    from queue_over_sql import QueueService
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,9 +66,9 @@ class WebTables:
     audit: Table
 
 
-def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
+def web_tables(engine: inside.EngineFacts, schema: str | None) -> WebTables:
     """Define the tables."""
-    metadata, name = MetaData(schema=schema), dialect.exact_string
+    metadata, name = MetaData(schema=schema), engine.exact_string
     tokens = Table(
         "queue_over_sql_web_tokens",
         metadata,
@@ -82,7 +80,7 @@ def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
         Column("created_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "name"),
-        **dialect.table_options,
+        **engine.table_options,
     )
     audit = Table(
         "queue_over_sql_web_audit",
@@ -100,7 +98,7 @@ def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
         Column("detail", Text),
         PrimaryKeyConstraint("table_prefix", "id"),
         Index("queue_over_sql_web_audit_ix", "table_prefix", "queue", "id"),
-        **dialect.table_options,
+        **engine.table_options,
     )
     return WebTables(tokens, audit)
 
@@ -169,9 +167,9 @@ class WebStore:
         problem: for people: what is missing if the tables do not exist and could not be created.
     """
 
-    def __init__(self, parts: ServiceParts, settings: WebSettings) -> None:
-        self._parts = parts
-        self._prefix = parts.settings.table_prefix
+    def __init__(self, service: QueueService, settings: WebSettings) -> None:
+        self._service = service
+        self._prefix = inside.settings(service).table_prefix
         self._settings = settings
         self._tables: WebTables | None = None
         self._written = 0
@@ -184,10 +182,7 @@ class WebStore:
         If nothing is missing it needs no right to create. ``problem`` says what failed.
         """
         try:
-            tables, dialect = self.tables, self._parts.connections.dialect
-            self._run(
-                lambda c: ddl.ensure_tables(c, [tables.tokens, tables.audit], dialect), atomic=True
-            )
+            inside.create_tables(self._service, [self.tables.tokens, self.tables.audit])
         except NotPermitted:
             self.problem = (
                 f"{_MISSING}, and the login may not create them: run queue-over-sql token list "
@@ -206,8 +201,8 @@ class WebStore:
     def tables(self) -> WebTables:
         """Their definitions for this database; the first use connects."""
         if self._tables is None:
-            connections = self._parts.connections
-            self._tables = web_tables(connections.dialect, self._parts.settings.schema)
+            schema = inside.settings(self._service).schema
+            self._tables = web_tables(inside.engine(self._service), schema)
         return self._tables
 
     def takes_writes(self) -> bool:
@@ -215,7 +210,7 @@ class WebStore:
 
         It does not check the rights of the login; each operation reports those.
         """
-        queues = self._parts.system().queues
+        queues = inside.system(self._service).queues
         nothing = update(queues).where(queues.c.name == "").values(name=queues.c.name)
         try:
             self._run(lambda c: c.execute(nothing).close(), atomic=True)
@@ -249,14 +244,14 @@ class WebStore:
             )
             raise ValueError(msg)
         secret = TOKEN_MARK + secrets.token_urlsafe(32)
-        table, dialect = self.tables.tokens, self._parts.connections.dialect
+        table, engine = self.tables.tokens, inside.engine(self._service)
 
         def add(connection: Connection) -> Token | None:
             c = table.c
             mine = (c.table_prefix == self._prefix, c.name == name)
             if connection.execute(select(c.name).where(*mine)).first() is not None:
                 return None
-            now = dialect.read_clock(connection)
+            now = engine.read_clock(connection)
             until = None if lasts is None else now + lasts // MICROSECOND
             values = {
                 "table_prefix": self._prefix,
@@ -266,7 +261,7 @@ class WebStore:
                 "created_at": now,
                 "expires_at": until,
             }
-            if not ddl.insert_unless_there(connection, dialect, table, values):
+            if not inside.insert_unless_there(self._service, connection, table, values):
                 return None
             return Token(name, role, hash_of(secret), instant(now), optional_instant(until))
 
@@ -324,7 +319,7 @@ class WebStore:
             connection: the transaction to use; by default one of its own, and then
                 ``prune_sometimes`` follows.
         """
-        table, dialect = self.tables.audit, self._parts.connections.dialect
+        table, engine = self.tables.audit, inside.engine(self._service)
         text = printable(detail)
         values = {
             "table_prefix": self._prefix,
@@ -338,12 +333,12 @@ class WebStore:
         }
 
         def write(connection: Connection) -> bool:
-            now = dialect.read_clock(connection)
+            now = engine.read_clock(connection)
             # Clocks may be coarse, but the rows of this process stay in order.
             made = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
             self._last_id = made = max(made, self._last_id + 1)
             row = {"id": made, "at": now}
-            return ddl.insert_unless_there(connection, dialect, table, values | row)
+            return inside.insert_unless_there(self._service, connection, table, values | row)
 
         self._written += 1
         if connection is None:
@@ -386,7 +381,7 @@ class WebStore:
 
     def prune_audit(self) -> int:
         """Remove rows that are too old or too many; returns how many."""
-        table, dialect = self.tables.audit, self._parts.connections.dialect
+        table, engine = self.tables.audit, inside.engine(self._service)
         c = table.c
         mine = c.table_prefix == self._prefix
         age = timedelta(days=self._settings.keep_audit_days) // MICROSECOND
@@ -394,7 +389,7 @@ class WebStore:
         oldest = ids.offset(self._settings.keep_audit_rows).limit(1)
 
         def prune(connection: Connection) -> int:
-            last = dialect.read_clock(connection) - age << _RANDOM_BITS
+            last = engine.read_clock(connection) - age << _RANDOM_BITS
             beyond = connection.execute(oldest).scalar()
             last = max(last, beyond if beyond is not None else last)
             gone = delete(table).where(mine, c.id <= last)
@@ -410,8 +405,7 @@ class WebStore:
         repeat: bool = True,
         counts: bool = False,
     ) -> T:
-        self._parts.check_open()
-        return self._parts.connections.run(act, atomic=atomic, repeat=repeat, counts=counts)
+        return inside.run(self._service, act, atomic=atomic, repeat=repeat, counts=counts)
 
 
 def utc_now() -> datetime:

@@ -19,7 +19,6 @@ import httpx2
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
@@ -134,7 +133,7 @@ def test_all_languages_drain_one_queue(
     assert shutil.which("curl")
     service = make_service()
     service.create_queue("jobs", archive="all", max_attempts=10_000, lease=5.0, dedup_window=3600.0)
-    store = WebStore(parts_of(service), WebSettings())
+    store = WebStore(service, WebSettings())
     assert store.prepare()
     token, _ = store.add_token("clients", Role.OPERATOR)
     luck = random.Random(17)  # noqa: S311 - chance, not a secret

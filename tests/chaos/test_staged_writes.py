@@ -8,7 +8,6 @@ import pytest
 from queue_over_sql import QueueService, StageLost
 from queue_over_sql.durable.staged_write_store import BatchName
 from queue_over_sql.durable.staged_writes import StagedPublisher
-from queue_over_sql.queue import core_of
 from queue_over_sql.testing.plugin import TestServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -21,7 +20,7 @@ def test_a_batch_is_whole_or_not_there_after_a_crash_of_the_server(server: TestS
     messages = pa.RecordBatch.from_arrays([pa.array(["1", "2"])], [name])
     with QueueService(server.url) as service:
         queue = service.create_queue("jobs")
-        publisher = StagedPublisher(core_of(queue).context)
+        publisher = StagedPublisher(queue)
         stage = publisher.stage(batch, [name], [[messages]])
         server.kill()
         server.start()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_over_sql.database.urls import hide_passwords
 from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.values.texts import hide_passwords
 from tests.cli.command_line import command, environment, run, succeed
 
 

@@ -190,7 +190,7 @@ def test_rounds_and_keys(make_service: MakeService, engine: Engine) -> None:
             with pytest.raises(QueueError, match="Restore the row"):
                 queue.publish("x", key="k")
     tables, run = core_of(queue).context.tables, core_of(queue).context.run
-    StagedPublisher(core_of(queue).context).publish(BATCH, [])
+    StagedPublisher(queue).publish(BATCH, [])
     with hostile(engine, "queue_over_sql_commits", "message_count", "x") as bad:
         if bad:
             with pytest.raises(QueueError, match="Restore the row"):

@@ -56,7 +56,7 @@ def encoder(queue: Queue, **types: spark_types.DataType) -> Encoder:
     """An encoder of columns of these types."""
     fields = [spark_types.StructField(name, kind) for name, kind in types.items()]
     plans = plan_of(spark_types.StructType(fields), core_of(queue).context.tables)
-    return Encoder(core_of(queue).context, plans)
+    return Encoder(queue, plans)
 
 
 def encoded(queue: Queue, **columns: tuple[spark_types.DataType, Any]) -> dict[str, Any]:

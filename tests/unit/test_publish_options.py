@@ -13,8 +13,8 @@ from queue_over_sql import Publication, Queue, Topic
 from queue_over_sql.aio import AsyncQueue, AsyncTopic
 from queue_over_sql.cli import options, publish, schedules, topics
 from queue_over_sql.cli.lines import READERS
-from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.schedules import definition
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 
 # Nobody could answer a request before it is due, and topics know no columns.
 VERBS: Final[tuple[tuple[Any, set[str]], ...]] = (
@@ -74,6 +74,8 @@ def test_the_publishing_verbs_agree_on_conflicts() -> None:
 
 def test_commands_offer_the_options_of_a_publication() -> None:
     """Each by the option that is declared for all commands."""
+    fields = [field.name for field in dataclasses.fields(Publication)]
+    assert ["payload", *PUBLISH_OPTIONS] == fields
     assert list(PUBLISH_OPTIONS) == list(ALIASES)
     for command, without in COMMANDS:
         parameters = inspect.signature(command).parameters

@@ -14,7 +14,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
 
 from queue_over_sql import QueueService
-from queue_over_sql.service import parts_of
 from queue_over_sql.web.api import standalone
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
@@ -81,7 +80,7 @@ def make_server(sqlite_url: str) -> Iterator[MakeServer]:
             service = QueueService(url, consumer_timeout=5.0)
             stack.callback(service.stop)
             given = WebSettings(**settings)
-            store = WebStore(parts_of(service), given)
+            store = WebStore(service, given)
             tokens = {}
             if given.open_role is None and store.prepare() and not store.tokens():
                 tokens = {role: store.add_token(role.value, role)[0] for role in Role}

@@ -376,7 +376,7 @@ def test_a_queue_is_dropped_by_its_name(open_site: Open, service: QueueService) 
 
 def test_tokens_are_made_and_removed(open_site: Open, service: QueueService) -> None:
     """Shown once, to an administrator alone; wrong ones say what is wrong."""
-    store = WebStore(parts_of(service), WebSettings())
+    store = WebStore(service, WebSettings())
     store.prepare()
     root, _ = store.add_token("root", Role.ADMIN)
     browser = open_site(open_role=None)
@@ -476,7 +476,7 @@ def test_charts_show_what_services_recorded(
 
 def test_a_viewer_changes_nothing(open_site: Open, service: QueueService, jobs: Queue) -> None:
     """No button is there, and a form of their own is refused."""
-    store = WebStore(parts_of(service), WebSettings())
+    store = WebStore(service, WebSettings())
     store.prepare()
     token, _ = store.add_token("vera", Role.VIEWER)
     browser = open_site(open_role=None)

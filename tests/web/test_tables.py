@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def store_of(service: QueueService, **settings: float) -> WebStore:
     """The tables as a service sees them."""
-    return WebStore(parts_of(service), WebSettings(**settings))  # type: ignore[arg-type]
+    return WebStore(service, WebSettings(**settings))  # type: ignore[arg-type]
 
 
 def test_tokens(service: QueueService) -> None:

@@ -73,7 +73,7 @@ def demo(
     end.
     """
     # Loaded where they run: no other command needs them.
-    from queue_over_sql.database.urls import hide_passwords
+    from queue_over_sql.values.texts import hide_passwords
     from queue_over_sql_demo.databases import PRIVATE, is_private
     from queue_over_sql_demo.run import run
 

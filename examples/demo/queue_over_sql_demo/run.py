@@ -12,8 +12,8 @@ import typer
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Connection
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
-from queue_over_sql.database.urls import hide_passwords
 from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.texts import hide_passwords
 from queue_over_sql_demo.account import Account
 from queue_over_sql_demo.course import DemoError, Progress
 from queue_over_sql_demo.files import NOT_STANDARD, Scan, scan, standard_library

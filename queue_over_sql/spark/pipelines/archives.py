@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from queue_over_sql.queue import core_of
-from queue_over_sql.selection.operations import extent_of
+from queue_over_sql import inside
 from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from sqlalchemy import ColumnElement, Table
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql import Queue
+    from queue_over_sql.inside import QueueTables
     from queue_over_sql.spark.options import Location
-
 
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
@@ -133,8 +131,8 @@ class _Reading:
         )
         columns = message_columns(queue, options, archived=part.archived)
         statement = columns.select().where(
-            *extent_of(core_of(queue).context.tables, part.archived),
-            *_wanted(part, columns.table, core_of(queue).context.tables),
+            *inside.extent(inside.tables(queue), archived=part.archived),
+            *_wanted(part, columns.table, inside.tables(queue)),
         )
         for batch in read_batches(queue, columns, statement, options.batch_bytes):
             yield self._as_history(batch, queue)
@@ -165,7 +163,7 @@ class _Reading:
 
 
 def _not_read(queue: Queue) -> frozenset[str]:
-    has_payloads = core_of(queue).context.tables.has_payloads
+    has_payloads = inside.tables(queue).has_payloads
     return _OUR_OWN if has_payloads else _OUR_OWN | _NOT_OF_ROWS
 
 

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 
-from queue_over_sql.archive.archive import ArchiveHistory
+from queue_over_sql import inside
 from queue_over_sql.errors import HistoryDiffers
-from queue_over_sql.queue import core_of
 from queue_over_sql.spark.databases import label_of, location_of, queues_of, service_at
-from queue_over_sql.spark.pipelines.archives import Part, archive_parts, parts_by_id, read_parts
+from queue_over_sql.spark.pipelines.archives import (
+    Part,
+    archive_parts,
+    parts_by_id,
+    read_parts,
+)
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import (
     HISTORY,
@@ -35,11 +39,10 @@ from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue
     from queue_over_sql.spark.options import Location
 
     Progress = Callable[[str, int, int], None]
-
 
 SERIES: Final = "export"
 """The series name of the commits of exports."""
@@ -166,7 +169,7 @@ class _Stretch:
     """
 
     queue: Queue
-    archive: ArchiveHistory
+    archive: inside.ArchiveHistory
     mark: int | None
     up_to: int
     oldest: int | None
@@ -234,7 +237,7 @@ class Export:
                     f"source={last.facts['source']!r}"
                 )
         for queue in self._queues:
-            archive, mark = ArchiveHistory(core_of(queue).context), self._marks.get(queue.name)
+            archive, mark = inside.archive_history(queue), self._marks.get(queue.name)
             oldest = None if mark is None or self._overlap is None else mark - self._overlap
             self._stretches.append(_Stretch(queue, archive, mark, archive.now(), oldest))
 

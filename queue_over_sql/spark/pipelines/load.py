@@ -20,11 +20,10 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import DecimalType, IntegralType, StringType, StructField, StructType
 
-from queue_over_sql.durable import staged_write_store as staged
-from queue_over_sql.durable.staged_write_store import BatchName
+from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.queue import core_of
-from queue_over_sql.schema.queue_tables import check_table_prefix
+from queue_over_sql.inside import check_table_prefix
+from queue_over_sql.inside.columns import BatchName, StagedPublisher
 from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import Location, labels_of
 from queue_over_sql.spark.sink_columns import PAYLOAD, Encoder, plan_of
@@ -34,8 +33,7 @@ from queue_over_sql.values.json_text import check_json_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql import Queue
     from queue_over_sql.spark.sink_columns import ColumnPlan
 
 _SHOWN: Final = 3
@@ -168,7 +166,7 @@ def load(
     messages = _with_texts_as_keys(messages)
     fields = messages.drop(_ROW).schema
     for each in queues.values():
-        plan_of(fields, core_of(each).context.tables)
+        plan_of(fields, inside.tables(each))
     with _kept(_checked(messages, next(iter(places.values())), queue)) as checked:
         tell(LoadProgress("Checking", 0))
         read, bad, unkeyed = _counted(checked)
@@ -213,9 +211,9 @@ def _published(
 
 
 def _count(queue: Queue, batch: BatchName) -> int:
-    context = core_of(queue).context
-    count = context.run(lambda c: staged.committed_count(c, context.tables, batch))
-    context.run(lambda c: staged.forget_commit(c, context.tables, batch))
+    publisher = StagedPublisher(queue)
+    count = publisher.published_count(batch)
+    publisher.forget(batch)
     return count or 0
 
 
@@ -355,7 +353,7 @@ def _with_texts_as_keys(messages: DataFrame) -> DataFrame:
 
 
 def _everything(rows: DataFrame, queue: Queue) -> Any:
-    payload = core_of(queue).context.known_settings.payload
+    payload = inside.known_settings(queue).payload
     if payload != "json":
         msg = (
             f"queue {queue.name!r} has {payload} payloads, not JSON: set the payload column with "
@@ -376,8 +374,8 @@ class _Checker:
         self._schema = schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = core_of(queue_at(self._place, self._queue)).context
-        search = _Search(context, plan_of(self._schema, context.tables))
+        queue = queue_at(self._place, self._queue)
+        search = _Search(queue, plan_of(self._schema, inside.tables(queue)))
         for batch in batches:
             reasons: list[str | None] = [None] * batch.num_rows
             search.look(batch.select(self._schema.names), 0, reasons)
@@ -389,11 +387,12 @@ class _Checker:
 class _Search:
     """Finds the rows of batches that cannot become messages."""
 
-    def __init__(self, context: QueueContext, plans: tuple[ColumnPlan, ...]) -> None:
-        self._context = context
+    def __init__(self, queue: Queue, plans: tuple[ColumnPlan, ...]) -> None:
+        self._queue = queue
         self._plans = plans
         # Checks that the database would make during the write must come first.
-        self._reads_json = context.settings.payload == "json" and context.tables.dialect.checks_json
+        is_json = queue.settings.payload == "json"
+        self._reads_json = is_json and inside.engine(queue).checks_json
         self._payload = next(p.source for p in plans if p.role == PAYLOAD)
 
     def look(self, batch: pa.RecordBatch, offset: int, reasons: list[str | None]) -> None:
@@ -412,7 +411,7 @@ class _Search:
 
     def _fault(self, batch: pa.RecordBatch) -> str | None:
         try:
-            Encoder(self._context, self._plans).encode(batch)
+            Encoder(self._queue, self._plans).encode(batch)
             if self._reads_json:
                 for payload in batch.column(self._payload).cast("string").to_pylist():
                     check_json_text(payload, "payload")

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from queue_over_sql.durable import round_store as rounds
-from queue_over_sql.durable.consumer import DurableConsumer
-from queue_over_sql.durable.requests import lease_of_round
+from queue_over_sql import inside
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
-from queue_over_sql.queue import core_of
+from queue_over_sql.inside.streams import DurableConsumer
 from queue_over_sql.spark.columns import message_columns, read_batches
-from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.databases import queue_at, service_at
 from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Connection
 
-    from queue_over_sql.durable.round_store import Round
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue
+    from queue_over_sql.inside.streams import Round
     from queue_over_sql.spark.options import Location, StreamOptions
 
 
@@ -83,8 +81,7 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
 
     def run(act: Callable[[Connection], T]) -> T:
         def once() -> T:
-            connections = core_of(queue_at(location, options.queue)).context.connections
-            return connections.run(act, atomic=True)
+            return inside.run(service_at(location), act, atomic=True)
 
         return outlast(once, options.reconnect_timeout)
 
@@ -103,8 +100,7 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
         if came >= claim(connection):
             return 0
         # Failed messages, and those that an operator removed, are no longer there.
-        sql = core_of(queue).context.sql
-        return rounds.count_rounds(connection, sql, options.consumer_id, number - 1, number)
+        return consumer_at(location, options).count_round(connection, number)
 
     there = run(left)
     if there > came:
@@ -118,12 +114,9 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
 def _messages(queue: Queue, options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatch]:
     number = part.wanted.consumer_round
     columns = message_columns(queue, options, epoch=part.epoch if options.include_epoch else None)
-    live = core_of(queue).context.tables.live.c
-    stamped = columns.select().where(
-        live.consumer_id == options.consumer_id,
-        live.consumer_round == number,
-        live.lease_expires_at == lease_of_round(number),
-    )
+    live = inside.tables(queue).live.c
+    consumer = consumer_at(options.locations[part.label], options)
+    stamped = columns.select().where(*consumer.stamped(number))
     ordered = stamped.order_by(live.priority, live.available_at, live.id)
     yield from read_batches(queue, columns, ordered, options.batch_bytes)
 

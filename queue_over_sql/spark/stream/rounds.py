@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from queue_over_sql.durable.consumer import Want
 from queue_over_sql.errors import CheckpointBehind, DatabaseUnavailable, QueueError, RoundsGone
+from queue_over_sql.inside.streams import Want
 from queue_over_sql.spark.stream.parts import RoundPart, check_claim_mode, consumer_at, outlast
 
 if TYPE_CHECKING:
-    from queue_over_sql.durable.consumer import DurableConsumer
-    from queue_over_sql.durable.round_store import Round
+    from queue_over_sql.inside.streams import DurableConsumer, Round
     from queue_over_sql.spark.options import Location, StreamOptions
     from queue_over_sql.spark.stream.offsets import Offset
 

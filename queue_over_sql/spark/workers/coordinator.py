@@ -16,25 +16,20 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from queue_over_sql.consumers import registrations as consumers
+from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.queue import core_of
-from queue_over_sql.service import parts_of
 from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import service_of, work_of
-from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, to_microseconds, to_timedelta
-from queue_over_sql.worker.handler import check_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import Queue, QueueService
 
 
 __all__ = ["FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_workers"]
@@ -227,8 +222,8 @@ class _Coordinator:
         """The end of a duration from now on, by the database's clock in microseconds."""
         if until is None or until == "empty":
             return None
-        length, sql = to_microseconds(until, "until"), core_of(self.queue).context.sql
-        return parts_of(self._service).connections.run(lambda c: server_now(c, sql)) + length
+        length = to_microseconds(until, "until")
+        return inside.read_clock(self.queue) + length
 
     def progress(self, began: float) -> FleetProgress:
         """The present progress."""
@@ -243,12 +238,10 @@ class _Coordinator:
         Returns whether there were any. If such a worker is still alive, its next heartbeat fails,
         and the fence stops it from settling the messages.
         """
-        system = core_of(self.queue).context.tables.system
-        connections = parts_of(self._service).connections
         lost = [each for each in self._service.consumers() if each.name == self._plan.name]
         for found in lost:
-            connections.run(lambda c: consumers.remove(c, system, found.consumer_id))  # noqa: B023 - runs at once
-        core_of(self.queue).recovery.restore()
+            inside.forget_consumer(self._service, found.consumer_id)
+        inside.restore(self.queue)
         return bool(lost)
 
     def close(self) -> None:
@@ -429,7 +422,7 @@ def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
     if not callable(handler):
         msg = f"handler must be a function, not {type(handler).__name__}"
         raise TypeError(msg)
-    check_kind(handler, "handler")
+    inside.check_kind(handler, "handler")
     if check_whole("concurrency", concurrency) > 1 and form == "arrow":
         msg = "concurrency= is not possible with form='arrow': use more workers"
         raise ValueError(msg)
@@ -440,7 +433,7 @@ def _usual_batch(form: Form, transactional: bool) -> int:
 
 
 def _check_form(queue: Queue, form: Form) -> None:
-    if form == "arrow" and not core_of(queue).context.tables.has_payloads:
+    if form == "arrow" and not inside.tables(queue).has_payloads:
         msg = (
             f"queue {queue.name!r} is an adopted table, which does not support Arrow batches: use "
             "form='message' or form='batch'"

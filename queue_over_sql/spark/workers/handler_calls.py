@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
-from queue_over_sql.message import Message, row_of
-from queue_over_sql.queue import core_of
-from queue_over_sql.settling.failures import reason_of
-from queue_over_sql.worker.handler import refuse_unfinished
+from queue_over_sql import Message, inside
 
 if TYPE_CHECKING:
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue
     from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
@@ -68,7 +65,7 @@ def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[...
     def call(given: Any, connection: tuple[Any, ...]) -> list[_Failure]:
         if plan.form == "arrow":
             return _failed_of_arrow(plan.handler, queue, given, connection)
-        refuse_unfinished(plan.handler(given, *connection))
+        inside.refuse_unfinished(plan.handler(given, *connection))
         return []
 
     def handle(given: Message | Sequence[Message], *connection: Any) -> None:
@@ -115,8 +112,8 @@ def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
     if message.attempt >= message.max_attempts:
         return True
     try:
-        retry = core_of(queue).context.settings.retry
-        return retry.next_delay(message.attempt, reason_of(error)) is None
+        retry = queue.settings.retry
+        return retry.next_delay(message.attempt, inside.reason_of(error)) is None
     except Exception:  # noqa: BLE001 - of the user's policy; nack logs it, and retries
         return False
 
@@ -127,10 +124,10 @@ def _failed_of_arrow(
     messages: Sequence[Message],
     connection: tuple[Any, ...],
 ) -> list[_Failure]:
-    from queue_over_sql.arrow.rows import batch_of
+    from queue_over_sql.inside.columns import batch
 
-    batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
-    reasons = reasons_of(handler(batch, *connection), len(messages))
+    columns = batch(queue, messages)
+    reasons = reasons_of(handler(columns, *connection), len(messages))
     for place, reason in reasons.items():
         target = connection[0] if connection else None
         queue.nack(messages[place], error=reason, connection=target)

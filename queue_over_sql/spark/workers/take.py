@@ -16,23 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql import inside
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
-from queue_over_sql.message import row_of
-from queue_over_sql.queue import core_of
-from queue_over_sql.service import parts_of
 from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
-from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.backoff import Backoff
-from queue_over_sql.worker.handler import Handler
-from queue_over_sql.worker.handler_run import HandlerRun
-from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Connection
 
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import Queue, QueueService
     from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
@@ -60,12 +53,12 @@ class Taking:
         counters: Counters,
         counted: Callable[..., None],
     ) -> None:
-        self._connections = parts_of(service).connections
+        self._service = service
         self._queue = queue
         self._plan = plan
         self._counters = counters
         self._counted = counted
-        self._keeper = LeaseKeeper()
+        self._keeper = inside.LeaseKeeper()
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -89,13 +82,13 @@ class Taking:
         try:
             found = self._take(size)
         except _HandlerFailed as error:
-            core_of(self._queue).announce()
+            inside.announce(self._queue)
             if size > 1:
                 return max(1, size // _CUT), True
             _log.info("Queue %s: %s", self._queue.name, error.__cause__)
             return self._count(1), True
         except _SomeFailed:
-            core_of(self._queue).announce()
+            inside.announce(self._queue)
             return self._count(size), True
         except QueueError as error:
             _log.warning("Queue %s: %s", self._queue.name, error)
@@ -104,15 +97,17 @@ class Taking:
         return min(self._plan.batch, size * 2), found > 0
 
     def _take(self, size: int) -> int:
+        from queue_over_sql.inside.columns import take
+
         try:
-            with self._connections.transaction() as connection:
-                batch = self._batch(size, connection)
+            with inside.transaction(self._service) as connection:
+                batch = take(self._queue, size, connection)
                 if batch is None:
                     return 0
                 self._call(batch, connection)
         except DBAPIError as error:
             # Whether the commit succeeded or not, each message is either done or still there.
-            if self._connections.dialect.classify(error) is ErrorKind.DISCONNECT:
+            if inside.is_disconnect(self._service, error):
                 raise DatabaseUnavailable(str(error.orig)) from error
             raise _HandlerFailed from error
         self._counters.count(batch.num_rows, 0)
@@ -121,7 +116,7 @@ class Taking:
     def _call(self, batch: pa.RecordBatch, connection: Connection) -> None:
         with self._counters.calling():
             try:
-                with self._connections.handlers_connection(connection):
+                with inside.handlers_connection(self._service, connection):
                     context = contextvars.copy_context()
                     answer = context.run(self._plan.handler, batch, connection)
                 reasons = reasons_of(answer, batch.num_rows)
@@ -130,24 +125,10 @@ class Taking:
         if reasons:
             raise _SomeFailed
 
-    def _batch(self, size: int, connection: Connection) -> pa.RecordBatch | None:
-        import pyarrow as pa
-
-        from queue_over_sql.arrow.rows import batch_of
-
-        batches = core_of(self._queue).take_columns(size, connection)
-        if batches is None:
-            taken = self._queue.take(size, connection=connection)
-            rows = [row_of(message) for message in taken]
-            return batch_of(core_of(self._queue).context.tables, rows) if rows else None
-        if len(batches) > 1:
-            return pa.concat_batches(batches)
-        return batches[0] if batches else None
-
     def _count(self, size: int) -> int:
         plan, queue = self._plan, self._queue
-        handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
-        run = HandlerRun(handler, queue, self._connections, self._insist, self._over.is_set)
+        handler = inside.Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
+        run = inside.handler_run(handler, queue, insist=self._insist, draining=self._over.is_set)
         try:
             with contextlib.closing(run):
                 messages = queue.consume(size)

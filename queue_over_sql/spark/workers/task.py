@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, literal
 
-from queue_over_sql.consumers import registrations as consumers
+from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.queue import core_of
-from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.spark.databases import url_of
 from queue_over_sql.spark.workers.handler_calls import Counters, calling
 from queue_over_sql.spark.workers.plan import WorkerReport
 from queue_over_sql.spark.workers.take import Taking
-from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import NEVER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Queue, Worker
     from queue_over_sql.spark.workers.plan import Ending, WorkersPlan
-    from queue_over_sql.worker.worker import Worker
 
 
 _log = logging.getLogger(__name__)
@@ -86,7 +82,7 @@ def _work(
     function = calling(plan, queue, counters)
     # A worker that dies while it takes leaves no trace, so after a loss attempts are counted.
     takes = plan.form == "arrow" and plan.transactional and not plan.losses
-    if takes and parts_of(service).connections.dialect.skip_locked:
+    if takes and inside.engine(service).skip_locked:
         return Taking(service, queue, plan, counters, function)
     worker = service.worker(
         concurrency=plan.concurrency, prefetch=plan.batch, poll_interval=plan.poll_interval
@@ -177,16 +173,11 @@ class EndingWatch:
         """On this machine's clock, which only needs to run at the same speed as the database's."""
         if self._plan.ends_at is None:
             return None
-        sql = core_of(self._queue).context.sql
-        now = parts_of(self._service).connections.run(lambda c: server_now(c, sql))
+        now = inside.read_clock(self._queue)
         return time.monotonic() + (self._plan.ends_at - now) / 1_000_000
 
     def _led(self) -> bool:
-        connections = parts_of(self._service).connections
-        system = core_of(self._queue).context.tables.system
-        return connections.run(
-            lambda c: consumers.alive(c, system, connections.dialect, self._plan.leader)
-        )
+        return inside.is_alive(self._service, self._plan.leader)
 
     def _idle(self) -> bool:
         calls, self._calls = self._calls, self._counters.calls

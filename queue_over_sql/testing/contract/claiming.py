@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import Message, Queue
 from queue_over_sql.errors import ClaimLost
-from queue_over_sql.message import Message
-from queue_over_sql.queue import Queue
 from queue_over_sql.testing.contract.state import (
     archived,
     counts,
@@ -26,7 +25,7 @@ from queue_over_sql.testing.waiting import consume_exactly, wait_until
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import MakeService
 
 Verb = Callable[[Queue, list[Message]], object]

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import Publication
 from queue_over_sql.errors import DuplicateKey
-from queue_over_sql.message import Publication
 from queue_over_sql.testing.contract.state import payloads
 from queue_over_sql.testing.waiting import consume_exactly
 
 if TYPE_CHECKING:
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
     from queue_over_sql.values.states import OnConflict
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from queue_over_sql import Message, Publication, Queue
 from queue_over_sql.errors import ClaimLost, DuplicateKey
-from queue_over_sql.message import Message, Publication
-from queue_over_sql.queue import Queue
 from queue_over_sql.testing.contract.state import (
     OPENERS,
     Caller,
@@ -30,7 +29,7 @@ from queue_over_sql.testing.waiting import consume_exactly, wait_until
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
 
 LATE = timedelta(minutes=1)
 """The tolerance for a slow machine."""

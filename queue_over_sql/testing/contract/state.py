@@ -22,8 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import Message
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Message, Queue
 
 STATE_COLUMNS = (
     "id",

@@ -16,7 +16,7 @@ import os
 
 from sqlalchemy import URL, make_url
 
-from queue_over_sql.dialects.engines import with_driver
+from queue_over_sql.inside import with_driver
 from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMissing
 from queue_over_sql.testing.servers.container import RECIPES, ContainerServer, docker_answers
 from queue_over_sql.testing.servers.databases import Databases

@@ -14,8 +14,8 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.service import QueueService, parts_of, start_to_serve
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Access
 from queue_over_sql.web.api import access as tokens
@@ -101,13 +101,13 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
     """
     settings = settings or WebSettings()
     threads = Threads(settings.threads)
-    access = Access(WebStore(parts_of(service), settings), settings, threads)
+    access = Access(WebStore(service, settings), settings, threads)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             await access.prepare()
-            await threads.run(lambda: start_to_serve(service))
+            await threads.run(lambda: inside.start_to_serve(service))
         except QueueError as error:
             _log.warning(
                 "The service cannot start, so only requests that need no service are answered: %s",

@@ -16,10 +16,9 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import Message
+    from queue_over_sql import Message
     from queue_over_sql.settling.settlements import Settlements
     from queue_over_sql.web.api.clients import ClientQueue
-
 
 endpoints = Endpoints("claim and settle", quick=True)
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.stats import QueueStats
-
+    from queue_over_sql import QueueStats
 
 # For this many seconds all clients get the same counts.
 _STATS_SECONDS: Final = 2.0

@@ -38,7 +38,7 @@ from queue_over_sql.web.threads import Threads
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from queue_over_sql.service import QueueService
+    from queue_over_sql import QueueService
     from queue_over_sql.web.api.clients import Clients
     from queue_over_sql.web.api.counts import SharedStats
     from queue_over_sql.web.masking import Mask

@@ -12,8 +12,7 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.selection.selection import Selection
-
+    from queue_over_sql import Selection
 
 endpoints = Endpoints("messages")
 archive_endpoints = Endpoints("archive")

@@ -7,16 +7,16 @@ import binascii
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql import Publication
 from queue_over_sql.errors import QueueError
-from queue_over_sql.message import PUBLISH_OPTIONS, Publication
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, read_json
 from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import Published
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import Published, Queue
     from queue_over_sql.values.states import OnConflict
 
 endpoints = Endpoints("publish", quick=True)

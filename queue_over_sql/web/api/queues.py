@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.queues import registry
-from queue_over_sql.service import QueueService, parts_of
-from queue_over_sql.settings import StoredSettings
+from queue_over_sql import QueueService, inside
+from queue_over_sql.errors import QueueError
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, run_named
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.queues.registry import QueueRecord
-    from queue_over_sql.queues.stats import QueueStats
-
+    from queue_over_sql import QueueStats
 
 endpoints = Endpoints("queues")
 
@@ -28,7 +24,7 @@ def list_queues(call: Call) -> shapes.Queues:
     """List all queues and their settings, by name."""
     found = []
     unreadable = []
-    for record in _records(call.service):
+    for record in inside.records(call.service):
         try:
             found.append(_shown(call.service, record))
         except QueueError:
@@ -40,12 +36,12 @@ def list_queues(call: Call) -> shapes.Queues:
 def show_queue(call: Call, queue: str) -> shapes.Queue:
     """Show a queue's settings, and whether it is paused."""
     call.service.queue(queue)
-    return _shown(call.service, _record(call.service, queue))
+    return _shown(call.service, inside.record(call.service, queue))
 
 
 def _create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
     created = call.do(queue, **msgspec.to_builtins(body)).value
-    return _shown(call.service, _record(call.service, created.name))
+    return _shown(call.service, inside.record(call.service, created.name))
 
 
 def _drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
@@ -96,29 +92,10 @@ def list_consumers(call: Call) -> shapes.Consumers:
     return shapes.Consumers(consumers=found)
 
 
-def _records(service: QueueService) -> list[QueueRecord]:
-    parts = parts_of(service)
-    system, prefix = parts.system(), parts.settings.table_prefix
-    found = parts.connections.run(lambda c: registry.queue_records(c, system, prefix))
-    return [record for record in found if record.owner is None]
-
-
-def _record(service: QueueService, name: str) -> QueueRecord:
-    parts = parts_of(service)
-    system, prefix = parts.system(), parts.settings.table_prefix
-    found = parts.connections.run(lambda c: registry.queue_record(c, system, prefix, name))
-    if found is None:
-        raise QueueNotFound(name)
-    return found
-
-
-def _shown(service: QueueService, record: QueueRecord) -> shapes.Queue:
-    policies = parts_of(service).settings.retry_policies
-    stored = StoredSettings.read(record.name, record.settings)
-    settings = stored.effective(policies)
-    retry = policies.describe(settings.retry)
+def _shown(service: QueueService, record: inside.QueueRecord) -> shapes.Queue:
+    settings, retry, columns = inside.settings_of(service, record)
     shown = showing.queue(record.name, settings, retry, paused=record.paused)
-    shown.columns = list(stored.columns)
+    shown.columns = columns
     return shown
 
 

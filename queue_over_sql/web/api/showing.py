@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
+from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.message import row_of
 from queue_over_sql.values.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.clients import token_of
@@ -21,14 +21,9 @@ from queue_over_sql.web.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_over_sql.message import Message
-    from queue_over_sql.message import Published as PublishedCore
-    from queue_over_sql.schedules.schedules import Schedule
-    from queue_over_sql.selection.selection import Selection
-    from queue_over_sql.settings import EffectiveSettings
-    from queue_over_sql.topics.topic import Subscription
+    from queue_over_sql import EffectiveSettings, Message, Schedule, Selection, Subscription
+    from queue_over_sql import Published as PublishedCore
     from queue_over_sql.web.masking import Mask
-
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +72,7 @@ def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:
         "payload_encoding": encoding,
         "headers": mask.apply(found.headers),
         "columns": mask.apply(dict(found.columns)),
-        "outcome": row_of(found).outcome,
+        "outcome": inside.row_of(found).outcome,
         **{name: getattr(found, name) for name in _FACTS},
     }
 
@@ -86,7 +81,7 @@ def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
     payload = found.payload if found.row is None else dict(found.row)
     if isinstance(payload, bytes):
         return in_base64(payload), "base64"
-    stored = row_of(found).payload
+    stored = inside.row_of(found).payload
     if isinstance(payload, str) and payload is stored:
         # A text payload, or an unreadable one, which cannot be masked.
         return (_masked_text(payload, mask) if mask else payload), UNSET
@@ -138,7 +133,7 @@ def one_page(selection: Selection, limit: int, after: int | None) -> tuple[list[
 
 
 def _bytes_of(page: list[Message]) -> int:
-    stored = (row_of(each).payload for each in page)
+    stored = (inside.row_of(each).payload for each in page)
     return sum(len(each) for each in stored if isinstance(each, str | bytes))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queue_over_sql.message import PUBLISH_OPTIONS
-from queue_over_sql.topics.routing import check_routing_text, pattern_fits, payload_fits
+from queue_over_sql import inside
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints
 from queue_over_sql.web.settings import Role
@@ -42,11 +42,12 @@ def publish_to_topic(
 @endpoints.add("POST", "/topics/{topic}/route", Role.VIEWER, writes=False, problems=(404,))
 def try_route(call: Call, topic: str, body: shapes.Route) -> shapes.Routed:
     """Show which queues would get a message, without publishing it."""
-    key = check_routing_text("routing_key", body.routing_key)
+    key = inside.check_routing_text("routing_key", body.routing_key)
     found = [
         each
         for each in call.service.topic(topic).subscriptions()
-        if pattern_fits(each.pattern, key) and payload_fits(each.where or {}, body.payload)
+        if inside.pattern_fits(each.pattern, key)
+        and inside.payload_fits(each.where or {}, body.payload)
     ]
     return shapes.Routed(
         queues=sorted({each.queue for each in found}),

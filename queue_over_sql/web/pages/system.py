@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.topics.routing import pattern_fits
+from queue_over_sql import inside
 from queue_over_sql.web.access import insist_on_tables
 from queue_over_sql.web.settings import Role
 from queue_over_sql.web.site import ROLES
@@ -57,7 +57,9 @@ def topics(view: View) -> Response:
     found = []
     for topic in view.service.topics():
         subscriptions = topic.subscriptions()
-        told = [(each, bool(key) and pattern_fits(each.pattern, key)) for each in subscriptions]
+        told = [
+            (each, bool(key) and inside.pattern_fits(each.pattern, key)) for each in subscriptions
+        ]
         found.append((topic, told))
     return view.page("topics.html", "topics", topics=found, key=key)
 

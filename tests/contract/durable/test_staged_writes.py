@@ -35,7 +35,7 @@ pytestmark = pytest.mark.threads("only Spark's processes write stages, which hav
 @pytest.fixture
 def publisher(queue: Queue) -> StagedPublisher:
     """What publishes to the queue."""
-    return StagedPublisher(core_of(queue).context)
+    return StagedPublisher(queue)
 
 
 def test_nothing_is_there_before_the_publish(
@@ -99,7 +99,7 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
     """Keys, headers, priorities, delays, instants and own columns are as in a publish."""
     columns = [Column("amount", Integer), Column("share", Float), Column("city", String(20))]
     queue = service.create_queue("orders", priorities=3, columns=columns)
-    publisher = StagedPublisher(core_of(queue).context)
+    publisher = StagedPublisher(queue)
     given: dict[str, list[Any]] = {
         "message_key": ["k", None],
         "payload": ["1", "2"],
@@ -133,7 +133,7 @@ def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:
     from datetime import datetime
 
     queue = service.create_queue("events", columns=[Column("seen_on", DateTime)])
-    publisher = StagedPublisher(core_of(queue).context)
+    publisher = StagedPublisher(queue)
     seen = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a column without a time zone
     moments = pa.array([seen, None], pa.timestamp("us"))
     batch = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), moments], ["payload", "seen_on"])
@@ -150,7 +150,7 @@ def test_other_payload_types_arrive(service: QueueService) -> None:
         (service.create_queue("texts", payload="text"), texts, pa.string()),
         (service.create_queue("raw", payload="bytes"), raw, pa.binary()),
     ):
-        publisher = StagedPublisher(core_of(queue).context)
+        publisher = StagedPublisher(queue)
         batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["payload"])
         publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
         publisher.publish(BatchName("w", 1), [], in_memory=InMemoryBatch(["payload"], [batch]))
@@ -228,7 +228,7 @@ def test_a_table_of_the_users_own_is_refused(service: QueueService, engine: Engi
         connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, city VARCHAR(20))"))
     queue = service.adopt_queue("orders_to_do", "orders")
     with pytest.raises(UnsupportedByEngine, match="enqueue"):
-        StagedPublisher(core_of(queue).context)
+        StagedPublisher(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -304,7 +304,7 @@ def test_the_reaper_cleans_up(make_service: Callable[..., QueueService], engine:
     """Its report says so; the register is not asked at each pass."""
     service = make_service()
     queue = service.create_queue("jobs")
-    stage = staged(StagedPublisher(core_of(queue).context), payload=["1"])
+    stage = staged(StagedPublisher(queue), payload=["1"])
     stages = core_of(queue).context.tables.system.stages
     with engine.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
@@ -316,7 +316,7 @@ def test_the_reaper_cleans_up(make_service: Callable[..., QueueService], engine:
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: Engine) -> None:
     """Only the last batch of a writer can come again; the one before is known for a day more."""
-    publisher = StagedPublisher(core_of(queue).context)
+    publisher = StagedPublisher(queue)
     for number in range(3):
         in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"])])
         publisher.publish(BatchName("writer", number), [], in_memory=in_memory)
@@ -336,11 +336,11 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
 @pytest.mark.engines("sqlite")
 def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
     """A new queue of the same name gets the same batches anew."""
-    publisher = StagedPublisher(core_of(service.create_queue("jobs")).context)
+    publisher = StagedPublisher(service.create_queue("jobs"))
     in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"])])
     publisher.publish(BATCH, [], in_memory=in_memory)
     service.drop_queue("jobs")
-    fresh = StagedPublisher(core_of(service.create_queue("jobs")).context)
+    fresh = StagedPublisher(service.create_queue("jobs"))
     assert not fresh.publish(BATCH, [], in_memory=in_memory).repeated
 
 
@@ -349,7 +349,7 @@ def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
 
 def test_a_taken_key_is_refused_and_nothing_published(queue: Queue, engine: Engine) -> None:
     """As ``publish`` does by default; the batch may be written again."""
-    publisher = StagedPublisher(core_of(queue).context)
+    publisher = StagedPublisher(queue)
     taken = queue.publish("first", key="b")
     stages = [staged(publisher, message_key=["a", None, "b"], payload=["1", "2", "3"])]
     with pytest.raises(DuplicateKey) as caught:
@@ -363,7 +363,7 @@ def test_a_taken_key_is_refused_and_nothing_published(queue: Queue, engine: Engi
 
 def test_a_key_that_is_given_twice_is_refused(queue: Queue) -> None:
     """Across the stages of a batch as within one."""
-    publisher = StagedPublisher(core_of(queue).context)
+    publisher = StagedPublisher(queue)
     stages = [
         staged(publisher, message_key=["a", "b"], payload=["1", "2"]),
         staged(publisher, message_key=["c", "a"], payload=["3", "4"]),
@@ -376,7 +376,7 @@ def test_a_key_that_is_given_twice_is_refused(queue: Queue) -> None:
 
 def test_taken_keys_are_skipped(queue: Queue) -> None:
     """The live one stays, and of several new ones the first counts."""
-    publisher = StagedPublisher(core_of(queue).context, on_conflict="skip")
+    publisher = StagedPublisher(queue, on_conflict="skip")
     queue.publish("old", key="b")
     stages = [
         staged(publisher, message_key=["a", "b", "a", None], payload=["1", "2", "3", "4"]),
@@ -390,7 +390,7 @@ def test_taken_keys_are_skipped(queue: Queue) -> None:
 
 def test_live_messages_are_replaced(queue: Queue) -> None:
     """Content and time are new, the id stays; the last of several new ones counts."""
-    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
+    publisher = StagedPublisher(queue, on_conflict="replace")
     old = queue.publish("old", key="b", headers={"h": 1}, max_attempts=2)
     same = queue.publish("same", key="s")
     [held] = [m for m in queue.consume(2) if m.key == "s"]
@@ -415,7 +415,7 @@ def test_live_messages_are_replaced(queue: Queue) -> None:
 def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
     """Texts are compared by their characters, whatever the database's collation says."""
     queue = service.create_queue("notes", payload="text")
-    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
+    publisher = StagedPublisher(queue, on_conflict="replace")
     queue.publish("note", key="n")
     batch = batch_of(message_key=["n"], payload=["NOTE"])
     stage = publisher.stage(BATCH, ["message_key", "payload"], [[batch]])
@@ -426,7 +426,7 @@ def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_a_replace_may_delay(queue: Queue) -> None:
     """A delay makes the same content due at another instant."""
-    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
+    publisher = StagedPublisher(queue, on_conflict="replace")
     queue.publish("x", key="k")
     given: dict[str, list[Any]] = {
         "message_key": ["k"],
@@ -440,7 +440,7 @@ def test_a_replace_may_delay(queue: Queue) -> None:
 @pytest.mark.engines("sqlite")
 def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     """Small keyed parts go by way of a stage."""
-    publisher = StagedPublisher(core_of(queue).context, on_conflict="skip")
+    publisher = StagedPublisher(queue, on_conflict="skip")
     queue.publish("old", key="a")
     batch = batch_of(message_key=["a", "b"], payload=["1", "2"])
     published = publisher.publish(
@@ -453,7 +453,7 @@ def test_keys_of_finished_messages_count_within_the_window(service: QueueService
     """A ``dedup_window`` holds for batches as it does for single messages."""
     for on_conflict in ("skip", "replace", "raise"):
         queue = service.create_queue(f"{on_conflict}_once", dedup_window=600)
-        publisher = StagedPublisher(core_of(queue).context, on_conflict=on_conflict)
+        publisher = StagedPublisher(queue, on_conflict=on_conflict)
         done = queue.publish("done", key="d")
         queue.ack(queue.consume())
         stage = staged(publisher, message_key=["d", "n", None], payload=["1", "2", "3"])

@@ -332,14 +332,14 @@ def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
 ) -> None:
     """Its owner makes tokens; the others let them in, and an operator writes the audit."""
     given = WebSettings()
-    tables = WebStore(parts_of(owner), given)
+    tables = WebStore(owner, given)
     assert tables.prepare()
     tables.add_token("ada", Role.ADMIN)
     assert owner.roles.install(prefix=logins.prefix).changes > 0
     stores = {}
     for role in ("operator", "viewer"):
         service = logins.service(role)
-        stores[role] = store = WebStore(parts_of(service), given)
+        stores[role] = store = WebStore(service, given)
         assert store.prepare(), store.problem
         assert ["ada"] == [token.name for token in store.tokens()]
         assert Snapshots(service).overview().problem is None
@@ -353,7 +353,7 @@ def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
     assert ["pause"] == [row.what for row in stores["viewer"].audit()]
     (error,) = refused(lambda: stores["viewer"].write_audit("ada", "viewer", "sign-in"))
     assert ("operator",) == error.roles
-    publisher = WebStore(parts_of(logins.service("publisher")), given)
+    publisher = WebStore(logins.service("publisher"), given)
     refused(publisher.tokens, publisher.audit)
 
 

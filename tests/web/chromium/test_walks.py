@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from queue_over_sql import QueueService
-from queue_over_sql.service import parts_of
 from queue_over_sql.web.buttons import BUTTONS
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
@@ -341,7 +340,7 @@ def test_sessions(
     shop: QueueService, database: TestDatabase, serve: Serve, open_window: Open
 ) -> None:
     """A visitor signs in, sees what the role allows, and is asked again when the session ends."""
-    store = WebStore(parts_of(shop), WebSettings())
+    store = WebStore(shop, WebSettings())
     store.prepare()
     tokens = {role: store.add_token(role.value, role)[0] for role in Role}
     root = serve(database.url)

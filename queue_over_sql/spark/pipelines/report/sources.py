@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
 
-from queue_over_sql.archive.archive import ArchiveHistory
-from queue_over_sql.queue import core_of
+from queue_over_sql import inside
 from queue_over_sql.spark.databases import label_of, queues_of, service_at
 from queue_over_sql.spark.pipelines.archives import Part, archive_parts, live_parts, read_parts
-from queue_over_sql.spark.pipelines.frames import empty_history, microseconds, utc_date
+from queue_over_sql.spark.pipelines.frames import (
+    empty_history,
+    microseconds,
+    utc_date,
+)
 from queue_over_sql.spark.pipelines.history import history_of
 from queue_over_sql.values.durations import Duration, instant, to_timedelta
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from queue_over_sql.consumers.registrations import ConsumerInfo
-    from queue_over_sql.queue import Queue
+    from queue_over_sql import ConsumerInfo, Queue
     from queue_over_sql.spark.options import Location
-
 
 _NEEDED: Final = (
     *("id", "key", "kind", "attempt", "published_at", "scheduled_at", "available_at"),
@@ -71,7 +72,7 @@ def gathered(
         found = queues_of(service_at(location), queues)
         if found:
             consumers = {c.consumer_id: _who(c) for c in service_at(location).consumers()}
-            now = instant(ArchiveHistory(core_of(found[0]).context).now())
+            now = instant(inside.read_clock(found[0]))
         parts = [part for queue in found for part in live_parts(queue)]
         live = _copied(spark, location, parts, f"{work}/live")
         words.append(f"the database {label_of(location)}")

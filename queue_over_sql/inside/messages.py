@@ -1,0 +1,89 @@
+"""Messages as they are stored: listed, counted by id, given back and pruned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.archive import selection as archived_lists
+from queue_over_sql.archive.archive import ArchiveHistory
+from queue_over_sql.queue import core_of
+from queue_over_sql.selection import operations as choices
+from queue_over_sql.selection import selection as lists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import ColumnElement, Row
+
+    from queue_over_sql.message import CallersConnection, Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.selection.selection import Selection
+
+
+def rows(
+    selection: Selection,
+    columns: Sequence[ColumnElement[Any]],
+    *,
+    limit: int,
+    after: int | None = None,
+    newest_first: bool = False,
+) -> Sequence[Row[Any]]:
+    """Read columns of selected messages instead of the messages, by id.
+
+    Args:
+        selection: which messages.
+        columns: what to read of the queue's or the archive's table.
+        limit: at most so many.
+        after: those after this id.
+        newest_first: the latest ids first.
+    """
+    return lists.rows_of(selection, columns, limit=limit, after=after, newest_first=newest_first)
+
+
+def page(
+    selection: Selection, connection: CallersConnection | None, limit: int, after: int | None = None
+) -> Sequence[Message]:
+    """A page of selected messages by id, as a transaction sees them that has not committed."""
+    return lists.page_on(selection, connection, limit, after)
+
+
+def pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
+    """All selected messages by id, with plain payloads even if the queue has kinds."""
+    return lists.plain_pages(selection, size)
+
+
+def requeued_as(queue: Queue, message_id: int) -> int | None:
+    """The id of the message that an archived one was requeued as; None if there is none."""
+    return archived_lists.requeued_as(core_of(queue).context, message_id)
+
+
+def last_id(queue: Queue, *, archived: bool) -> int | None:
+    """The highest id of the live or archived messages; None if there are none."""
+    context = core_of(queue).context
+    chosen = choices.Chosen(archived, ())
+    return context.run(lambda connection: choices.last_id(connection, context.sql, chosen))
+
+
+def probe_ids(
+    queue: Queue, start: int, skip: int, *, archived: bool
+) -> tuple[int | None, int | None]:
+    """The id of the first message from an id on, and of the one so many messages after it."""
+    context = core_of(queue).context
+    return context.run(
+        lambda c: choices.probe_ids(c, context.sql, archived=archived, start=start, skip=skip)
+    )
+
+
+def restore(queue: Queue) -> int:
+    """Give back now what consumers held that are dead; returns how many messages."""
+    return core_of(queue).recovery.restore()
+
+
+def prune(queue: Queue) -> int:
+    """Remove from the archive what is too old or too much, one portion; returns how many."""
+    return core_of(queue).recovery.prune().pruned
+
+
+def archive_history(queue: Queue) -> ArchiveHistory:
+    """The archive as the source of an export that never misses a message."""
+    return ArchiveHistory(core_of(queue).context)
