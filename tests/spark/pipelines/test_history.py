@@ -206,7 +206,7 @@ def test_a_history_belongs_to_one_database(
     """Another database is refused, since its ids mean other messages."""
     _finish(queue_kept, 1)
     export(source="shop")
-    with pytest.raises(ValueError, match="belongs to 'shop', not to other"):
+    with pytest.raises(ValueError, match="belongs to 'shop', not to 'other'"):
         export(source="other")
     assert folder.exists()
 
