@@ -5,30 +5,210 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.exc import (
+    DBAPIError,
     InvalidRequestError,
+    NoSuchModuleError,
     NoSuchTableError,
     PendingRollbackError,
+    SQLAlchemyError,
     UnboundExecutionError,
 )
 
-from queue_over_sql.database.raw_connections import CallersPool, drivers, raw_connection
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.database.driver_errors import DriverErrors
+from queue_over_sql.database.handlers_connections import HandlersConnections
+from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.database.raw_connections import (
+    CallersPool,
+    RawConnection,
+    RawDriver,
+    dialect_for,
+    dialect_of_driver,
+    drivers,
+    in_sqlalchemy,
+    raw_connection,
+)
+from queue_over_sql.database.urls import shown_url
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, WrongDatabase
+from queue_over_sql.sql.compiled import DIRECT, go_direct
+from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.sql.session_changes import changed_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Table
 
-    from queue_over_sql.database.connections import Connections
+
+_MOVED = (
+    "connection= is not in the queue's database or schema any more: a statement such as USE, SET "
+    "SCHEMA or SET search_path moved its session, or the queue's table was dropped. Move it back "
+    "before you use the queue, or name the other tables in full instead."
+)
+# Of how many queues it is remembered which table of which database they are.
+_MOST_ANSWERED = 1000
+
+
+def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
+    # An object that cannot have weak references is not in the set; ``in`` raises TypeError.
+    try:
+        return known in remembered
+    except TypeError:
+        return False
+
+
+def _answers(connection: Connection, question: str) -> Sequence[Any]:
+    return connection.exec_driver_sql(question).one()
+
+
+class CallersConnections:
+    """Connections of callers, in whose transactions this service works.
+
+    Args:
+        opened: the engine of the service.
+        dialect: gives the dialect of its server.
+        run: runs an act on a connection of the service.
+        errors: says drivers' errors in our words.
+        handlers: the connections that handlers have, which they may pass as their own.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedEngine,
+        dialect: Callable[[], QueueDialect],
+        run: Callable[[Callable[[Connection], Any]], Any],
+        errors: DriverErrors,
+        handlers: HandlersConnections,
+    ) -> None:
+        self.engine = opened.engine
+        self.errors = errors
+        self._dialect_of = opened.dialect_of
+        self._dialect = dialect
+        self._run = run
+        self._handlers = handlers
+        self._where = shown_url(opened.engine.url)
+        # Known pools, and callers' connections that have no pool.
+        self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Which database this service is in, by the question.
+        self._answered: dict[str, Any] = {}
+        self._dialects: dict[RawDriver, Dialect] = {}
+
+    def connection(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
+        """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
+
+        Raises:
+            WrongDatabase: it belongs to another kind of database.
+            ResourceClosedError: it is closed.
+        """
+        driver = raw.driver
+        dialect = self._dialects.get(driver)
+        if dialect is None:
+            # Our dialect has its settings only after it has connected.
+            _ = self._dialect()
+            try:
+                dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
+            except NoSuchModuleError as error:
+                raise self._wrong(self._foreign(raw)) from error
+        return in_sqlalchemy(raw, dialect)
+
+    @contextlib.contextmanager
+    def visiting(self, caller: Connection, table: Table) -> Iterator[None]:
+        """Use a caller's connection, or refuse it before anything is done on it.
+
+        Each pool is checked once: both sides are asked which database they are in. Where a session
+        can move to another database or schema, each use is checked.
+
+        Raises:
+            WrongDatabase: it is connected to another database.
+            UnsupportedByEngine: it prepares statements, and its pooler cannot keep any.
+            ValueError: its session would store values changed.
+        """
+        # Engines with other options share the pool.
+        pool = caller.engine.pool
+        settings: Sequence[Any] | None = None
+        if pool is not self.engine.pool or changed_until(caller) is not None:
+            known = pool.given if isinstance(pool, CallersPool) else pool
+            if self._dialect().moves(table) or not _is_in(known, self._same_database):
+                with self.errors.translated(callers=True):
+                    settings = self._settings_in_same_database(caller, table, known)
+        try:
+            with self._dialect().respecting(caller, settings):
+                yield
+        except DBAPIError as error:
+            # What is sent directly to the driver tells no listener.
+            self._handlers.note_undoing(caller, error)
+            raise
+
+    def _settings_in_same_database(
+        self, caller: Connection, table: Table, known: Any
+    ) -> Sequence[Any]:
+        is_known = caller.engine.pool is self.engine.pool or _is_in(known, self._same_database)
+        if not is_known:
+            if type(self._dialect_of(caller)) is not type(self._dialect()):
+                raise self._wrong(self._named(caller))
+            self._dialect().check_caller(caller)
+        question = self._dialect().database_identity(table)
+        settings: Sequence[Any] = ()
+        if question is not None:
+            theirs, *settings = _answers(caller, question)
+            if not self._is_here(theirs, question):
+                raise WrongDatabase(_MOVED) if is_known else self._wrong(self._named(caller))
+        # Connections of sqlite3 cannot be remembered, but asking them needs no network.
+        with contextlib.suppress(TypeError):
+            self._same_database.add(known)
+        return settings
+
+    def hasten(self, caller: Connection) -> None:
+        """Send our statements on a caller's connection of this engine directly to the driver."""
+        ours = caller.engine.pool is self.engine.pool
+        if ours and DIRECT not in caller.get_execution_options():
+            go_direct(caller, within_transactions=True)
+
+    def _named(self, caller: Connection) -> str:
+        """A caller's database, for messages to people; a connection of a driver is asked."""
+        url = caller.engine.url
+        if not url.database:
+            # Only a help: whatever stands in its way is not what went wrong.
+            with contextlib.suppress(QueueError, SQLAlchemyError):
+                query = self._dialect_of(caller).name_query
+                url = url if query is None else url.set(database=_answers(caller, query)[0])
+        return shown_url(url)
+
+    def _foreign(self, raw: RawConnection) -> str:
+        with (
+            contextlib.suppress(SQLAlchemyError),
+            in_sqlalchemy(raw, dialect_of_driver(raw)) as caller,
+        ):
+            return self._named(caller)
+        return f"a database of {raw.driver.name}"
+
+    def _wrong(self, theirs: str) -> WrongDatabase:
+        return WrongDatabase(
+            f"connection= belongs to {theirs}, but the queue is in {self._where}: one transaction "
+            "cannot cover both. Pass a connection to the queue's database, or leave out "
+            "connection=."
+        )
+
+    def _is_here(self, theirs: Any, question: str) -> bool:
+        # An in-memory database has no name, and belongs to one connection.
+        if not theirs:
+            return False
+        if theirs != self._answered.get(question):
+            if len(self._answered) >= _MOST_ANSWERED:
+                self._answered.clear()
+            # Ours may have changed: the server was started again, or the table created again.
+            self._answered[question] = self._run(lambda ours: _answers(ours, question)[0])
+        return bool(theirs == self._answered[question])
 
 
 @contextlib.contextmanager
 def callers(
-    connection: Any, connections: Connections, table: Table, *, atomic: bool
+    connection: Any, connections: CallersConnections, table: Table, *, atomic: bool
 ) -> Iterator[Connection]:
     """The caller's ``connection=`` as a ``Connection``, for acts on a table in its transaction.
 
@@ -43,7 +223,7 @@ def callers(
     own = getattr(connection, "engine", None) is connections.engine
     try:
         with (
-            connections.translated(callers=not own),
+            connections.errors.translated(callers=not own),
             _as_connection(connection, connections) as target,
         ):
             if atomic:
@@ -63,7 +243,7 @@ def callers(
 
 
 def _as_connection(
-    given: Any, connections: Connections
+    given: Any, connections: CallersConnections
 ) -> contextlib.AbstractContextManager[Connection]:
     if isinstance(given, Connection):
         return contextlib.nullcontext(given)
@@ -82,7 +262,7 @@ def _as_connection(
     raw = raw_connection(given)
     on_loop = connections.engine.dialect.is_async
     if raw is not None and raw.driver.is_async == on_loop:
-        return connections.callers_connection(raw)
+        return connections.connection(raw)
     fit = (
         "an AsyncConnection or AsyncSession of SQLAlchemy"
         if on_loop

@@ -1,4 +1,4 @@
-"""Connections of a service: sessions, retries, and the translation of drivers' errors.
+"""Connections of a service: acts run on sessions that stay open, and are repeated.
 
 A checkout from a pool for each operation would cost more than a claim does. So acts run on
 autocommit connections that stay open (*sessions*, one per thread). A session is checked after it
@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import logging
 import math
 import os
 import random
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from queue_over_sql.database.callers import CallersConnections
+from queue_over_sql.database.driver_errors import UNSENDABLE, DriverErrors, not_sent
 from queue_over_sql.database.forks import note_connection
+from queue_over_sql.database.handlers_connections import HandlersConnections
 from queue_over_sql.database.opened_engine import OpenedEngine
-from queue_over_sql.database.raw_connections import (
-    CallersPool,
-    dialect_for,
-    dialect_of_driver,
-    in_sqlalchemy,
-)
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
     GIVES_WAY,
@@ -40,32 +35,25 @@ from queue_over_sql.database.sessions import (
     committing,
     give_back,
 )
-from queue_over_sql.database.urls import shown_reason, shown_url
+from queue_over_sql.database.urls import shown_url
 from queue_over_sql.database.watchdog import Watchdog
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
-    Locked,
-    PayloadInvalid,
     QueueError,
     ServiceClosed,
-    UnsupportedByEngine,
-    WrongDatabase,
 )
-from queue_over_sql.sql.compiled import DIRECT, go_direct
+from queue_over_sql.sql.compiled import go_direct
 from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
 from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.sql.error_kinds import ErrorKind
-from queue_over_sql.sql.session_changes import ParentAlone, SessionChanges, changed_until
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Dialect, Engine, Table
-    from sqlalchemy.engine.interfaces import ExceptionContext
+    from sqlalchemy import Connection, Engine
 
-    from queue_over_sql.database.raw_connections import RawConnection, RawDriver
     from queue_over_sql.errors import NotPermitted
 
 
@@ -74,22 +62,8 @@ T = TypeVar("T")
 
 # How long a stop waits for acts of other threads, so that it can release what they claimed.
 _DRAIN_SECONDS = 5.0
-_MOVED = (
-    "connection= is not in the queue's database or schema any more: a statement such as USE, SET "
-    "SCHEMA or SET search_path moved its session, or the queue's table was dropped. Move it back "
-    "before you use the queue, or name the other tables in full instead."
-)
 # How long conflicts between transactions are retried before they become an error.
 _RETRY_SECONDS = 30.0
-# A deadlock has ended the caller's transaction, and only the caller can repeat all of it.
-_REPEAT = " Roll your transaction back and repeat it."
-_BROKE = "It is unknown whether the last change was committed."
-_CALLERS_BROKE = (
-    "Your transaction is lost: repeat it. If the server closes connections that wait in your pool, "
-    "as at its restart, create your engine with pool_pre_ping=True."
-)
-# Of how many queues it is remembered which table of which database they are.
-_MOST_ANSWERED = 1000
 # How often an act that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
 # Where the pool keeps when a connection was made, on the monotonic clock.
@@ -98,59 +72,8 @@ _MADE_AT = "queue_over_sql_made_at"
 _SWITCH_SECONDS = 1.0
 
 
-_CALLERS_READS = (
-    "Nothing was changed. If your transaction is READ ONLY, begin one that may write. If its "
-    "server became a standby, open a new connection"
-)
-_STANDBY = (
-    "It is a standby, or an administrator made it read-only. Nothing was changed. The next call "
-    "opens a new connection; check which server the address leads to."
-)
-_ENDED = (
-    "The handler ended its transaction. Leave commit and rollback to the worker; undo a part with "
-    "connection.begin_nested()."
-)
-
-
-_UNDONE = (
-    "The database undid the handler's whole transaction: {reason}. The handler caught this error "
-    "and went on, so it must run again. Let such an error end the handler."
-)
-
-
 # The time limit in seconds for statements that only read, in this context.
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
-
-# The errors of drivers for numbers and texts that they cannot send.
-_UNSENDABLE = (OverflowError, UnicodeEncodeError)
-
-
-def _weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Call a method as long as its object is there; an engine keeps its listeners."""
-    known = weakref.WeakMethod(method)
-
-    def listener(context: Any) -> None:
-        found = known()
-        if found is not None:
-            found(context)
-
-    return listener
-
-
-def _not_sent(error: Exception) -> PayloadInvalid:
-    return PayloadInvalid(f"The database driver cannot send a value: {error}.")
-
-
-def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
-    # An object that cannot have weak references is not in the set; ``in`` raises TypeError.
-    try:
-        return known in remembered
-    except TypeError:
-        return False
-
-
-def _answers(connection: Connection, question: str) -> Sequence[Any]:
-    return connection.exec_driver_sql(question).one()
 
 
 class Connections:
@@ -173,8 +96,13 @@ class Connections:
         forbidden: Callable[[str, str], NotPermitted] | None = None,
     ) -> None:
         self.runtime = runtime
-        self._forbidden = forbidden
         self._opened = opened
+        # What follows only uses these when it is called.
+        self.errors = DriverErrors(opened, lambda: self.dialect, self._connect, forbidden)
+        self.handlers = HandlersConnections(opened.engine, lambda: self.dialect)
+        self.callers = CallersConnections(
+            opened, lambda: self.dialect, self.run, self.errors, self.handlers
+        )
         self._write_lock = self._opened.write_lock
         self.forks = self._opened.forks
         self.forks.follow(weakref.WeakMethod(self._close_for_fork))
@@ -202,11 +130,6 @@ class Connections:
         weakref.finalize(self, self.watchdog.abandon).atexit = False
         self._closed = False
         self._left_to: Hashable | None = None
-        # Known pools, and callers' connections that have no pool.
-        self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Which database this service is in, by the question.
-        self._answered: dict[str, Any] = {}
-        self._dialects: dict[RawDriver, Dialect] = {}
         self._pid = os.getpid()
         self._breaks = 0
         # Why nothing works any more, once a file was removed or replaced.
@@ -215,15 +138,6 @@ class Connections:
         """When all connections were last renewed because a server only reads; monotonic."""
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
-        # Connections that a handler has now, and how it tried to end their transactions.
-        self._with_handlers: dict[Connection, str] = {}
-        # Those whose transaction the database undid meanwhile, and why.
-        self._undone: dict[Connection, DBAPIError] = {}
-        listener = _weakly(self._note_failure)
-        event.listen(self.engine, "handle_error", listener)
-        self._forget_failures = functools.partial(
-            event.remove, self.engine, "handle_error", listener
-        )
 
     @property
     def engine(self) -> Engine:
@@ -239,6 +153,11 @@ class Connections:
     def has_others(self) -> bool:
         """Whether other connections, and so other processes, can reach this database."""
         return not self._opened.shared
+
+    @property
+    def is_only(self) -> bool:
+        """Whether the database has only one connection, which nobody may break off."""
+        return self._opened.shared or self._opened.borrowed
 
     @property
     def where(self) -> str:
@@ -271,7 +190,7 @@ class Connections:
                 dialect = self._opened.dialect_of(connection)
                 dialect.notice_pooler(connection)
         except DBAPIError as error:
-            raise self._unavailable(error) from error
+            raise self.errors.unavailable(error) from error
         return dialect
 
     def run(
@@ -323,7 +242,7 @@ class Connections:
                 if unknown is None or result:
                     return result
                 kind = ErrorKind.DISCONNECT
-                raise self._told(unknown, kind, refused, creates=creates) from unknown
+                raise self.errors.told(unknown, kind, refused, creates=creates) from unknown
             except DBAPIError as error:
                 kind = self.dialect.classify(error)
                 hopeless = self.watchdog.gave_up
@@ -337,14 +256,14 @@ class Connections:
                     unknown = error if is_unknown else unknown
                     self.runtime.sleep(0.05)
                 else:
-                    raise self._told(error, kind, refused, creates=creates) from error
+                    raise self.errors.told(error, kind, refused, creates=creates) from error
             except PoolTimeout as error:
-                raise self._unavailable(error) from error
+                raise self.errors.unavailable(error) from error
             except StatementError as error:
                 # An exception of the caller's own, such as a timeout that a signal raised.
                 raise error if error.orig is None else error.orig from error
-            except _UNSENDABLE as error:
-                raise _not_sent(error) from error
+            except UNSENDABLE as error:
+                raise not_sent(error) from error
             if tries == 1 and self._write_lock.wakes:
                 continue
             # Jitter keeps writers that collided from colliding again.
@@ -406,7 +325,7 @@ class Connections:
                 with committing(connection):
                     yield connection
             except BaseException as error:
-                if self.kind_behind(error) is ErrorKind.READ_ONLY:
+                if self.errors.kind_behind(error) is ErrorKind.READ_ONLY:
                     self._leave_server()
                 raise
             finally:
@@ -424,38 +343,11 @@ class Connections:
 
         None if several callers share the only connection.
         """
-        if self._opened.shared or self._opened.borrowed:
+        if self.is_only:
             return None
         keeper = KeptConnection(self._connect_for_handler, lambda: self._breaks)
         self._keepers.add(keeper)
         return keeper
-
-    @contextlib.contextmanager
-    def handlers_connection(self, connection: Connection) -> Iterator[None]:
-        """Let a handler use a connection of ``transaction()``, but not end the transaction.
-
-        Raises:
-            QueueError: it tried to commit, or it rolled back or closed the connection and went on.
-            DatabaseUnavailable: the database undid the transaction, and it went on.
-        """
-        self._with_handlers[connection] = ""
-        try:
-            yield
-        except Exception as error:
-            # After a refused commit only the end of the connection rolls back.
-            if self._with_handlers[connection] == "commit" and str(error) != _ENDED:
-                raise QueueError(_ENDED) from error
-            raise
-        else:
-            undone = self._undone.get(connection)
-            if undone is not None:
-                reason = str(undone.orig).strip()
-                raise DatabaseUnavailable(_UNDONE.format(reason=reason)) from undone
-            if self._with_handlers[connection] or connection.closed:
-                raise QueueError(_ENDED)
-        finally:
-            self._undone.pop(connection, None)
-            del self._with_handlers[connection]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -466,7 +358,7 @@ class Connections:
             self._guard,
             self.watchdog.waiting(),
             # Around the connection, whose return to the pool may fail, too.
-            self.translated(),
+            self.errors.translated(),
             self._connect() as connection,
         ):
             self._set_options(connection)
@@ -483,7 +375,7 @@ class Connections:
 
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is open, without beginning one."""
-        with self.translated():
+        with self.errors.translated():
             _ = connection.connection.dbapi_connection
 
     def break_off(self, connection: Connection) -> None:
@@ -492,143 +384,12 @@ class Connections:
         Its user then gets errors, and must invalidate the connection. A database's only connection
         is left alone, because the others need it.
         """
-        if self._opened.shared or self._opened.borrowed:
+        if self.is_only:
             return
         # Its user may have left it in any state.
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
         self._write_lock.release(connection)
-
-    def callers_connection(
-        self, raw: RawConnection
-    ) -> contextlib.AbstractContextManager[Connection]:
-        """A caller's driver connection as an SQLAlchemy ``Connection`` in the caller's transaction.
-
-        Raises:
-            WrongDatabase: it belongs to another kind of database.
-            ResourceClosedError: it is closed.
-        """
-        driver = raw.driver
-        dialect = self._dialects.get(driver)
-        if dialect is None:
-            # Our dialect has its settings only after it has connected.
-            _ = self.dialect
-            try:
-                dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
-            except NoSuchModuleError as error:
-                raise self._wrong(self._foreign(raw)) from error
-        return in_sqlalchemy(raw, dialect)
-
-    @contextlib.contextmanager
-    def visiting(self, caller: Connection, table: Table) -> Iterator[None]:
-        """Use a caller's connection, or refuse it before anything is done on it.
-
-        Each pool is checked once: both sides are asked which database they are in. Where a session
-        can move to another database or schema, each use is checked.
-
-        Raises:
-            WrongDatabase: it is connected to another database.
-            UnsupportedByEngine: it prepares statements, and its pooler cannot keep any.
-            ValueError: its session would store values changed.
-        """
-        # Engines with other options share the pool.
-        pool = caller.engine.pool
-        settings: Sequence[Any] | None = None
-        if pool is not self.engine.pool or changed_until(caller) is not None:
-            known = pool.given if isinstance(pool, CallersPool) else pool
-            if self.dialect.moves(table) or not _is_in(known, self._same_database):
-                with self.translated(callers=True):
-                    settings = self._settings_in_same_database(caller, table, known)
-        try:
-            with self.dialect.respecting(caller, settings):
-                yield
-        except DBAPIError as error:
-            # What is sent directly to the driver tells no listener.
-            self._note_undoing(caller, error)
-            raise
-
-    def _settings_in_same_database(
-        self, caller: Connection, table: Table, known: Any
-    ) -> Sequence[Any]:
-        is_known = caller.engine.pool is self.engine.pool or _is_in(known, self._same_database)
-        if not is_known:
-            if type(self._opened.dialect_of(caller)) is not type(self.dialect):
-                raise self._wrong(self._named(caller))
-            self.dialect.check_caller(caller)
-        question = self.dialect.database_identity(table)
-        settings: Sequence[Any] = ()
-        if question is not None:
-            theirs, *settings = _answers(caller, question)
-            if not self._is_here(theirs, question):
-                raise WrongDatabase(_MOVED) if is_known else self._wrong(self._named(caller))
-        # Connections of sqlite3 cannot be remembered, but asking them needs no network.
-        with contextlib.suppress(TypeError):
-            self._same_database.add(known)
-        return settings
-
-    def hasten(self, caller: Connection) -> None:
-        """Send our statements on a caller's connection of this engine directly to the driver."""
-        ours = caller.engine.pool is self.engine.pool
-        if ours and DIRECT not in caller.get_execution_options():
-            go_direct(caller, within_transactions=True)
-
-    def _named(self, caller: Connection) -> str:
-        """A caller's database, for messages to people; a connection of a driver is asked."""
-        url = caller.engine.url
-        if not url.database:
-            # Only a help: whatever stands in its way is not what went wrong.
-            with contextlib.suppress(QueueError, SQLAlchemyError):
-                query = self._opened.dialect_of(caller).name_query
-                url = url if query is None else url.set(database=_answers(caller, query)[0])
-        return shown_url(url)
-
-    def _foreign(self, raw: RawConnection) -> str:
-        with (
-            contextlib.suppress(SQLAlchemyError),
-            in_sqlalchemy(raw, dialect_of_driver(raw)) as caller,
-        ):
-            return self._named(caller)
-        return f"a database of {raw.driver.name}"
-
-    def _wrong(self, theirs: str) -> WrongDatabase:
-        return WrongDatabase(
-            f"connection= belongs to {theirs}, but the queue is in {self.where}: one transaction "
-            "cannot cover both. Pass a connection to the queue's database, or leave out "
-            "connection=."
-        )
-
-    def _is_here(self, theirs: Any, question: str) -> bool:
-        # An in-memory database has no name, and belongs to one connection.
-        if not theirs:
-            return False
-        if theirs != self._answered.get(question):
-            if len(self._answered) >= _MOST_ANSWERED:
-                self._answered.clear()
-            # Ours may have changed: the server was started again, or the table created again.
-            self._answered[question] = self.run(lambda ours: _answers(ours, question)[0])
-        return bool(theirs == self._answered[question])
-
-    @contextlib.contextmanager
-    def translated(self, *, callers: bool = False) -> Iterator[None]:
-        """Turn errors of statements into our errors.
-
-        ``callers`` says that the transaction is the caller's, who has to repeat it.
-        """
-        try:
-            yield
-        except DBAPIError as error:
-            kind = self.dialect.classify(error)
-            raise self._in_our_words(error, kind, callers=callers) from error
-        except _UNSENDABLE as error:
-            raise _not_sent(error) from error
-
-    def kind_behind(self, error: BaseException) -> ErrorKind | None:
-        """The kind of the driver's error that an exception is or was raised from, if any."""
-        while not isinstance(error, DBAPIError):
-            if error.__cause__ is None:
-                return None
-            error = error.__cause__
-        return self.dialect.classify(error)
 
     def server_reads_only(self) -> bool:
         """Whether a new connection leads to a server that only reads, as far as it answers."""
@@ -680,7 +441,7 @@ class Connections:
         """Give all connections back, and dispose of the engine if it is ours."""
         self.refuse()
         self._close_sessions()
-        self._forget_failures()
+        self.handlers.forget()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
 
@@ -811,7 +572,7 @@ class Connections:
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()
         try:
-            with self.translated():
+            with self.errors.translated():
                 self._set_options(connection)
                 dialect.prepare_session(connection, durable=durable)
             go_direct(connection)
@@ -855,7 +616,7 @@ class Connections:
         session.drop()
 
     def _ask(self) -> None:
-        with self.translated(), self._connect() as connection:
+        with self.errors.translated(), self._connect() as connection:
             connection.exec_driver_sql("SELECT 1").close()
 
     def _connect(self) -> Connection:
@@ -867,18 +628,18 @@ class Connections:
                 return self.runtime.obtained(self._check_out, lambda unused: unused.close())
         except (OSError, PoolTimeout) as error:
             # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.
-            raise self._unavailable(error) from error
+            raise self.errors.unavailable(error) from error
         except DBAPIError as error:
             interruption = interruption_behind(error)
             if interruption is not None:
                 raise interruption from error
-            raise self._unavailable(error) from error
+            raise self.errors.unavailable(error) from error
 
     def _check_out(self) -> Connection:
         while True:
             connection = self.engine.connect()
             note_connection(connection)
-            if self._opened.shared or self._opened.borrowed:
+            if self.is_only:
                 return connection
             now = time.monotonic()
             made_at = connection.info.setdefault(_MADE_AT, now)
@@ -890,124 +651,4 @@ class Connections:
             connection.close()
 
     def _connect_for_handler(self) -> Connection:
-        connection = self._connect()
-        event.listen(connection, "commit", self._refuse_commit)
-        event.listen(connection, "rollback", self._note_rollback)
-        event.listen(connection, "before_cursor_execute", ParentAlone(), retval=True)
-        # The only connection of a database cannot be closed.
-        if not (self._opened.shared or self._opened.borrowed):
-            changes = SessionChanges(scoped=self.dialect.scopes_settings)
-            event.listen(connection, "before_cursor_execute", changes, retval=True)
-        return connection
-
-    def _refuse_commit(self, connection: Connection) -> None:
-        if connection in self._with_handlers:
-            self._with_handlers[connection] = "commit"
-            raise QueueError(_ENDED)
-
-    def _note_rollback(self, connection: Connection) -> None:
-        # SQLAlchemy also rolls back what failed before the transaction began.
-        if connection in self._with_handlers and connection.in_transaction():
-            self._with_handlers[connection] = self._with_handlers[connection] or "rollback"
-
-    def _note_failure(self, context: ExceptionContext) -> None:
-        connection, error = context.connection, context.sqlalchemy_exception
-        if connection is not None and isinstance(error, DBAPIError):
-            self._note_undoing(connection, error)
-
-    def _note_undoing(self, connection: Connection, error: DBAPIError) -> None:
-        # What follows is in another transaction: an ack there would commit without the effects.
-        if (
-            connection in self._with_handlers
-            and connection not in self._undone
-            and not error.connection_invalidated
-            and error.orig is not None
-            and self.dialect.undoes_transaction(connection, error.orig)
-        ):
-            self._undone[connection] = error
-
-    def _unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        unfit = self._opened.unfit_way(cause)
-        if unfit is not None:
-            return self._unsupported(unfit)
-        hint = self._opened.hint_for(cause)
-        reason = shown_reason(self.engine.url, str(cause).strip())
-        return DatabaseUnavailable(
-            f"The database {self.where} cannot be reached: {reason} ({hint})"
-        )
-
-    def _unsupported(self, unfit: str) -> UnsupportedByEngine:
-        return UnsupportedByEngine(
-            f"The database {self.where} cannot be used with this configuration: {unfit}."
-        )
-
-    def _told(
-        self,
-        error: DBAPIError,
-        kind: ErrorKind,
-        refused: Callable[[DatabaseRefused], None] | None,
-        *,
-        creates: bool,
-    ) -> QueueError:
-        problem = self._in_our_words(error, kind, creates=creates)
-        if refused is not None and isinstance(problem, DatabaseRefused):
-            problem.__cause__ = error
-            refused(problem)
-        return problem
-
-    def _in_our_words(
-        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False, callers: bool = False
-    ) -> QueueError:
-        unfit = self._opened.unfit_way(error.orig)
-        if unfit is not None:
-            return self._unsupported(unfit)
-        reason = str(error.orig).strip()
-        if kind is ErrorKind.DISCONNECT:
-            what = _CALLERS_BROKE if callers else _BROKE
-            return DatabaseUnavailable(f"The connection to {self.where} broke: {reason}. {what}")
-        if kind is ErrorKind.TRANSIENT:
-            hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
-            return (Locked if GIVES_WAY.get() else DatabaseUnavailable)(
-                f"The database {self.where} stayed locked by other transactions"
-                f"{f' ({hint})' if hint else ''}: {reason}.{_REPEAT if callers else ''}"
-            )
-        if kind is ErrorKind.CANCELLED:
-            return DatabaseUnavailable(
-                f"An administrator or a time limit cancelled a statement in {self.where}: "
-                f"{reason}. It changed nothing. You can run it again."
-            )
-        if kind is ErrorKind.INVALID_VALUE:
-            return PayloadInvalid(
-                f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
-            )
-        return self._refusal(error, kind, reason, callers=callers)
-
-    def _only_reads(self, reason: str) -> QueueError:
-        refused = f"The database {self.where} refused a statement: {reason}."
-        setting: str | None = None
-        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
-            if self.dialect.server_reads_only(connection):
-                return DatabaseUnavailable(
-                    f"The server of {self.where} only reads: {reason}. {_STANDBY}"
-                )
-            setting = self.dialect.reading_setting(connection)
-        return DatabaseRefused(f"{refused} {setting}" if setting else refused)
-
-    def _refusal(
-        self, error: DBAPIError, kind: ErrorKind, reason: str, *, callers: bool
-    ) -> QueueError:
-        if kind is ErrorKind.FORBIDDEN and self._forbidden is not None:
-            refusal = f"The login of {self.where} lacks a right: {reason}."
-            return self._forbidden(refusal, error.statement or "")
-        if kind is ErrorKind.READ_ONLY:
-            if not callers:
-                return self._only_reads(reason)
-            reason += f". {_CALLERS_READS}"
-        hint = self.dialect.refusal_hint(error.orig)
-        if not hint and self.dialect.refuses_row(error):
-            hint = (
-                ". A constraint or a trigger refused a row. Run `queue-over-sql doctor`: it shows "
-                "whether the ids of a queue are behind those of its archive"
-            )
-        return DatabaseRefused(f"The database {self.where} refused a statement: {reason}{hint}.")
+        return self.handlers.prepared(self._connect(), own=not self.is_only)

@@ -180,7 +180,7 @@ def handlers_connection(
         QueueError: it tried to commit, or it rolled back or closed the connection and went on.
         DatabaseUnavailable: the database undid the transaction, and it went on.
     """
-    return _of(target).handlers_connection(connection)
+    return _of(target).handlers.using(connection)
 
 
 def is_disconnect(target: Target, error: DBAPIError) -> bool:

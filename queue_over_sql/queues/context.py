@@ -151,7 +151,9 @@ class QueueContext:
         if isinstance(connection, Connection) and self.connections.is_begun(connection):
             return act(connection)
         try:
-            with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
+            with callers(
+                connection, self.connections.callers, self.tables.live, atomic=atomic
+            ) as target:
                 result = act(target)
                 if news:
                     self.wakeups.tell_on(target, self.sql)

@@ -400,7 +400,7 @@ class FanOut:
         self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
-        with callers(connection, connections, table, atomic=True) as target:
+        with callers(connection, connections.callers, table, atomic=True) as target:
             connections.dialect.lock_database(target, table)
             return self._publish_within(target, message, on_conflict)
 

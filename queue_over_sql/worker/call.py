@@ -84,7 +84,7 @@ class HandlerCalls:
 
     def _call_function(self, argument: Any, *connection: Connection) -> None:
         with (
-            self._connections.handlers_connection(connection[0])
+            self._connections.handlers.using(connection[0])
             if connection
             else contextlib.nullcontext()
         ):

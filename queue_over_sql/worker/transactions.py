@@ -89,7 +89,7 @@ class HandlerTransactions:
             self._connections.runtime.sleep(pauses.pause())
 
     def _may_repeat(self, error: Exception, tries: int) -> bool:
-        kind = self._connections.kind_behind(error)
+        kind = self._connections.errors.kind_behind(error)
         if kind is not ErrorKind.READ_ONLY:
             return kind is ErrorKind.TRANSIENT
         # The first time it was the kept connection's server. The second time that may have begun

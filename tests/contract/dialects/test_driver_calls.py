@@ -86,7 +86,7 @@ def test_our_statements_on_a_handlers_connection_take_the_short_way(service: Que
 
     @worker.handle("jobs", transactional=True)
     def work(_: Message, connection: Connection) -> None:
-        context.connections.hasten(connection)
+        context.connections.callers.hasten(connection)
         results.append(context.sql.get(_one).run(connection))
 
     worker.run(until_empty=True)

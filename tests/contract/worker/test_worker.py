@@ -258,7 +258,7 @@ def test_what_is_handled_is_kept_whatever_error_its_ack_raises(
     monkeypatch.setattr(QueueCore, "__init__", make)
     monkeypatch.setattr("queue_over_sql.worker.acks._FIRST_AGAIN", 0.05)
     service = make_service(reaper_interval=0.1)
-    queue = service.create_queue("jobs", lease=1.0, retry=FixedDelay(0))
+    queue = service.create_queue("jobs", lease=10.0, retry=FixedDelay(0))
     worker = service.worker(concurrency=2, poll_interval=(0.005, 0.05), ack=ack)
     seen: list[int] = []
 
