@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseUnavailable,
@@ -312,6 +313,10 @@ class ClockWatch:
             self._owed = ClockStep(now, until=seen[0] + passed)
         if self._owed is not None:
             step = dataclasses.replace(self._owed, now=now)
+            system, dialect = self._parts.system(), connections.dialect
+            connections.run(
+                lambda c: registrations.set_back(c, system, dialect, step.until - step.now)
+            )
             everything = self._queues(temporary=True)
             if self._serve(everything, lambda queue: core_of(queue).recovery.keep_due(step)):
                 self._owed = None

@@ -159,6 +159,23 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
     connection.execute(delete(system.kinds).where(system.kinds.c.consumer_id == consumer_id))
 
 
+def set_back(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, step: int
+) -> None:
+    """Set heartbeats that are ahead of the database's clock back, with the clock.
+
+    Living consumers send another one soon. The dead would not expire until the clock gets there.
+    """
+    c = system.consumers.c
+    ahead = (c.heartbeat_at > dialect.heartbeat_now(), c.expires_at != literal(NEVER, BigInteger()))
+    earlier = literal(step, BigInteger())
+    connection.execute(
+        update(system.consumers)
+        .where(*ahead)
+        .values(heartbeat_at=c.heartbeat_at - earlier, expires_at=c.expires_at - earlier)
+    )
+
+
 def remove_expired(
     connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
 ) -> bool:

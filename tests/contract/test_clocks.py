@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ from tests.contract.worker.running_worker import running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Message, QueueService
     from queue_over_sql.observer import ReaperReport
     from queue_over_sql.testing.plugin import MakeService
@@ -153,3 +156,24 @@ def test_a_service_that_starts_later_sees_that_the_clock_was_set_back(
     here.publish("last")
     assert ["first", "second", "last"] == payloads(here.consume(5))
     assert [] == here.consume()
+
+
+@pytest.mark.threads("what the database holds does not depend on who asks it")
+def test_who_died_before_the_databases_clock_was_set_back_expires_in_time(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Its last heartbeat is ahead; its messages waited until the clock got there."""
+    dead, service = make_service(consumer_timeout=60), make_service()
+    clock = Clock(service)
+    clock.advance(600)
+    service.reap()
+    dead.create_queue("jobs").consume()
+    with engine.begin() as connection:
+        ahead = "heartbeat_at = heartbeat_at + 600000000, expires_at = expires_at + 600000000"
+        connection.exec_driver_sql(f"UPDATE queue_over_sql_consumers SET {ahead}").close()
+    set_back(clock)
+    service.reap()
+    known = {each.consumer_id: each for each in service.consumers()}
+    found = known[str(dead.consumer_id)]
+    assert timedelta(seconds=60) == found.expires_at - found.heartbeat_at
+    assert heartbeat_of(dead) < datetime.now(UTC) + timedelta(seconds=60)
