@@ -38,7 +38,7 @@ from queue_over_sql.statements.requests import (
     Where,
     wanted,
 )
-from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.backoff import poll_pauses
 from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import to_microseconds, to_timedelta
 
@@ -131,8 +131,8 @@ class Claimer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
-            pauses = pauses or look_pauses(FIRST_POLL, LAST_POLL)
-            self._context.wakeups.await_next_look(seen, pauses, left)
+            pauses = pauses or poll_pauses(FIRST_POLL, LAST_POLL)
+            self._context.wakeups.await_next_poll(seen, pauses, left)
 
     def _delivered(
         self, count: int, lease: Duration | None, where: Where | None, apart: Isolation | None

@@ -225,8 +225,8 @@ class Connections:
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
-        patience = self.dialect.creation_seconds if creates else _RETRY_SECONDS
-        deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else patience)
+        timeout = self.dialect.creation_seconds if creates else _RETRY_SECONDS
+        deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
         reconnects = {
             ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
             # What may only read has changed nothing.

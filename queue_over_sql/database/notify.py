@@ -51,7 +51,7 @@ class Arrivals:
         """Sleep until something arrives, at most ``seconds``; returns whether a burst began.
 
         It returns at once if something has arrived since ``count`` was ``seen``, which is before
-        the poll that found nothing. ``until`` may also end the wait; ``stir()`` makes it check
+        the poll that found nothing. ``until`` may also end the wait; ``wake()`` makes it check
         again.
         """
         me = object()
@@ -72,7 +72,7 @@ class Arrivals:
             # Even after an interrupt the number of waiting callers must be right.
             self._waiting.discard(me)
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Let waiting callers check their ``until`` again."""
         with self._condition:
             self._condition.notify_all()
@@ -95,7 +95,7 @@ _log = logging.getLogger(__name__)
 # A process notifies about the same queue again after this time at the earliest.
 _BURST_SECONDS: Final = 0.01
 # The largest number of queues whose last notification is remembered; reply queues come and go.
-_MOST_TOLD: Final = 1000
+_MOST_NOTIFIED: Final = 1000
 # How long a watch lasts before it checks whether somebody still waits.
 _WATCH_SECONDS: Final = 1.0
 # How often notifications are read while nobody waits. The server's buffer for them is limited, and
@@ -130,7 +130,7 @@ class WakeUps:
         # No other process can use a database that is one connection.
         self._enabled = enabled and connections.has_others
         self._lock = connections.runtime.lock()
-        self._told_at: dict[str, float] = {}
+        self._notified_at: dict[str, float] = {}
         self._running: Running | None = None
         self._pid = os.getpid()
         self._watch: Watch | None = None
@@ -174,12 +174,12 @@ class WakeUps:
                 start = self._connections.runtime.start
                 self._running = start("queue-over-sql-wake-ups", listener.run)
 
-    def await_next_look(self, seen: int, pauses: Backoff, left: float = math.inf) -> None:
+    def await_next_poll(self, seen: int, pauses: Backoff, left: float = math.inf) -> None:
         """Sleep until something arrives or the next poll is due.
 
         Args:
             seen: the count of arrivals before the poll that found nothing.
-            pauses: between the polls; see ``look_pauses``.
+            pauses: between the polls; see ``poll_pauses``.
             left: seconds until the caller stops polling.
         """
         self.listen()
@@ -210,11 +210,11 @@ class WakeUps:
         if not self._enabled or not self._connections.dialect.notifications.tells_others:
             return False
         name, now = sql.subject.live.fullname, time.monotonic()
-        if now - self._told_at.get(name, float("-inf")) < _BURST_SECONDS:
+        if now - self._notified_at.get(name, float("-inf")) < _BURST_SECONDS:
             return False
-        if len(self._told_at) >= _MOST_TOLD:
-            self._told_at.clear()
-        self._told_at[name] = now
+        if len(self._notified_at) >= _MOST_NOTIFIED:
+            self._notified_at.clear()
+        self._notified_at[name] = now
         return True
 
     def begin(self) -> tuple[Session, Watch] | None:

@@ -6,7 +6,7 @@ statements that are slow for good reason. So if somebody has waited for half of 
 watchdog sends a test query on its own connection. If nothing was answered in the other half either,
 it closes the sockets of all connections, and all waiting callers get an error.
 
-Time is counted in looks of the watchdog. So a process that was suspended, or whose event loop was
+Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
 """
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The number of looks until it sends the test query, and from then until it gives up.
-_LOOKS: Final = 4
+# The number of polls until it sends the test query, and from then until it gives up.
+_POLLS: Final = 4
 # On a busy machine even a healthy database may be slow.
 _LEAST_SECONDS: Final = 5.0
 # The time for the database if the process must stop immediately.
@@ -55,7 +55,7 @@ class _Question:
     """A test query, and the number of answers before it was sent."""
 
     answers: int
-    looks: int = 0
+    polls: int = 0
     answered: bool = False
 
 
@@ -72,7 +72,7 @@ class Watchdog:
         answers: how many there were, approximately, because it is counted without a lock.
         gave_up: whether the time of the present ``within`` is over, so that nothing is retried.
         missing: whether it should watch, but no thread could be started.
-        progress: of its looks, for health checks.
+        progress: of its polls, for health checks.
     """
 
     def __init__(
@@ -182,10 +182,10 @@ class Watchdog:
             # Else the pool asks the server to roll back, and logs that it cannot.
             entry.invalidate()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check the waits: send a test query after a long one, and end it if nothing answers."""
         self._ages = {wait: self._ages.get(wait, 0) + 1 for wait in list(self.waits)}
-        if max(self._ages.values(), default=0) <= _LOOKS:
+        if max(self._ages.values(), default=0) <= _POLLS:
             self._question = None
             return
         question = self._question
@@ -195,9 +195,9 @@ class Watchdog:
             # Only now: a question that could not be asked says nothing about the database.
             self._question = question
             return
-        question.looks += 1
+        question.polls += 1
         silent = not question.answered and self.answers == question.answers
-        if silent and question.looks < _LOOKS:
+        if silent and question.polls < _POLLS:
             return
         self._question, self._ages = None, {}
         if silent:
@@ -246,7 +246,7 @@ class Watchdog:
             if not self.missing:
                 return
             late = self.progress.due_at < math.inf
-            step = self._seconds / (2 * _LOOKS + 1)
+            step = self._seconds / (2 * _POLLS + 1)
             arguments = weakref.ref(self), self._ended, step, self.progress
             try:
                 self._runtime.start("queue-over-sql-watchdog", _watch, *arguments)
@@ -283,7 +283,7 @@ def _look_regularly(
         if found is None:
             return
         try:
-            found.look()
+            found.poll()
         except Exception:  # noqa: BLE001 - the watch must go on
             _log.exception("The watchdog continues after an unexpected error.")
         del found

@@ -21,7 +21,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing.publisher import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
-from queue_over_sql.values.backoff import OutageLog, look_pauses
+from queue_over_sql.values.backoff import OutageLog, poll_pauses
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.headers import CORRELATION_ID, REPLY_TO
 
@@ -203,7 +203,7 @@ class Request:
         return reply
 
     def _wait(self, inbox: ReplyBox) -> Message | None:
-        deadline, pauses = time.monotonic() + self.seconds, look_pauses(FIRST_LOOK, LAST_LOOK)
+        deadline, pauses = time.monotonic() + self.seconds, poll_pauses(FIRST_LOOK, LAST_LOOK)
         outage = OutageLog("A request")
         arrivals = self.context.arrivals
         while True:
@@ -220,7 +220,7 @@ class Request:
             left = deadline - time.monotonic()
             if reply is not None or left <= 0:
                 return reply
-            self.context.wakeups.await_next_look(seen, pauses, left)
+            self.context.wakeups.await_next_poll(seen, pauses, left)
 
     def _give_up(self, inbox: ReplyBox) -> Message:
         """Withdraw the request, or take the reply that came at the last moment.

@@ -46,7 +46,7 @@ class Backoff:
         self._next = self._first
 
 
-def look_pauses(first: float, last: float) -> Backoff:
+def poll_pauses(first: float, last: float) -> Backoff:
     """Pauses in seconds between polls of an empty queue, from the shortest to the longest."""
     return Backoff(first, last, factor=1.5, spread=(0.75, 1.25))
 

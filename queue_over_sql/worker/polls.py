@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.backoff import poll_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ class Polls:
 
     def __init__(self, arrivals: Arrivals, bounds: tuple[float, float]) -> None:
         self._arrivals = arrivals
-        self._pauses, self._next_at = look_pauses(*bounds), 0.0
+        self._pauses, self._next_at = poll_pauses(*bounds), 0.0
         # The count of arrivals before a poll that found nothing.
         self._seen: int | None = None
         # How many calls had ended before that poll.
@@ -76,4 +76,4 @@ class Polls:
 
     def wake(self) -> None:
         """Let ``await_arrival`` check its ``until`` again."""
-        self._arrivals.stir()
+        self._arrivals.wake()

@@ -385,7 +385,7 @@ class HandlerThreads:
                 each.wake()
 
     def insist(self, act: Callable[[], None]) -> None:
-        """Repeat it as long as the database is unavailable, or until told to stop."""
+        """Repeat it as long as the database is unavailable, or until the worker stops."""
         backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         while True:
             try:

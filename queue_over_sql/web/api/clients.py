@@ -34,7 +34,7 @@ from queue_over_sql.queues.decoding import Decoder
 from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settling.settlements import Settlements
-from queue_over_sql.values.backoff import look_pauses
+from queue_over_sql.values.backoff import poll_pauses
 from queue_over_sql.values.durations import to_microseconds
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class Clients:
             return messages
         with anyio.move_on_after(wait):
             async with queue.line:
-                pauses = look_pauses(FIRST_POLL, LAST_POLL)
+                pauses = poll_pauses(FIRST_POLL, LAST_POLL)
                 while True:
                     seen = self._news.count
                     messages = await self._look(queue, count, lease)
