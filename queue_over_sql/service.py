@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import os
 import sys
@@ -20,6 +19,7 @@ from queue_over_sql.database.notify import Arrivals, WakeUps
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.runtime import THREADS, Background, Runtime
 from queue_over_sql.dialects.engines import open_engine
+from queue_over_sql.durable.consumer import DurableConsumer
 from queue_over_sql.errors import (
     ConsumerNotFound,
     DatabaseUnavailable,
@@ -610,8 +610,7 @@ class QueueService:
             ConsumerNotFound: there is no such consumer.
             ValueError: it is not durable, or belongs to another table prefix.
         """
-        count: int = self._durable_consumer(consumer_id).release()
-        return count
+        return self._durable_consumer(consumer_id).release()
 
     def drop_consumer(self, consumer_id: str) -> int:
         """Release the messages that a durable consumer holds, and delete its registration.
@@ -629,7 +628,7 @@ class QueueService:
             ConsumerNotFound, ValueError: as in ``release_consumer``.
         """
         try:
-            count: int = self._durable_consumer(consumer_id).drop()
+            count = self._durable_consumer(consumer_id).drop()
         except QueueNotFound:
             # Its messages were dropped together with the queue.
             self._forget_consumer(consumer_id)
@@ -811,7 +810,7 @@ class QueueService:
             seconds,
         )
 
-    def _durable_consumer(self, consumer_id: str) -> Any:
+    def _durable_consumer(self, consumer_id: str) -> DurableConsumer:
         known = {consumer.consumer_id: consumer for consumer in self.consumers()}
         found = known.get(consumer_id) if isinstance(consumer_id, str) else None
         if found is None:
@@ -828,9 +827,7 @@ class QueueService:
                 "prefix"
             )
             raise ValueError(msg)
-        # Loaded only here, because nothing else in the core needs durable consumers.
-        durable = importlib.import_module("queue_over_sql.durable.consumer")
-        return durable.DurableConsumer(self.queue(found.queue), consumer_id, owner="")
+        return DurableConsumer(self.queue(found.queue), consumer_id, owner="")
 
     def _expired_consumers(self) -> list[str]:
         system, dialect = self._parts.catalog.system(), self._parts.connections.dialect

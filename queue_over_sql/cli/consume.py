@@ -36,7 +36,7 @@ from queue_over_sql.values.json_lines import message_fields, to_json
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
-    from queue_over_sql.inside import LeaseKeeper
+    from queue_over_sql.inside.workers import LeaseKeeper
 
 PREFIX = "QUEUE_OVER_SQL_"
 TAIL_BYTES = 4096
@@ -233,7 +233,7 @@ def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
 
 
 def _lease_keeper() -> LeaseKeeper:
-    from queue_over_sql.inside import LeaseKeeper
+    from queue_over_sql.inside.workers import LeaseKeeper
 
     return LeaseKeeper()
 

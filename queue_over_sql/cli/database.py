@@ -142,7 +142,7 @@ def print_roles(
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
     else:
-        from queue_over_sql.inside import rights_for, routines_of
+        from queue_over_sql.inside.databases import rights_for, routines_of
 
         statements = rights_for(
             routines_of(engine),

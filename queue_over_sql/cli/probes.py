@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from queue_over_sql.inside import Supervisor
+    from queue_over_sql.inside.workers import Supervisor
     from queue_over_sql.observability.health import Report
     from queue_over_sql.observability.probes import Probed, ProbePage
 

@@ -186,7 +186,7 @@ class Session(typer.Context):
         """
         url = self.url
         from queue_over_sql import QueueService
-        from queue_over_sql.inside import insist_on_file, read_url
+        from queue_over_sql.inside.databases import insist_on_file, read_url
 
         if not creates:
             insist_on_file(read_url(url))

@@ -117,7 +117,7 @@ def worker(
     if the database answers, its heartbeat is recent and it is not stopping. The command also
     reports "live" and "ready" to systemd.
     """
-    from queue_over_sql.inside import narrow, obey_supervisor, stop_at_once, unblock_signals
+    from queue_over_sql.inside.workers import narrow, obey_supervisor, stop_at_once, unblock_signals
     from queue_over_sql.observability.health import Health
 
     if reload and until_empty:
@@ -215,7 +215,7 @@ def reaper(
 def _supervise(
     arguments: Sequence[str], count: int, *, http: str | None = None, reload: bool = False
 ) -> int:
-    from queue_over_sql.inside import SourceFiles, Supervisor
+    from queue_over_sql.inside.workers import SourceFiles, Supervisor
 
     supervisor = Supervisor(
         [sys.executable, "-m", "queue_over_sql", *arguments, SUPERVISED],

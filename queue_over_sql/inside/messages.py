@@ -1,13 +1,11 @@
-"""Messages as they are stored: listed, counted by id, given back and pruned."""
+"""Messages as they are stored: listed, given back and pruned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.archive import selection as archived_lists
-from queue_over_sql.archive.archive import ArchiveHistory
 from queue_over_sql.queue import core_of
-from queue_over_sql.selection import operations as choices
 from queue_over_sql.selection import selection as lists
 
 if TYPE_CHECKING:
@@ -57,23 +55,6 @@ def requeued_as(queue: Queue, message_id: int) -> int | None:
     return archived_lists.requeued_as(core_of(queue).context, message_id)
 
 
-def last_id(queue: Queue, *, archived: bool) -> int | None:
-    """The highest id of the live or archived messages; None if there are none."""
-    context = core_of(queue).context
-    chosen = choices.Chosen(archived, ())
-    return context.run(lambda connection: choices.last_id(connection, context.sql, chosen))
-
-
-def probe_ids(
-    queue: Queue, start: int, skip: int, *, archived: bool
-) -> tuple[int | None, int | None]:
-    """The id of the first message from an id on, and of the one so many messages after it."""
-    context = core_of(queue).context
-    return context.run(
-        lambda c: choices.probe_ids(c, context.sql, archived=archived, start=start, skip=skip)
-    )
-
-
 def restore(queue: Queue) -> int:
     """Give back now what consumers held that are dead; returns how many messages."""
     return core_of(queue).recovery.restore()
@@ -82,8 +63,3 @@ def restore(queue: Queue) -> int:
 def prune(queue: Queue) -> int:
     """Remove from the archive what is too old or too much, one portion; returns how many."""
     return core_of(queue).recovery.prune().pruned
-
-
-def archive_history(queue: Queue) -> ArchiveHistory:
-    """The archive as the source of an export that never misses a message."""
-    return ArchiveHistory(core_of(queue).context)

@@ -13,11 +13,9 @@ from queue_over_sql.errors import DatabaseUnavailable, QueueNotFound
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.queues import registry, stats
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.selection import operations as choices
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.statements.clock import server_now
 
@@ -335,23 +333,6 @@ def forget_consumer(service: QueueService, consumer_id: str) -> None:
     """
     shared = system(service)
     _of(service).run(lambda c: registrations.remove(c, shared, consumer_id))
-
-
-def replace_clock(service: QueueService, now: Callable[[], ColumnElement[int]]) -> None:
-    """Let a service take another expression for the clock of its database, for tests.
-
-    Heartbeats keep the clock before, because other processes share it.
-    """
-    dialect: Any = _of(service).dialect
-    vars(dialect)["heartbeat_now"] = dialect.now
-    vars(dialect)["now"] = now
-    for queue in opened(service):
-        core_of(queue).context.sql.forget()
-
-
-def system_table_names() -> frozenset[str]:
-    """The names of the tables that all queues share, on any engine."""
-    return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
 
 
 def _of(target: Target) -> Connections:

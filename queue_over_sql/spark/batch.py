@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from queue_over_sql import inside
+from queue_over_sql.inside.exports import last_id, probe_ids
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.filters import pushed
@@ -119,12 +120,12 @@ def check_schema(given: StructType, columns: MessageColumns) -> None:
 
 def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
     """The ranges of ids of a queue's messages."""
-    last = inside.last_id(queue, archived=archived)
+    last = last_id(queue, archived=archived)
     if last is None:
         return []
 
     def probe(start: int) -> tuple[int | None, int | None]:
-        return inside.probe_ids(queue, start, PROBE_ROWS, archived=archived)
+        return probe_ids(queue, start, PROBE_ROWS, archived=archived)
 
     if inside.extent(inside.tables(queue), archived=archived):
         # Few rows of the table may be messages, so that a probe could read over all rows.

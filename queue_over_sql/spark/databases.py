@@ -10,7 +10,12 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import QueueService
-from queue_over_sql.inside import check_table_prefix, insist_on_file, read_url, shown_place
+from queue_over_sql.inside.databases import (
+    check_table_prefix,
+    insist_on_file,
+    read_url,
+    shown_place,
+)
 from queue_over_sql.spark.options import Location
 
 if TYPE_CHECKING:

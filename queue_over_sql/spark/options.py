@@ -498,7 +498,7 @@ def _locations(given: Mapping[str, str]) -> dict[str, Location]:
 
 def labels_of(urls: Sequence[str]) -> dict[str, str]:
     """Labels for databases: host, port and database, without user and password."""
-    from queue_over_sql.inside import read_url, shown_place
+    from queue_over_sql.inside.databases import read_url, shown_place
 
     labels = {shown_place(read_url(url)): url for url in urls}
     if len(labels) != len(urls):

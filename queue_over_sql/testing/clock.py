@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
 from queue_over_sql import inside
+from queue_over_sql.inside.testing import host_name, replace_clock
 from queue_over_sql.values.durations import NEVER, instant, to_microseconds
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class _Time:
 def _install(service: QueueService, time: _Time) -> None:
     now = inside.engine(service).now
     if not isinstance(now, _Shifted):
-        inside.replace_clock(service, _Shifted(time, now))
+        replace_clock(service, _Shifted(time, now))
 
 
 class _Shifted:
@@ -162,7 +163,7 @@ def _miss_heartbeats(following: Sequence[QueueService], microseconds: int) -> No
     table = inside.system(service).consumers
     c = table.c
     others = (
-        c.host == inside.host_name(),
+        c.host == host_name(),
         c.pid == os.getpid(),
         c.consumer_id.not_in([each for each in mine if each is not None]),
         c.expires_at != literal(NEVER, BigInteger()),

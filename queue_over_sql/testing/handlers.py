@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import inside
+from queue_over_sql.inside.workers import Handler, handler_run, handlers
 from queue_over_sql.values.checks import check_whole
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
         BaseException: the exception of a handler.
     """
     most = None if limit is None else check_whole("limit", limit)
-    handlers = inside.handlers(worker)
-    if not handlers:
+    found = handlers(worker)
+    if not found:
         msg = "this worker has no handler: add one with @worker.handle('queue')"
         raise ValueError(msg)
-    runs = [_KeepingFailures(*handler) for handler in handlers]
+    runs = [_KeepingFailures(*each) for each in found]
     handled = before = 0
     try:
         while most is None or handled < most:
@@ -68,10 +69,10 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
 class _KeepingFailures:
     """A handler whose error is kept, to be raised after its message is settled."""
 
-    def __init__(self, handler: inside.Handler, queue: Queue) -> None:
+    def __init__(self, handler: Handler, queue: Queue) -> None:
         self._handler = handler
         self._queue = queue
-        self._run = inside.handler_run(
+        self._run = handler_run(
             handler, queue, insist=_once, draining=lambda: False, on_failure=self._keep
         )
         self._failure: BaseException | None = None

@@ -137,9 +137,9 @@ class _Servers:
 
 @cache
 def _system_tables() -> frozenset[str]:
-    from queue_over_sql import inside
+    from queue_over_sql.inside.testing import system_table_names
 
-    return inside.system_table_names()
+    return system_table_names()
 
 
 def _is_system(table: str) -> bool:

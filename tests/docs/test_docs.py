@@ -394,6 +394,13 @@ def test_the_api_page_is_current() -> None:
     assert made == text_of("docs/api.md"), "run: python scripts/docs/api.py > docs/api.md"
 
 
+def test_the_page_of_the_door_is_current() -> None:
+    """docs/inside.md is what the docstrings of the door say today."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "inside.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made == text_of("docs/inside.md"), "run: python scripts/docs/inside.py > docs/inside.md"
+
+
 def test_the_list_of_layers_is_current() -> None:
     """The architecture page lists the layers of the contract that the lint step checks."""
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "layers.py")]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 
-from queue_over_sql import inside
 from queue_over_sql.errors import HistoryDiffers
+from queue_over_sql.inside.exports import ArchiveHistory, archive_history
 from queue_over_sql.spark.databases import label_of, location_of, queues_of, service_at
 from queue_over_sql.spark.pipelines.archives import (
     Part,
@@ -169,7 +169,7 @@ class _Stretch:
     """
 
     queue: Queue
-    archive: inside.ArchiveHistory
+    archive: ArchiveHistory
     mark: int | None
     up_to: int
     oldest: int | None
@@ -237,7 +237,7 @@ class Export:
                     f"source={last.facts['source']!r}"
                 )
         for queue in self._queues:
-            archive, mark = inside.archive_history(queue), self._marks.get(queue.name)
+            archive, mark = archive_history(queue), self._marks.get(queue.name)
             oldest = None if mark is None or self._overlap is None else mark - self._overlap
             self._stretches.append(_Stretch(queue, archive, mark, archive.now(), oldest))
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import DecimalType, IntegralType, StringType, StructField
 
 from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.inside import check_table_prefix
 from queue_over_sql.inside.columns import BatchName, StagedPublisher
+from queue_over_sql.inside.databases import check_table_prefix
 from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import Location, labels_of
 from queue_over_sql.spark.sink_columns import PAYLOAD, Encoder, plan_of

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
+from queue_over_sql.inside.workers import check_kind
 from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
@@ -422,7 +423,7 @@ def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
     if not callable(handler):
         msg = f"handler must be a function, not {type(handler).__name__}"
         raise TypeError(msg)
-    inside.check_kind(handler, "handler")
+    check_kind(handler, "handler")
     if check_whole("concurrency", concurrency) > 1 and form == "arrow":
         msg = "concurrency= is not possible with form='arrow': use more workers"
         raise ValueError(msg)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
-from queue_over_sql import Message, inside
+from queue_over_sql import Message
+from queue_over_sql.inside.workers import reason_of, refuse_unfinished
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
@@ -65,7 +66,7 @@ def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[...
     def call(given: Any, connection: tuple[Any, ...]) -> list[_Failure]:
         if plan.form == "arrow":
             return _failed_of_arrow(plan.handler, queue, given, connection)
-        inside.refuse_unfinished(plan.handler(given, *connection))
+        refuse_unfinished(plan.handler(given, *connection))
         return []
 
     def handle(given: Message | Sequence[Message], *connection: Any) -> None:
@@ -113,7 +114,7 @@ def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
         return True
     try:
         retry = queue.settings.retry
-        return retry.next_delay(message.attempt, inside.reason_of(error)) is None
+        return retry.next_delay(message.attempt, reason_of(error)) is None
     except Exception:  # noqa: BLE001 - of the user's policy; nack logs it, and retries
         return False
 

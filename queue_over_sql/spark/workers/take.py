@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import inside
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
+from queue_over_sql.inside.workers import Handler, LeaseKeeper, handler_run
 from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
 from queue_over_sql.values.backoff import Backoff
 
@@ -58,7 +59,7 @@ class Taking:
         self._plan = plan
         self._counters = counters
         self._counted = counted
-        self._keeper = inside.LeaseKeeper()
+        self._keeper = LeaseKeeper()
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -127,8 +128,8 @@ class Taking:
 
     def _count(self, size: int) -> int:
         plan, queue = self._plan, self._queue
-        handler = inside.Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
-        run = inside.handler_run(handler, queue, insist=self._insist, draining=self._over.is_set)
+        handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
+        run = handler_run(handler, queue, insist=self._insist, draining=self._over.is_set)
         try:
             with contextlib.closing(run):
                 messages = queue.consume(size)

@@ -16,7 +16,6 @@ import os
 
 from sqlalchemy import URL, make_url
 
-from queue_over_sql.inside import with_driver
 from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMissing
 from queue_over_sql.testing.servers.container import RECIPES, ContainerServer, docker_answers
 from queue_over_sql.testing.servers.databases import Databases
@@ -97,6 +96,8 @@ def obtain(engine: str) -> Server:
     """
     given = os.environ.get(url_variable(engine))
     if given:
+        from queue_over_sql.inside.databases import with_driver
+
         origin = f"given by {url_variable(engine)}"
         url = with_driver(make_url(given))
         return ExternalServer(engine, url, _PRIVATE[engine].databases, origin)

@@ -1,18 +1,42 @@
-"""Running handlers in another place than a worker of this library."""
+"""The door for who runs handlers or workers in a place of their own.
+
+Stability: as ``queue_over_sql.inside``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from queue_over_sql.queue import core_of
+from queue_over_sql.settling.failures import reason_of
+from queue_over_sql.worker.handler import Handler, check_kind, refuse_unfinished
 from queue_over_sql.worker.handler_run import HandlerRun
-from queue_over_sql.worker.worker import Worker, handlers_of
+from queue_over_sql.worker.lease_renewal import LeaseKeeper
+from queue_over_sql.worker.processes import Supervisor, obey_supervisor, unblock_signals
+from queue_over_sql.worker.source_files import SourceFiles
+from queue_over_sql.worker.worker import Worker, handlers_of, narrow, stop_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queue_over_sql.queue import Queue
-    from queue_over_sql.worker.handler import Handler
+
+__all__ = [
+    "Handler",
+    "HandlerRun",
+    "LeaseKeeper",
+    "SourceFiles",
+    "Supervisor",
+    "check_kind",
+    "handler_run",
+    "handlers",
+    "narrow",
+    "obey_supervisor",
+    "reason_of",
+    "refuse_unfinished",
+    "stop_at_once",
+    "unblock_signals",
+]
 
 
 def handlers(worker: Worker) -> list[tuple[Handler, Queue]]:
