@@ -101,8 +101,7 @@ def _ask_database(session: Session, max_age: float | None, timeout: float) -> Se
 def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
     from http.client import HTTPConnection, HTTPException
 
-    from queue_over_sql.observability import Check
-    from queue_over_sql.observability.probes import read_address
+    from queue_over_sql.observability import Check, read_address
 
     host, port = read_address(address)
     connection = HTTPConnection(host, port, timeout=timeout)
@@ -148,8 +147,7 @@ def metrics(
         raise typer.BadParameter(str(error), param_hint="metrics") from error
     from queue_over_sql.cli.logs import start_logging
     from queue_over_sql.cli.probes import metrics_pages
-    from queue_over_sql.observability.health import Health
-    from queue_over_sql.observability.probes import ProbeServer
+    from queue_over_sql.observability import Health, ProbeServer
 
     with session.connect() as service:
         if http is None:

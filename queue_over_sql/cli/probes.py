@@ -13,8 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from queue_over_sql.inside.workers import Supervisor
-    from queue_over_sql.observability.health import Report
-    from queue_over_sql.observability.probes import Probed, ProbePage
+    from queue_over_sql.observability import Probed, ProbePage, Report
 
 HttpOption = Annotated[
     str | None,
@@ -31,7 +30,7 @@ HttpOption = Annotated[
 @contextlib.contextmanager
 def probing(probed: Probed, address: str | None) -> Iterator[None]:
     """Answer probes at an address, if one is given, and notify systemd, if it is the parent."""
-    from queue_over_sql.observability.probes import ProbeServer, SystemdNotifier
+    from queue_over_sql.observability import ProbeServer, SystemdNotifier
 
     server: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if address is not None:
@@ -42,7 +41,7 @@ def probing(probed: Probed, address: str | None) -> Iterator[None]:
 
 def metrics_pages(*collectors: object) -> dict[str, Callable[[], ProbePage]]:
     """The metrics page, with further collectors; none without prometheus_client."""
-    from queue_over_sql.observability.probes import ProbePage
+    from queue_over_sql.observability import ProbePage
 
     if not has_prometheus():
         return {}
@@ -79,12 +78,12 @@ class SupervisorHealth:
 
     def live(self) -> Report:
         """Report whether each process makes progress."""
-        from queue_over_sql.observability.health import Report
+        from queue_over_sql.observability import Report
 
         return Report.of(self._supervisor.live())
 
     def ready(self) -> Report:
         """Report whether each process can work now."""
-        from queue_over_sql.observability.health import Report
+        from queue_over_sql.observability import Report
 
         return Report.of(self._supervisor.ready())

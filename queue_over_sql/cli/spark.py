@@ -136,7 +136,7 @@ def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
 
     An error of this library that was raised in Spark's Python gets its usual exit code.
     """
-    from queue_over_sql.spark.reasons import in_short, raised_in_python
+    from queue_over_sql.spark import in_short, raised_in_python
 
     raised = raised_in_python(error)
     if raised is None:

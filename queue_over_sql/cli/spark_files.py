@@ -22,7 +22,7 @@ from queue_over_sql.cli.values import parse_texts
 from queue_over_sql.values.humanize import counted
 
 if TYPE_CHECKING:
-    from queue_over_sql.spark.pipelines.load import LoadReport
+    from queue_over_sql.spark import LoadReport
 
 FromOption = Annotated[
     list[str] | None,
@@ -111,7 +111,7 @@ def load(
     options = parse_texts(option or (), "--option")
     urls = [session.url, *(also or ())]
     with spark_session(session, master, conf) as spark:
-        from queue_over_sql.spark.pipelines.load import load as run
+        from queue_over_sql.spark import load as run
 
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task("Reading", total=None)

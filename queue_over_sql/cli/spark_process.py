@@ -178,7 +178,7 @@ def process(
         check_function(message, _FUNCTION, "--message")
     url, options = session.url, parse_texts(option or (), "--option")
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
-    from queue_over_sql.spark.pipelines.process import usual_consumer
+    from queue_over_sql.spark import usual_consumer
 
     done, claims_as = _Done(), consumer or usual_consumer(queue)
     with (

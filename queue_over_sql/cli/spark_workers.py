@@ -24,7 +24,7 @@ from queue_over_sql.values.humanize import counted, format_duration
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from queue_over_sql.spark.workers.coordinator import FleetProgress, FleetReport
+    from queue_over_sql.spark import FleetProgress, FleetReport
 
 _FUNCTION = "handle"
 FormOption = Annotated[
@@ -100,8 +100,7 @@ def workers(
     importable = check_function(target, _FUNCTION)
     url, ends = session.url, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
-        from queue_over_sql.spark.workers.coordinator import run_workers
-        from queue_over_sql.spark.workers.handler_calls import send_by_value
+        from queue_over_sql.spark import run_workers, send_by_value
 
         handler = load_function(target, _FUNCTION)
         if not importable:

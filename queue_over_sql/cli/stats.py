@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from queue_over_sql import ConsumerInfo, QueueService, QueueStats
-    from queue_over_sql.observability.counting import Activity, SharedSnapshot
+    from queue_over_sql.observability import Activity, SharedSnapshot
 
 STATS_COLUMNS: Final = (
     *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#dead", "#oldest ready"),
@@ -223,11 +223,7 @@ def _drawn(steps: Sequence[int], most: int) -> str:
 def _look_at(
     service: QueueService, name: str | None, interval: float
 ) -> SharedSnapshot[dict[str, QueueStats]]:
-    from queue_over_sql.observability.counting import (  # only here
-        Counting,
-        SharedSnapshot,
-        count_queues,
-    )
+    from queue_over_sql.observability import Counting, SharedSnapshot, count_queues
 
     counting = Counting()
 
@@ -292,7 +288,7 @@ _POLL_SECONDS: Final = 0.05
 def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
     from rich.live import Live
 
-    from queue_over_sql.observability.counting import ActivitySnapshots, SharedSnapshot
+    from queue_over_sql.observability import ActivitySnapshots, SharedSnapshot
 
     pause = max(_checked(interval), _LONGEST_PAUSE)
     look = SharedSnapshot(ActivitySnapshots(service, queue).take, interval, pause)

@@ -185,7 +185,7 @@ def serve(
         raise typer.BadParameter(problem, param_hint="serve") from error
     from queue_over_sql import inside
     from queue_over_sql.cli.logs import start_logging
-    from queue_over_sql.observability.probes import read_address
+    from queue_over_sql.observability import read_address
 
     host, port = read_address(http)
     start_logging("info")

@@ -118,7 +118,7 @@ def worker(
     reports "live" and "ready" to systemd.
     """
     from queue_over_sql.inside.workers import narrow, obey_supervisor, stop_at_once, unblock_signals
-    from queue_over_sql.observability.health import Health
+    from queue_over_sql.observability import Health
 
     if reload and until_empty:
         raise typer.BadParameter("use either --reload or --until-empty, not both")
@@ -192,7 +192,7 @@ def reaper(
     started service also runs a reaper. Use the daemon if none of your services runs all the time.
     You can run several reapers at the same time.
     """
-    from queue_over_sql.observability.health import Health
+    from queue_over_sql.observability import Health
 
     start_logging(log_level, log_format)
     observer = None

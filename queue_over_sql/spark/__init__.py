@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from queue_over_sql.spark.failures import SettleReport, settle
     from queue_over_sql.spark.pipelines.history import ExportReport, export_history, history_of
     from queue_over_sql.spark.pipelines.load import LoadProgress, LoadReport, load
-    from queue_over_sql.spark.pipelines.process import process
+    from queue_over_sql.spark.pipelines.process import process, usual_consumer
     from queue_over_sql.spark.pipelines.report import ReportFiles, report
+    from queue_over_sql.spark.reasons import in_short, raised_in_python
     from queue_over_sql.spark.sessions import JavaMissing, session
     from queue_over_sql.spark.source import QueueDataSource, register
     from queue_over_sql.spark.workers.coordinator import (
@@ -24,18 +25,21 @@ if TYPE_CHECKING:
         WorkerReport,
         run_workers,
     )
+    from queue_over_sql.spark.workers.handler_calls import send_by_value
 
 _NAMES: Final = {
     "failures": ("SettleReport", "settle"),
     "pipelines.history": ("ExportReport", "export_history", "history_of"),
     "pipelines.load": ("LoadProgress", "LoadReport", "load"),
-    "pipelines.process": ("process",),
+    "pipelines.process": ("process", "usual_consumer"),
     "pipelines.report": ("ReportFiles", "report"),
+    "reasons": ("in_short", "raised_in_python"),
     "sessions": ("JavaMissing", "session"),
     "source": ("QueueDataSource", "register"),
     "workers.coordinator": (
         *("FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_workers"),
     ),
+    "workers.handler_calls": ("send_by_value",),
 }
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -53,13 +57,17 @@ __all__ = [
     "WorkerReport",
     "export_history",
     "history_of",
+    "in_short",
     "load",
     "process",
+    "raised_in_python",
     "register",
     "report",
     "run_workers",
+    "send_by_value",
     "session",
     "settle",
+    "usual_consumer",
 ]
 
 

@@ -16,8 +16,7 @@ from starlette.routing import Mount, Route
 
 from queue_over_sql import QueueService
 from queue_over_sql.errors import QueueError
-from queue_over_sql.observability.health import Health, Report
-from queue_over_sql.observability.probes import page_of
+from queue_over_sql.observability import Health, Report, page_of
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.api import create_api

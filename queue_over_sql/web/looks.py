@@ -13,7 +13,7 @@ from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql import ArchiveSelection, inside
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.observability.counting import AtLeast
+from queue_over_sql.observability import AtLeast
 from queue_over_sql.values.durations import optional_instant
 from queue_over_sql.values.headers import REQUEUED_FROM
 from queue_over_sql.values.states import DEAD, Status

@@ -14,8 +14,16 @@ from typing import Final
 from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.inside import Inspection
-from queue_over_sql.observability import Check, Finding, check_queues, diagnose
-from queue_over_sql.observability.counting import COUNTED, Counting, QueueCounts, SharedSnapshot
+from queue_over_sql.observability import (
+    COUNTED,
+    Check,
+    Counting,
+    Finding,
+    QueueCounts,
+    SharedSnapshot,
+    check_queues,
+    diagnose,
+)
 from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.values.states import DEAD, Status
 from queue_over_sql.web.looks import Held, held_of

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
 from queue_over_sql.errors import visible
-from queue_over_sql.observability.counting import AtLeast
+from queue_over_sql.observability import AtLeast
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.humanize import UNKNOWN, duration_words
 from queue_over_sql.values.states import Outcome

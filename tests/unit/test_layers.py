@@ -47,6 +47,12 @@ def test_what_decides_knows_no_statements() -> None:
 GUESTS = ("cli", "management", "observability", "spark", "testing", "web")
 # What guests may import: pure values and texts, the door, and each other.
 OPEN = {"errors", "inside", "plots", "values", *GUESTS}
+# Modules of guests whose names others may import; of the rest only what the package itself exports.
+PUBLIC_MODULES = {
+    *("management.operation", "management.operations"),
+    *("observability.history", "observability.opentelemetry", "observability.prometheus"),
+    *("web.access", "web.app", "web.server", "web.settings", "web.tables"),
+}
 # Names of Python, SQLAlchemy and PySpark.
 NOT_OURS = {"_current_frames", "_exit", "_jsc", "_jvm", "_mapping", "_replace"}
 
@@ -61,6 +67,25 @@ def test_the_door_is_the_only_way_in() -> None:
     assert [f"queue_over_sql.{each}" for each in sorted((modules | packages) - OPEN)] == sorted(
         door["forbidden_modules"]
     )
+
+
+def test_guests_know_the_public_names_of_others() -> None:
+    """A guest imports another guest's package, or a module that its pages name."""
+    found = [
+        f"{path.relative_to(PACKAGE)}: {node.module}"
+        for guest in GUESTS
+        for path in sorted((PACKAGE / guest).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (owner := _owner(node.module)) in {*GUESTS} - {guest}
+        and f"{node.module}".partition(".")[2] not in {owner, *PUBLIC_MODULES}
+    ]
+    assert [] == found
+
+
+def _owner(module: str | None) -> str:
+    """The package or module below ours that a module is in."""
+    return f"{module}.".split(".")[1] if f"{module}".startswith("queue_over_sql.") else ""
 
 
 def test_nothing_goes_around_the_door() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import visible
-from queue_over_sql.observability.counting import AtLeast
+from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import looks
