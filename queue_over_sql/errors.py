@@ -17,6 +17,7 @@
     ├── RequestTimeout           also a TimeoutError: no reply arrived in time
     ├── ReplyQueueGone           the requester is gone, or its reply queue was dropped
     ├── WrongDatabase            also a ValueError: connection= belongs to another database
+    ├── InvalidToken             also a ValueError: it is no claim token of this queue
     ├── ClaimLost                this consumer no longer holds the message
     │   └── ConsumerExpired      this consumer missed its heartbeat deadline
     ├── ConsumerNotFound         there is no durable consumer with that name
@@ -444,6 +445,10 @@ class RoundsGone(QueueError):
             "failOnDataLoss=false to continue with this one."
         )
         self.consumer_id = consumer_id
+
+
+class InvalidToken(QueueError, ValueError):
+    """A text is not a token that this queue gave for a claim; nothing was changed."""
 
 
 class ClaimLost(QueueError):

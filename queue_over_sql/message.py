@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -139,6 +140,7 @@ class Settler(Protocol):
     def reject(self, messages: Any, reason: str, *, connection: Any = None) -> None: ...  # noqa: D102
     def extend(self, messages: Any, lease: Any = None, *, connection: Any = None) -> None: ...  # noqa: D102
     def reply(self, message: Any, reply: Publication, connection: Any) -> Published: ...  # noqa: D102
+    def token(self, message: Any) -> str: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +175,8 @@ class MessageRow(NamedTuple):
     finished_at: int | None = None
     outcome: str | None = None
     listed: bool = False
+    # Whether the stamp alone gives the right to settle it, whatever became of the claimer.
+    by_token: bool = False
 
     @property
     def claim(self) -> Claim | None:
@@ -198,12 +202,13 @@ class _Elsewhere:
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         msg = (
-            "This message was pickled, so it has no service here. Send your result back to the "
-            "process that consumed it, and settle the message there."
+            "This message was pickled, so it has no service here. Settle it by its token, as in "
+            "queue.held(message.token).ack(). Or send your result back to the process that "
+            "consumed it, and settle the message there."
         )
         raise QueueError(msg)
 
-    ack = nack = release = reject = extend = reply = _refuse
+    ack = nack = release = reject = extend = reply = token = _refuse
 
 
 _ELSEWHERE: Final = _Elsewhere()
@@ -214,8 +219,8 @@ class Message(Generic[Payload_co]):
 
     ``Message[Order]`` has a payload of type ``Order``, for type checkers; ``Message`` has any.
 
-    It can be pickled. The copy in the other process can only be read: settle the message in the
-    process that consumed it.
+    It can be pickled. The copy in the other process can only be read: settle the message there with
+    ``queue.held(message.token)``, or in the process that consumed it.
 
     Attributes:
         queue: name of its queue.
@@ -235,6 +240,7 @@ class Message(Generic[Payload_co]):
         "_queue_max_attempts",
         "_row",
         "_settler",
+        "_token",
         "headers",
         "payload",
         "queue",
@@ -255,6 +261,7 @@ class Message(Generic[Payload_co]):
     ) -> None:
         self._row = row
         self._claim: Claim | None = None
+        self._token: str | None = None
         self._settler = settler
         self._lease_expires_at = row.lease_expires_at
         self._lease_ends_at = math.inf
@@ -322,6 +329,20 @@ class Message(Generic[Payload_co]):
     def consumer_round(self) -> int | None:
         """The consumer's round in which it was claimed."""
         return self._row.consumer_round
+
+    @property
+    def token(self) -> str:
+        """The claim as text, with which ``Queue.held`` settles the message in any process.
+
+        Keep it secret: nobody can compute it, and whoever has it can settle the message. It is
+        worth nothing when the claim has ended.
+
+        Raises:
+            ClaimLost: the message has no claim, because it was only listed, or was taken.
+        """
+        if self._token is None:
+            self._token = self._settler.token(self)
+        return self._token
 
     @property
     def last_error(self) -> str | None:
@@ -502,6 +523,10 @@ class Message(Generic[Payload_co]):
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
+        if claim_of(self) is not None:
+            # The copy has no service to ask.
+            with contextlib.suppress(QueueError):
+                _ = self.token
         # Neither a queue nor a read-only mapping can be pickled.
         state = {name: getattr(self, name) for name in self.__slots__}
         row = None if self.row is None else dict(self.row)
@@ -556,6 +581,15 @@ def payload_size(message: Message) -> int:
 def claimed_lease_us(message: Message) -> int | None:
     """Length of a message's lease at its claim, in microseconds."""
     return message._row.claimed_lease_us
+
+
+is_by_token: Final[Callable[[Message], bool]] = attrgetter("_row.by_token")
+"""Whether its stamp alone gives the right to settle it, whatever became of the claimer."""
+
+
+def note_token(message: Message, token: str) -> None:
+    """Note the token by which a message is held."""
+    message._token = token
 
 
 def lease_runs_at(message: Message, microseconds: int) -> bool:

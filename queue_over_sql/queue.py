@@ -23,6 +23,7 @@ from queue_over_sql.message import (
     Published,
     claim_of,
     claimed_lease_us,
+    is_by_token,
     lease_ends_at,
     may_come_in_time,
 )
@@ -37,14 +38,16 @@ from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
 from queue_over_sql.selection.selection import LiveSelection, read_traceback
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
+from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
-from queue_over_sql.values.durations import Duration
+from queue_over_sql.values.durations import Duration, to_timedelta
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Table
 
+    from queue_over_sql.consumers.consumer import LastingHolder
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
@@ -91,6 +94,10 @@ class QueueCore:
         self.recovery = Recovery(context)
         self.decoder = Decoder(context, self, settlements.defer)
         self.claimer = Claimer(context, self.decoder, self.recovery)
+        # The claimers of claims that end with their lease, by their holder.
+        self._lasting: dict[str, Claimer] = {}
+        self.tokens = Tokens(context, self)
+        self.token = self.tokens.of
         self.reply_box = ReplyBox(context, self.publisher, self)
         self.requests = Requests(context, self.publish, settlements, reply_queues)
         self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
@@ -121,6 +128,27 @@ class QueueCore:
             return self.exchange(finished, count, lease, where)
         self.ack(finished)
         return self.consume(count, lease, 0.0, where)
+
+    def lasting(self) -> Claimer:
+        """The claimer of claims that end with their lease and not with this process."""
+        return self._claimer_of(self.context.consumer.lasting())
+
+    def lasting_for(self, holder: str, host: str) -> Claimer:
+        """As ``lasting``, in the name of others, for whom payloads are not decoded by their kinds.
+
+        Args:
+            holder: the consumer id of their claims.
+            host: what the list of consumers shows instead of a host.
+        """
+        return self._claimer_of(self.context.consumer.lasting(holder, host), plain=True)
+
+    def _claimer_of(self, holder: LastingHolder, *, plain: bool = False) -> Claimer:
+        known = self._lasting.get(holder.consumer_id)
+        if known is None:
+            context = self.context.without_kinds() if plain else self.context
+            decoder = Decoder(context, self, self.settlements.defer)
+            known = Claimer(context, decoder, self.recovery, holder)
+        return self._lasting.setdefault(holder.consumer_id, known)
 
     def exchange(
         self,
@@ -195,6 +223,8 @@ class QueueCore:
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer still holds a message, as far as it knows without a query."""
+        if is_by_token(message):
+            return not message.settled and elapsed_clock() < lease_ends_at(message)
         return self.context.consumer.holds(claim_of(message))
 
     def release_all(self, consumer_id: str) -> int:
@@ -208,7 +238,8 @@ class QueueCore:
 
     def came_back(self, available_at: int | None) -> None:
         """Note that messages returned to this place in the queue (None: any) and wake consumers."""
-        self.claimer.look_fully(available_at)
+        for claimer in (self.claimer, *list(self._lasting.values())):
+            claimer.look_fully(available_at)
         self.context.announce()
 
 
@@ -372,6 +403,7 @@ class Queue(Generic[Payload]):
         count: int = 1,
         *,
         lease: Duration | None = None,
+        hold_for: Duration | None = None,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
     ) -> list[Message[Payload]]:
@@ -380,6 +412,9 @@ class Queue(Generic[Payload]):
         Args:
             count: the maximum number of messages.
             lease: length of the lease, instead of the message's or the queue's.
+            hold_for: length of a lease that nothing but its end takes away: neither ``stop()`` nor
+                the death of this process gives these messages back. Any process settles them by
+                their ``token``. Instead of ``lease``.
             wait: how long to wait for the first message.
             where: only messages that match this SQLAlchemy condition on ``table``. Pass the same
                 expression object each time, so that its statement is compiled only once.
@@ -389,21 +424,33 @@ class Queue(Generic[Payload]):
 
         Raises:
             QueueNotFound, DatabaseUnavailable, ServiceClosed: nothing was claimed.
+            ValueError: both ``lease`` and ``hold_for`` were given.
         """
-        return self._core.consume(count, lease, wait, where)
+        if hold_for is None:
+            return self._core.consume(count, lease, wait, where)
+        if lease is not None:
+            msg = "hold_for= is a length of the lease, too: use either lease= or hold_for="
+            raise ValueError(msg)
+        seconds = to_timedelta(hold_for, "hold_for")
+        return self._core.lasting().consume(count, seconds, wait, where)
 
     @contextlib.contextmanager
     def receive(
-        self, *, wait: Duration = 0.0, lease: Duration | None = None
+        self,
+        *,
+        wait: Duration = 0.0,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
     ) -> Iterator[Message[Payload] | None]:
         """Claim one message for a ``with`` block: ack at its end, nack if it raises.
 
-        If the block settles the message itself, nothing more is done.
+        If the block settles the message itself, nothing more is done. The arguments are those of
+        ``consume``.
 
         Yields:
             The message, or None if none arrived in time.
         """
-        messages = self.consume(1, lease=lease, wait=wait)
+        messages = self.consume(1, lease=lease, hold_for=hold_for, wait=wait)
         if not messages:
             yield None
             return
@@ -420,7 +467,12 @@ class Queue(Generic[Payload]):
             message.ack()
 
     def stream(
-        self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
+        self,
+        *,
+        prefetch: int = 1,
+        wait: Duration | None = 0.0,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
     ) -> Generator[Message[Payload], None, None]:
         """Yield messages one after another; the caller settles each of them.
 
@@ -429,13 +481,14 @@ class Queue(Generic[Payload]):
                 when you ask for the next one. They are released at the end.
             wait: the stream ends if no message arrives for this long; None: it never ends.
             lease: length of each lease.
+            hold_for: as in ``consume``.
         """
         prefetch = check_whole("prefetch", prefetch)
         waiting: list[Message[Payload]] = []
         try:
             while True:
                 patience = 3600.0 if wait is None else wait
-                waiting = self.consume(prefetch, lease=lease, wait=patience)
+                waiting = self.consume(prefetch, lease=lease, hold_for=hold_for, wait=patience)
                 if not waiting and wait is not None:
                     return
                 look_at = _renew_at(waiting)
@@ -515,6 +568,36 @@ class Queue(Generic[Payload]):
     def holds(self, message: Message) -> bool:
         """Whether this consumer still holds a message, as far as it knows without a query."""
         return self._core.holds(message)
+
+    def held(self, token: str) -> Message[Payload]:
+        """The message that a claim holds, by the claim's token, in any process.
+
+        Its verbs are fenced by that claim: if several processes settle one, one of them does, and
+        the others get ``ClaimLost``. Attempts, dead letters, archive and observers are as usual.
+        If its claimer is an ordinary consumer, the claim also ends when that is stopped or dead.
+
+        Args:
+            token: the claim's ``message.token``.
+
+        Raises:
+            ClaimLost: the claim no longer holds the message, or its consumer is gone.
+            InvalidToken: it is no token of this queue: it was changed, or is another queue's.
+        """
+        found = self._core.tokens.held([token]).get(token)
+        if found is None:
+            raise self._core.tokens.lost(token)
+        return found
+
+    def held_many(self, tokens: Sequence[str]) -> list[Message[Payload]]:
+        """As ``held``, for many tokens at once; without those whose claims are lost.
+
+        Args:
+            tokens: the tokens of claims. Each message's ``token`` says which of them it is for.
+
+        Raises:
+            InvalidToken: one is no token of this queue.
+        """
+        return list(self._core.tokens.held(texts_of(tokens)).values())
 
     # -- settle
 

@@ -59,6 +59,7 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
     columns: Fact[Mapping[str, Any]] = Fact(Message.columns)
     consumer_id: Fact[str | None] = Fact(Message.consumer_id)
     consumer_round: Fact[int | None] = Fact(Message.consumer_round)
+    token: Fact[str] = Fact(Message.token)
     last_error: Fact[str | None] = Fact(Message.last_error)
     published_at: Fact[datetime] = Fact(Message.published_at)
     scheduled_at: Fact[datetime] = Fact(Message.scheduled_at)
@@ -298,9 +299,16 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         count: int = 1,
         *,
         lease: Duration | None = None,
+        hold_for: Duration | None = None,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
     ) -> list[AsyncMessage[Payload]]: ...
+
+    @proxied(Queue.held)
+    async def held(self, token: str) -> AsyncMessage[Payload]: ...
+
+    @proxied(Queue.held_many)
+    async def held_many(self, tokens: Sequence[str]) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.exchange)
     async def exchange(
@@ -395,24 +403,33 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     ) -> Published: ...
 
     def receive(
-        self, *, wait: Duration = 0.0, lease: Duration | None = None
+        self,
+        *,
+        wait: Duration = 0.0,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
     ) -> AbstractAsyncContextManager[AsyncMessage[Payload] | None]:
         """Claim one message for an ``async with`` block: ack at its end, nack if it raises.
 
         If the block settles the message itself, nothing more is done. A cancelled block counts as
         one that raises. The message is None if none arrived in time.
         """
-        return _Receiving(self._sync.receive(wait=wait, lease=lease))
+        return _Receiving(self._sync.receive(wait=wait, lease=lease, hold_for=hold_for))
 
     async def stream(
-        self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
+        self,
+        *,
+        prefetch: int = 1,
+        wait: Duration | None = 0.0,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
     ) -> AsyncGenerator[AsyncMessage[Payload], None]:
         """Yield messages one after another; the caller settles each of them. See ``Queue.stream``.
 
         If the loop may end early, use ``contextlib.aclosing``: it releases prefetched messages
         immediately. Otherwise they are released when the generator is garbage-collected.
         """
-        messages = self._sync.stream(prefetch=prefetch, wait=wait, lease=lease)
+        messages = self._sync.stream(prefetch=prefetch, wait=wait, lease=lease, hold_for=hold_for)
         try:
             while (message := await run(next, messages, None)) is not None:
                 yield message

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
 
+    from queue_over_sql.consumers.consumer import Holder
     from queue_over_sql.consumers.isolation import Isolation
     from queue_over_sql.message import Claim, Message, MessageRow
     from queue_over_sql.queues.context import QueueContext
@@ -86,8 +87,16 @@ class _Unanswered:
 class Claimer:
     """Claims messages of one queue for one service."""
 
-    def __init__(self, context: QueueContext, decoder: Decoder, recovery: Recovery) -> None:
+    def __init__(
+        self,
+        context: QueueContext,
+        decoder: Decoder,
+        recovery: Recovery,
+        lasting: Holder | None = None,
+    ) -> None:
         self._context = context
+        self._holder: Holder = lasting or context.consumer
+        self._lasting = lasting is not None
         self._decoder = decoder
         self._recovery = recovery
         self._marks: dict[int, LowWatermark] = {}
@@ -177,8 +186,8 @@ class Claimer:
 
         The claim may have waited for the lock of another transaction, and so may the heartbeats.
         """
-        holds = self._context.consumer.holds
-        if not rows or (holds(rows[0].claim) and holds(rows[-1].claim)):
+        keeps = self._context.consumer.keeps
+        if not rows or (keeps(rows[0].claim) and keeps(rows[-1].claim)):
             return False
         self._unclaim(rows)
         return True
@@ -224,6 +233,8 @@ class Claimer:
 
     def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
         """The readable messages of claimed rows; the claim began at ``began``, on that clock."""
+        if self._lasting:
+            rows = [row._replace(by_token=True) for row in rows]
         try:
             messages = self._decoder.messages(rows)
         except BaseException:
@@ -292,7 +303,7 @@ class Claimer:
                 self._unanswered.append(lost)
                 raise
             # Claims of an expired consumer are the reaper's.
-            ours = lost.stamp.consumer_id == self._context.consumer.consumer_id
+            ours = lost.stamp.consumer_id == self._holder.consumer_id
             if not (count or lost.certain) and ours:
                 # The interrupted statement may still be running on the server.
                 lost.put_off(time.monotonic())
@@ -520,8 +531,10 @@ class Claimer:
         where: Where | None = None,
         guarded: bool | None = None,
     ) -> ClaimRequest:
-        stamp = self._context.consumer.identity().next_claim()
-        self._context.declare_kinds()
+        stamp = self._holder.next_claim()
+        if not self._lasting:
+            # Nobody knows whether those who settle by tokens are still there.
+            self._context.declare_kinds()
         return ClaimRequest(
             consumer_id=stamp.consumer_id,
             consumer_round=stamp.consumer_round,
@@ -556,7 +569,7 @@ class Claimer:
     def _note_unanswered(self, stamps: Iterable[Claim], *, certain: bool = False) -> None:
         now = time.monotonic()
         self._unanswered.extend(_Unanswered(stamp, now, certain) for stamp in stamps)
-        self._context.consumer.recall_by(self._recall_and_announce)
+        self._holder.recall_by(self._recall_and_announce)
 
     def _recall_and_announce(self) -> None:
         if self._unanswered and self.recall():

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.isolation import Isolation
 from queue_over_sql.errors import ConsumerExpired, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.message import Claim
+from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
@@ -39,6 +41,17 @@ def elapsed_clock() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+HELD_CLAIMS: Final = "held-claims"
+"""The consumer that all processes share for their claims that end with their lease."""
+
+_ROUND_BITS: Final = 62
+
+
+def new_token_key() -> str:
+    """A secret with which a consumer signs the tokens of its claims."""
+    return secrets.token_hex(TOKEN_KEY_LENGTH // 2)
+
+
 def host_name() -> str:
     """The name of this host, as a registration has it."""
     return socket.gethostname()[:255]
@@ -49,6 +62,7 @@ class Identity:
 
     def __init__(self, deadline: float) -> None:
         self.consumer_id = str(uuid.uuid4())
+        self.token_key = new_token_key()
         self.deadline = deadline
         self.pid = os.getpid()
         # Whether its heartbeat was started.
@@ -91,6 +105,20 @@ class Identity:
             self.deadline = deadline
 
 
+class Holder(Protocol):
+    """In whose name a queue claims messages."""
+
+    @property
+    def consumer_id(self) -> str | None:
+        """The id in the stamps of its claims; None before registration."""
+
+    def next_claim(self) -> Claim:
+        """A unique stamp for the next claim; registers it if necessary."""
+
+    def recall_by(self, recall: Callable[[], object]) -> None:
+        """Call this regularly, to give back messages of interrupted claims."""
+
+
 class Consumer:
     """The identity of a service, registered at the first use and renewed by heartbeats."""
 
@@ -106,7 +134,9 @@ class Consumer:
         self._settings = settings
         self._on_register = on_register
         self._identity: Identity | None = None
-        self._former: set[str] = set()
+        # The keys of the tokens of former identities, by id.
+        self._former: dict[str, str] = {}
+        self._lasting: dict[str, LastingHolder] = {}
         self._recalls: dict[Callable[[], object], None] = {}
         self.isolation = Isolation(elapsed_clock)
         # Held while one caller stores the kinds that this consumer knows.
@@ -148,6 +178,33 @@ class Consumer:
         identity.kept = True
         return identity
 
+    def next_claim(self) -> Claim:
+        """A unique stamp for the next claim, by the identity to claim with."""
+        return self.identity().next_claim()
+
+    def lasting(self, name: str = HELD_CLAIMS, host: str = "any process") -> LastingHolder:
+        """The holder of claims that end with their lease and not with this process.
+
+        Args:
+            name: its consumer id, which all processes with this name share.
+            host: what the list of consumers shows instead of a host.
+        """
+        known = self._lasting.get(name)
+        return known or self._lasting.setdefault(name, LastingHolder(self, name, host))
+
+    def token_key(self, consumer_id: str) -> str | None:
+        """The key of the tokens of a consumer that this process is or was; None for others."""
+        identity, lasting = self._identity, self._lasting.get(consumer_id)
+        if identity is not None and identity.consumer_id == consumer_id:
+            return identity.token_key
+        return self._former.get(consumer_id) if lasting is None else lasting.token_key
+
+    def learn(self, keys: Mapping[str, str]) -> None:
+        """Note the keys of tokens that were read, by consumer id; only lasting ones are kept."""
+        for consumer_id, key in keys.items():
+            if (holder := self._lasting.get(consumer_id)) is not None:
+                holder.token_key = key
+
     def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:
         """Refuse to settle claims of an expired identity.
 
@@ -155,8 +212,7 @@ class Consumer:
             ConsumerExpired: the service made one of the claims with an identity that has expired.
             ServiceClosed: the service was stopped and has released its messages.
         """
-        if self._closed:
-            raise ServiceClosed
+        self.check_open()
         identity = self._identity
         for claim in claims:
             mine = identity is not None and claim.consumer_id == identity.consumer_id
@@ -178,6 +234,10 @@ class Consumer:
         """Whether it is registered and its last heartbeat is still valid, without a query."""
         identity = self._identity
         return identity is not None and identity.looks_alive
+
+    def keeps(self, claim: Claim | None) -> bool:
+        """Whether nobody but the end of its lease takes a claim away, as far as it knows."""
+        return claim is not None and (claim.consumer_id in self._lasting or self.holds(claim))
 
     def holds(self, claim: Claim | None) -> bool:
         """Whether this consumer is alive and made the claim with its current identity; no query."""
@@ -255,7 +315,7 @@ class Consumer:
             identity, self._identity = self._identity, None
         if identity is None or identity.pid != os.getpid():
             return None
-        self._former.add(identity.consumer_id)
+        self._former[identity.consumer_id] = identity.token_key
         return identity.consumer_id
 
     def _retire(self, identity: Identity) -> None:
@@ -263,7 +323,7 @@ class Consumer:
             _log.info("This process was forked; it registers as a new consumer.")
             return
         _log.warning("Consumer %s has expired; it registers again.", identity.consumer_id)
-        self._former.add(identity.consumer_id)
+        self._former[identity.consumer_id] = identity.token_key
 
     def _register(self) -> Identity:
         system, dialect = self._system(), self._connections.dialect
@@ -274,6 +334,7 @@ class Consumer:
             "name": (self._settings.consumer_name or host)[:200],
             "host": host,
             "pid": identity.pid,
+            "token_key": identity.token_key,
         }
         self._connections.run(
             lambda c: registrations.register(c, system, dialect, consumer, self.timeout_us),
@@ -281,5 +342,51 @@ class Consumer:
         )
         return identity
 
+    def register_for_good(self, name: str, host: str) -> str:
+        """Register a consumer that never expires, unless it exists; returns its tokens' key.
+
+        Raises:
+            ConsumerTaken: a consumer that can expire has this name.
+            ServiceClosed: the service was stopped.
+        """
+        self.check_open()
+        system, dialect = self._system(), self._connections.dialect
+        consumer = {"consumer_id": name, "name": name, "host": host, "pid": 0}
+        registration = consumer | {"token_key": new_token_key()}
+        key = self._connections.run(
+            lambda c: registrations.register_for_good(c, system, dialect, registration)
+        )
+        assert key is not None  # noqa: S101 - it gave one
+        return key
+
+    def check_open(self) -> None:
+        """Raise ServiceClosed if the service was stopped."""
+        if self._closed:
+            raise ServiceClosed
+
     def _deadline(self) -> float:
         return elapsed_clock() + self.timeout_us / 1_000_000
+
+
+class LastingHolder:
+    """A consumer that never expires and has no process, so its claims end with their leases.
+
+    Its processes know nothing of each other, so the stamps of its claims are random numbers.
+    """
+
+    def __init__(self, consumer: Consumer, name: str, host: str) -> None:
+        self._consumer = consumer
+        self._host = host
+        self.consumer_id = name
+        self.token_key: str | None = None
+
+    def next_claim(self) -> Claim:
+        """A unique stamp for the next claim; the first call registers the consumer."""
+        self._consumer.check_open()
+        if self.token_key is None:
+            self.token_key = self._consumer.register_for_good(self.consumer_id, self._host)
+        return Claim(self.consumer_id, secrets.randbits(_ROUND_BITS) + 1)
+
+    def recall_by(self, recall: Callable[[], object]) -> None:
+        """Call this after each heartbeat of this process, if it has one."""
+        self._consumer.recall_by(recall)

@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.errors import ConsumerTaken, QueueError
+from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Insert
 
@@ -77,7 +79,7 @@ def register(
 ) -> None:
     """Write the row of a consumer that expires ``timeout`` from now.
 
-    ``consumer`` has ``consumer_id``, ``name``, ``host`` and ``pid``.
+    ``consumer`` has ``consumer_id``, ``name``, ``host``, ``pid`` and ``token_key``.
     """
     now = dialect.heartbeat_now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
@@ -89,15 +91,24 @@ def register_for_good(
     system: SystemTables,
     dialect: QueueDialect,
     consumer: Mapping[str, Any],
-) -> None:
+) -> str | None:
     """Write the row of a consumer that never expires, unless it exists.
+
+    Returns:
+        The key of its tokens, which all its processes share; None if ``consumer`` has none.
 
     Raises:
         ConsumerTaken: a consumer that can expire has this name.
     """
-    connection.execute(_registration_for_good(system, dialect, consumer))
+    try:
+        connection.execute(_registration_for_good(system, dialect, consumer))
+    except DBAPIError as error:
+        # Another process registered it at the same time.
+        if dialect.classify(error) is not ErrorKind.DUPLICATE:
+            raise
     c = system.consumers.c
-    found = select(c.durable, c.expires_at).where(c.consumer_id == consumer["consumer_id"])
+    mine = c.consumer_id == consumer["consumer_id"]
+    found = select(c.durable, c.expires_at).where(mine)
     durable, expires_at = connection.execute(found).one()
     if durable or expires_at != NEVER:
         name = consumer["consumer_id"]
@@ -106,6 +117,22 @@ def register_for_good(
             f"queue-over-sql consumer drop {name!r}, and try again."
         )
         raise ConsumerTaken(msg)
+    if "token_key" not in consumer:
+        return None
+    # An earlier release may have registered it.
+    own = {"token_key": consumer["token_key"]}
+    connection.execute(update(system.consumers).where(mine, c.token_key.is_(None)).values(own))
+    key: str = connection.execute(select(c.token_key).where(mine)).scalar_one()
+    return key
+
+
+def token_keys(
+    connection: Connection, system: SystemTables, consumer_ids: Sequence[str]
+) -> dict[str, str]:
+    """The keys of tokens of those of these consumers that are registered and have one."""
+    c = system.consumers.c
+    found = select(c.consumer_id, c.token_key).where(c.consumer_id.in_(consumer_ids))
+    return {row[0]: row[1] for row in connection.execute(found) if row[1] is not None}
 
 
 def registration_for_good(

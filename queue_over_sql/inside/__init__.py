@@ -27,6 +27,7 @@ on the documented ones. Users of queues need none of this.
 from typing import TYPE_CHECKING
 
 from queue_over_sql.database.runtime import Condition
+from queue_over_sql.inside.claims import Arrivals, ClientClaims, poll_pauses
 from queue_over_sql.inside.inspection import Inspection, QueueLook, within
 from queue_over_sql.inside.messages import page, pages, prune, requeued_as, restore, rows
 from queue_over_sql.inside.operations import (
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADDED_COLUMNS",
+    "Arrivals",
+    "ClientClaims",
     "Condition",
     "EngineFacts",
     "HandlersAtWork",
@@ -112,6 +115,7 @@ __all__ = [
     "pages",
     "pattern_fits",
     "payload_fits",
+    "poll_pauses",
     "prune",
     "read",
     "read_clock",

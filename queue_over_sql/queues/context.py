@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -78,6 +79,12 @@ class QueueContext:
     def dialect(self) -> QueueDialect:
         """The differences of this database server."""
         return self.connections.dialect
+
+    def without_kinds(self) -> QueueContext:
+        """The same queue, whose payloads stay as plain as they are stored."""
+        plain = copy.copy(self)
+        plain.kinds = None
+        return plain
 
     def declare_kinds(self) -> None:
         """Store once per registration which kinds this consumer knows.

@@ -26,6 +26,7 @@ from queue_over_sql.values.limits import (
     PATTERN_LENGTH,
     PREFIX_LENGTH,
     SCHEDULE_LENGTH,
+    TOKEN_KEY_LENGTH,
     WRITER_LENGTH,
 )
 
@@ -123,6 +124,9 @@ def _consumers(dialect: QueueDialect) -> list[SchemaItem]:
         Column("started_at", BigInteger, nullable=False),
         Column("heartbeat_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
+        # What the tokens of its claims are signed with. NULL for consumers without tokens, as those
+        # of earlier releases.
+        Column("token_key", name(TOKEN_KEY_LENGTH)),
         # A durable consumer outlives its process; others leave the columns below empty.
         Column("durable", SmallInteger, nullable=False, server_default="0"),
         Column("table_prefix", name(PREFIX_LENGTH)),

@@ -361,6 +361,7 @@ class _Unclaimed:
     reject: Callable[..., None] = _refuse
     extend: Callable[..., None] = _refuse
     reply: Callable[..., NoReturn] = _refuse
+    token: Callable[..., NoReturn] = _refuse
 
 
 def plain_pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:

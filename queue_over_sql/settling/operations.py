@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import bindparam, update
 
 from queue_over_sql.archive import statements as archive
-from queue_over_sql.message import Claim
+from queue_over_sql.message import Claim, MessageRow
 from queue_over_sql.publishing.deduplication import remember_keys, remember_locked
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import remove_ids
@@ -20,7 +20,7 @@ from queue_over_sql.settling import statements as settle
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.statements.operations import Act, apart, rows_by_ids
 from queue_over_sql.statements.parameters import MAX_IDS, batches, bucket_of, id_values
-from queue_over_sql.statements.requests import Aside, Disposition, Settlement
+from queue_over_sql.statements.requests import Aside, Disposition, Settlement, read_rows
 from queue_over_sql.values.reasons import REFUSED
 from queue_over_sql.values.states import Outcome
 from queue_over_sql.values.texts import printable
@@ -30,11 +30,31 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import StatementCache
 
 
+_NO_CONTENTS: Final = MessageRow(
+    id=0,
+    message_key=None,
+    kind=None,
+    payload=None,
+    headers=None,
+    priority=0,
+    published_at=0,
+    scheduled_at=0,
+    available_at=None,
+    attempt_count=0,
+    max_attempts=None,
+    lease_us=None,
+    consumer_id=None,
+    consumer_round=None,
+    claimed_at=None,
+    lease_expires_at=None,
+    last_attempt_at=None,
+    last_error=None,
+    columns={},
+)
 LONGEST_ERROR: Final = 20_000
 """How many characters of a failure's text are kept: enough for a stack trace, and small."""
 
@@ -222,6 +242,24 @@ def stamped(connection: Connection, sql: StatementCache, settlement: Settlement)
     """Which of the messages the claim still holds, without a lock."""
     stamp = settlement.fence_values()
     return {row[0] for row in rows_by_ids(connection, sql, settle.stamped, settlement.ids, stamp)}
+
+
+def claimed_rows(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], *, contents: bool
+) -> list[tuple[MessageRow, int]]:
+    """These messages with their stamps, whoever holds them, each with the database's time.
+
+    Without ``contents`` only what is known of their claims is read.
+    """
+    if contents:
+        found = rows_by_ids(connection, sql, settle.claimed_messages, ids)
+        rows = read_rows(connection, sql, [row[1:] for row in found])
+        return [(row, found[place][0]) for place, row in enumerate(rows)]
+    found = rows_by_ids(connection, sql, settle.claims, ids)
+    return [
+        (_NO_CONTENTS._replace(**dict(zip(settle.CLAIM_FACTS, row[1:], strict=True))), row[0])
+        for row in found
+    ]
 
 
 def keep_traceback(

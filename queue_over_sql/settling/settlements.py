@@ -27,6 +27,7 @@ from queue_over_sql.message import (
     claim_of,
     claimed_lease_us,
     id_of,
+    is_by_token,
     lease_runs_at,
     note_lease,
 )
@@ -334,10 +335,12 @@ class Settlements:
                 last, ids = group, groups.setdefault(group, [])
             ids.append(id_of(message))
         dedup = self._context.settings.dedup_us if apart is None else None
+        by_token = set(map(claim_of, filter(is_by_token, messages)))
+        made = self._context.consumer.made
         return [
             Settlement(ids, claim, outcome, error, dedup_us=dedup)
             for (claim, _), ids in groups.items()
-            if claim is not None and self._context.consumer.made(claim)
+            if claim is not None and (claim in by_token or made(claim))
         ]
 
     def guard(self, messages: Sequence[Message]) -> None:
@@ -351,7 +354,11 @@ class Settlements:
             if message.queue != self._context.name:
                 msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
                 raise ValueError(msg)
-        claims = {claim for message in messages if (claim := claim_of(message)) is not None}
+        claims = {
+            claim
+            for message in messages
+            if (claim := claim_of(message)) is not None and not is_by_token(message)
+        }
         self._context.consumer.check(messages, claims)
 
     def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
@@ -496,7 +503,12 @@ class Settlements:
         now = run(lambda connection: server_now(connection, sql))
         there = run(lambda c: still_there(c, sql, [message.id for message in missing]))
         self.guard(missing)
-        return {m.id for m in missing if m.id not in there and lease_runs_at(m, now)}
+        keeps = self._context.consumer.keeps
+        return {
+            m.id
+            for m in missing
+            if m.id not in there and lease_runs_at(m, now) and keeps(claim_of(m))
+        }
 
     def delay_after(
         self, attempt: int, allowed: int, reason: str | None, explicit: int | None

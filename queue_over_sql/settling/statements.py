@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
     ClauseElement,
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
+CLAIM_FACTS: Final = (
+    *("id", "attempt_count", "max_attempts", "lease_us"),
+    *("consumer_id", "consumer_round", "claimed_at", "lease_expires_at"),
+)
+
+
 def held(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that the claim still holds."""
     locked = select(tables.live.c.id).where(fence(tables, size)).with_for_update()
@@ -57,6 +63,18 @@ def existing(tables: QueueTables, size: int) -> Select[Any]:
 def stamped(tables: QueueTables, size: int) -> Select[Any]:
     """Which of the ids the claim still holds, without a lock."""
     return select(tables.live.c.id).where(fence(tables, size))
+
+
+def claimed_messages(tables: QueueTables, size: int) -> Select[Any]:
+    """The messages of these ids with their stamps, whoever holds them, after the time."""
+    found = select(tables.dialect.now(), *tables.message_columns(tables.live))
+    return found.where(among_ids(tables.live, size))
+
+
+def claims(tables: QueueTables, size: int) -> Select[Any]:
+    """As ``claimed_messages``, but only the claims: attempts, stamps and leases."""
+    wanted = [tables.live.c[name] for name in CLAIM_FACTS]
+    return select(tables.dialect.now(), *wanted).where(among_ids(tables.live, size))
 
 
 def remove(tables: QueueTables, size: int) -> ClauseElement:

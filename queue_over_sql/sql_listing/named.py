@@ -210,7 +210,15 @@ def _remember_keys(stage: Stage) -> None:
 
 def _register(stage: Stage) -> None:
     consumer = {"consumer_id": _STAMP.consumer_id, "name": "name", "host": "host", "pid": 1}
-    stage.on_system(registrations.register, stage.dialect, consumer, _SECOND)
+    registration = consumer | {"token_key": "key"}
+    stage.on_system(registrations.register, stage.dialect, registration, _SECOND)
+
+
+def _held(*, contents: bool) -> Act:
+    def act(stage: Stage) -> None:
+        stage.run(settling.claimed_rows, stage.settlement().ids, contents=contents)
+
+    return act
 
 
 def _edit(stage: Stage) -> None:
@@ -324,6 +332,8 @@ _SINGLE: Final[Mapping[str, Act]] = {
     "release": _settled(settling.release),
     "reject": _reject,
     "extend": _settled(settling.extend, 1),
+    "hold by token": _held(contents=True),
+    "hold by token, without contents": _held(contents=False),
     "restore": _settled(settling.restore),
 }
 """These are told apart by whether they concern one message or a batch."""
@@ -345,6 +355,9 @@ _MESSAGES: Final[Mapping[str, Act]] = {
 _CONSUMING: Final[Mapping[str, Act]] = {
     "claim, known kinds": _claim_known_kinds,
     "claim, look first": _look,
+    "hold by token, read keys": lambda stage: stage.on_system(
+        registrations.token_keys, [_STAMP.consumer_id]
+    ),
     "claim, edit count": _of(registry.edit_count),
     "claim, give back a lost answer": _of(claiming.unclaim_round, _STAMP),
     "release, all of a consumer": _of(claiming.unclaim_all, _STAMP.consumer_id),

@@ -257,8 +257,8 @@ def stamped_row(
 # A row without the length check of ``_make``.
 _as_row: Callable[[tuple[Any, ...]], MessageRow] = functools.partial(tuple.__new__, MessageRow)
 _NO_COLUMNS: dict[str, Any] = {}
-_NOT_ARCHIVED = (None, None, False)
-_TAKEN = (None, None, True)
+_NOT_ARCHIVED = (None, None, False, False)
+_TAKEN = (None, None, True, False)
 
 
 def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:

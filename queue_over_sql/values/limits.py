@@ -16,6 +16,7 @@ NAME_LENGTH: Final = 40
 SCHEDULE_LENGTH: Final = 200
 PATTERN_LENGTH: Final = 255
 OWNER_LENGTH: Final = 255
+TOKEN_KEY_LENGTH: Final = 64
 WRITER_LENGTH: Final = 100
 HISTORY_COUNTS: Final = (
     *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),

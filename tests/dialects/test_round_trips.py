@@ -76,6 +76,18 @@ def _consume(queue: Queue, count: int) -> Any:
     return lambda: queue.consume(count)
 
 
+def _hold(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(count))
+    return lambda: queue.consume(count, hold_for=60)
+
+
+def _settle_by_token(queue: Queue) -> Any:
+    queue.publish("x")
+    (message,) = queue.consume(hold_for=60)
+    token = message.token
+    return lambda: queue.held(token).ack()
+
+
 def _exchange(queue: Queue, count: int) -> Any:
     queue.publish_many(range(2 * count))
     messages = queue.consume(count)
@@ -107,6 +119,8 @@ ACTS: dict[str, Any] = {
     "consume": lambda q: _consume(q, 1),
     "consume 100": lambda q: _consume(q, 100),
     "consume in vain": _empty,
+    "hold 100": lambda q: _hold(q, 100),
+    "ack by a token": _settle_by_token,
     "ack": lambda q: _claimed(q, 1, q.ack),
     "ack 100": lambda q: _claimed(q, 100, q.ack),
     "exchange": lambda q: _exchange(q, 1),
@@ -154,6 +168,13 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
         "mysql": "BEGIN SELECT COMMIT",
         "": "SELECT",
     },
+    "hold 100": {
+        "sqlite": "UPDATE",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
+        "": "BEGIN SELECT UPDATE COMMIT",
+    },
+    "ack by a token": {"": "SELECT DELETE"},
     "ack": {"": "DELETE"},
     "ack 100": {
         "mysql": "BEGIN SELECT DELETE COMMIT",

@@ -123,6 +123,10 @@ async def payloads(made: AsyncQueueService, adopted: AsyncAdoptedQueue) -> None:
     await orders.publish_many([7])  # type: ignore[list-item]
     await orders.request(Order(7), timeout=3)
     assert_type(await orders.consume(), list[AsyncMessage[Order]])
+    (held,) = await orders.consume(hold_for=600)
+    assert_type(held.token, str)
+    assert_type(await orders.held(held.token), AsyncMessage[Order])
+    assert_type(await orders.held_many([held.token]), list[AsyncMessage[Order]])
     async with orders.receive() as received:
         assert_type(received, AsyncMessage[Order] | None)
     async for message in orders.stream():

@@ -109,6 +109,11 @@ def payloads(orders: Queue[Order], plain: Queue, mine: Connection) -> None:
     orders.request(Order(7), timeout=3)
     assert_type(orders.take(connection=mine), list[Message[Order]])
     assert_type(orders.exchange([], 2), list[Message[Order]])
+    (held,) = orders.consume(hold_for="10m")
+    assert_type(held.token, str)
+    assert_type(orders.held(held.token), Message[Order])
+    assert_type(orders.held_many([held.token]), list[Message[Order]])
+    orders.held(held)  # type: ignore[arg-type]
     with orders.receive() as received:
         assert_type(received, Message[Order] | None)
     for message in orders.stream():

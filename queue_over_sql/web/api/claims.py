@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from queue_over_sql import Queue
 from queue_over_sql.errors import QueueError
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints
@@ -17,7 +18,6 @@ from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
     from queue_over_sql import Message
-    from queue_over_sql.settling.settlements import Settlements
     from queue_over_sql.web.api.clients import ClientQueue
 
 endpoints = Endpoints("claim and settle", quick=True)
@@ -72,7 +72,7 @@ def _shown(
             found.append(showing.claimed(message, _UNMASKED, as_text=as_text))
         except QueueError as error:
             with contextlib.suppress(QueueError):
-                target.nack([message], str(error))
+                target.queue.nack([message], error=str(error))
     return found
 
 
@@ -83,14 +83,17 @@ def ack(call: Call, queue: str, body: shapes.Ack) -> shapes.Settled:
     409 lists the claims that are lost, because their lease has ended or they were settled before.
     All others were settled. This applies to all verbs that settle.
     """
-    return _settled(call, queue, body.claims, lambda verbs, messages: verbs.ack(messages))
+    return _settled(call, queue, body.claims, Queue.ack)
 
 
 @endpoints.add("POST", "/queues/{queue}/nack", Role.OPERATOR, problems=(404, 409))
 def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
     """Report failures: messages are retried later, or become dead letters if out of attempts."""
     return _settled(
-        call, queue, body.claims, lambda verbs, found: verbs.nack(found, body.error, body.delay)
+        call,
+        queue,
+        body.claims,
+        lambda held, found: held.nack(found, error=body.error, delay=body.delay),
     )
 
 
@@ -98,31 +101,31 @@ def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
 def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
     """Return messages to the queue; this delivery is not counted."""
     return _settled(
-        call, queue, body.claims, lambda verbs, found: verbs.release(found, delay=body.delay)
+        call, queue, body.claims, lambda held, found: held.release(found, delay=body.delay)
     )
 
 
 @endpoints.add("POST", "/queues/{queue}/reject", Role.OPERATOR, problems=(404, 409))
 def reject(call: Call, queue: str, body: shapes.Reject) -> shapes.Settled:
     """Make dead letters of messages: they are not delivered again."""
-    return _settled(call, queue, body.claims, lambda verbs, found: verbs.reject(found, body.reason))
+    return _settled(call, queue, body.claims, lambda held, found: held.reject(found, body.reason))
 
 
 @endpoints.add("POST", "/queues/{queue}/extend", Role.OPERATOR, problems=(404, 409))
 def extend(call: Call, queue: str, body: shapes.Extend) -> shapes.Settled:
     """Renew leases; the new length counts from now."""
-    return _settled(call, queue, body.claims, lambda verbs, found: verbs.extend(found, body.lease))
+    return _settled(call, queue, body.claims, lambda held, found: held.extend(found, body.lease))
 
 
 def _settled(
     call: Call,
     queue: str,
     tokens: list[str],
-    act: Callable[[Settlements, list[Message]], None],
+    act: Callable[[Queue, list[Message]], None],
 ) -> shapes.Settled:
     target = call.api.clients.queue(queue)
     tokens = list(dict.fromkeys(tokens))
-    lost = target.settle(tokens, lambda messages: act(target.settlements, messages))
+    lost = target.settle(tokens, lambda messages: act(target.queue, messages))
     settled = len(tokens) - len(lost)
     if lost:
         text = (

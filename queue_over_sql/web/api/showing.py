@@ -14,7 +14,6 @@ from queue_over_sql import inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.values.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
-from queue_over_sql.web.api.clients import token_of
 from queue_over_sql.web.api.endpoints import check_depth
 from queue_over_sql.web.problems import Problem
 
@@ -60,7 +59,7 @@ def messages(
 
 def claimed(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.ClaimedMessage:
     """A message for the client that claimed it, without masking."""
-    return shapes.ClaimedMessage(**_message(found, mask, as_text=as_text), claim=token_of(found))
+    return shapes.ClaimedMessage(**_message(found, mask, as_text=as_text), claim=found.token)
 
 
 def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:

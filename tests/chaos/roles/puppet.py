@@ -40,6 +40,11 @@ class Puppet:
     def _run(self, command: str, details: dict[str, Any]) -> dict[str, Any]:
         if command == "consume":
             return {"messages": [self._keep(m) for m in self._queue.consume(**details)]}
+        if command == "settle":
+            # By its token, whoever claimed it.
+            message = self._queue.held(details.pop("token"))
+            getattr(message, details.pop("verb"))(**details)
+            return {"payload": message.payload}
         if command == "consumer_id":
             return {"consumer_id": self._service.consumer_id}
         message = self._held[details.pop("id")]
@@ -53,6 +58,7 @@ class Puppet:
             "attempt": message.attempt,
             "consumer_id": message.consumer_id,
             "consumer_round": message.consumer_round,
+            "token": message.token,
         }
 
 

@@ -210,7 +210,7 @@ def test_a_dba_can_run_the_statements(old: Engine, make_service: MakeService) ->
         service.queue("jobs")
     assert before == content(old)
     # A column and a table of the shared ones, and the queues.
-    assert 2 + len(QUEUES) == len(caught.value.missing)
+    assert 3 + len(QUEUES) == len(caught.value.missing)
     with old.begin() as connection:
         for statement in caught.value.statements:
             connection.exec_driver_sql(statement)

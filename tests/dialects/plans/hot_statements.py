@@ -189,6 +189,11 @@ def _stamped(old: OldQueue) -> Act:
     return lambda: old.run(lambda c: sql.get(claim.stamped).run(c, values).all())
 
 
+def _hold(old: OldQueue, count: int) -> Act:
+    tokens = [message.token for message in old.queue.consume(count)]
+    return lambda: old.queue.held_many(tokens)
+
+
 def _reply(old: OldQueue) -> Act:
     sql = core_of(old.queue).context.sql
     return lambda: old.run(
@@ -291,6 +296,8 @@ ACTS: Final[Mapping[str, Prepare]] = {
     "claim 100 of a later level": lambda old: _claim(old, 100, 1, fully=True),
     "look for anything": _look,
     "read what a claim stamped": _stamped,
+    "hold 1 by its token": lambda old: _hold(old, 1),
+    "hold 100 by their tokens": lambda old: _hold(old, 100),
     "take 1": lambda old: _take(old, 1),
     "take 100": lambda old: _take(old, 100),
     **verbs(1),

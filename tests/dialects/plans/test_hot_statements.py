@@ -29,6 +29,7 @@ READS: dict[str, Any] = {
     "claim": _CLAIM | _ID,
     "look": _CLAIM,
     "read": _CLAIM,
+    "hold": _ID,
     "take": _CLAIM | _ID,
     "ack": _ID,
     "exchange": _CLAIM | _ID,

@@ -462,6 +462,45 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round;
 
+-- hold by token
+-- reads queue_jobs by its primary key
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- hold by token, batch
+-- reads queue_jobs by its primary key
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
+
+-- hold by token, without contents
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- hold by token, without contents, batch
+-- reads queue_jobs by its primary key
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
+
 -- restore
 -- reads queue_jobs by its primary key
 UPDATE queue_jobs FORCE INDEX (PRIMARY)
@@ -517,6 +556,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim, known kinds (2 of 2): as claim, 2
 
+-- hold by token, read keys
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1);
+
 -- claim, edit count
 SELECT queue_over_sql_queues.edit_count
 FROM queue_over_sql_queues
@@ -561,11 +605,11 @@ WHERE queue_jobs.id = :p_id_0
 
 -- consumer, register
 INSERT INTO queue_over_sql_consumers (consumer_id, name, host, pid, started_at, heartbeat_at,
-    expires_at)
+    expires_at, token_key)
 VALUES (:consumer_id, :name, :host, :pid,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :value_1));
+    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :value_1), :token_key);
 
 -- consumer, heartbeat
 -- reads queue_over_sql_consumers by its primary key

@@ -779,6 +779,46 @@ WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
   AND queue_jobs.consumer_round = :p_round::BIGINT
 RETURNING queue_jobs.id;
 
+-- hold by token
+-- reads queue_jobs by its primary key
+SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, CAST(queue_jobs.payload AS TEXT) AS payload,
+    CAST(queue_jobs.headers AS TEXT) AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0::BIGINT;
+
+-- hold by token, batch
+-- reads queue_jobs by its primary key
+SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, CAST(queue_jobs.payload AS TEXT) AS payload,
+    CAST(queue_jobs.headers AS TEXT) AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- hold by token, without contents
+-- reads queue_jobs by its primary key
+SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0::BIGINT;
+
+-- hold by token, without contents, batch
+-- reads queue_jobs by its primary key
+SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
 -- restore
 -- reads queue_jobs by its primary key
 UPDATE queue_jobs
@@ -851,6 +891,12 @@ RETURNING queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
     queue_jobs.last_attempt_at, queue_jobs.last_error;
 
+-- hold by token, read keys
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1::VARCHAR);
+
 -- claim, edit count
 SELECT queue_over_sql_queues.edit_count
 FROM queue_over_sql_queues
@@ -896,11 +942,12 @@ RETURNING queue_jobs.id;
 
 -- consumer, register
 INSERT INTO queue_over_sql_consumers (consumer_id, name, host, pid, started_at, heartbeat_at,
-    expires_at)
+    expires_at, token_key)
 VALUES (:consumer_id::VARCHAR, :name::VARCHAR, :host::VARCHAR, :pid::INTEGER,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
-    (CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :value_1::BIGINT));
+    (CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :value_1::BIGINT),
+    :token_key::VARCHAR);
 
 -- consumer, heartbeat
 -- reads queue_over_sql_consumers by its primary key

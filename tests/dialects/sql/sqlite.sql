@@ -490,6 +490,46 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_round = :p_round
 RETURNING id;
 
+-- hold by token
+-- reads queue_jobs by its primary key
+SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- hold by token, batch
+-- reads queue_jobs by its primary key
+SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
+    queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
+
+-- hold by token, without contents
+-- reads queue_jobs by its primary key
+SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- hold by token, without contents, batch
+-- reads queue_jobs by its primary key
+SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
+
 -- restore
 -- reads queue_jobs by its primary key
 UPDATE queue_jobs
@@ -573,6 +613,12 @@ WHERE queue_jobs.consumer_id IS NULL
 LIMIT :param_3
 OFFSET :param_4;
 
+-- hold by token, read keys
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1);
+
 -- claim, edit count
 SELECT queue_over_sql_queues.edit_count
 FROM queue_over_sql_queues
@@ -618,11 +664,12 @@ RETURNING id;
 
 -- consumer, register
 INSERT INTO queue_over_sql_consumers (consumer_id, name, host, pid, started_at, heartbeat_at,
-    expires_at)
+    expires_at, token_key)
 VALUES (:consumer_id, :name, :host, :pid,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
-    ((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :value_1));
+    ((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :value_1),
+    :token_key);
 
 -- consumer, heartbeat
 -- reads queue_over_sql_consumers by its primary key
