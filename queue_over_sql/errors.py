@@ -27,7 +27,8 @@
     ├── RoundsGone               the messages that a query had claimed were released
     ├── DatabaseUnavailable      unreachable, connection broken, or statement cancelled
     ├── DatabaseRefused          the database returned another error
-    │   └── NotPermitted         the login lacks a right
+    │   ├── NotPermitted         the login lacks a right
+    │   └── NotFinished          it refused to finish messages, which are held now
     ├── HistoryDiffers           an export's files do not match the archives
     ├── UnsupportedByEngine      this database does not support the operation
     └── ServiceClosed            the service was stopped
@@ -42,7 +43,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
@@ -503,6 +504,25 @@ class NotPermitted(DatabaseRefused):
         self.table = table
         self.rights = tuple(rights)
         self.roles = tuple(roles)
+
+
+class NotFinished(DatabaseRefused):
+    """The database refused to finish messages in the caller's transaction, such as by a constraint.
+
+    The transaction is still usable. If it commits, the messages are held with the reason in
+    ``last_error``, and all others are settled. If it rolls back, all are as they were.
+
+    Attributes:
+        messages: a list of the ``Message`` objects that are held.
+        reasons: why the database refused them, by id.
+    """
+
+    def __init__(
+        self, text: str, messages: Sequence[Any] = (), reasons: Mapping[int, str] | None = None
+    ) -> None:
+        super().__init__(text)
+        self.messages = list(messages)
+        self.reasons = dict(reasons or {})
 
 
 class HistoryDiffers(QueueError):

@@ -11,6 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never
 
+from sqlalchemy.exc import DBAPIError
+
 from queue_over_sql.archive.archive import Archive
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
@@ -40,6 +42,7 @@ from queue_over_sql.selection.selection import LiveSelection, read_traceback
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
 from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration, to_timedelta
 
@@ -187,7 +190,8 @@ class QueueCore:
         self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None
     ) -> list[Message]:
         """Only kinds need the current time."""
-        wanted = as_where(where)
+        wanted, settlements, refused = as_where(where), self.settlements, dict[int, str]()
+        careful = settlements.may_be_refused(keep=settlements.keeps_finished)
 
         def act(target: Connection) -> list[Message]:
             # Only what does not fit its kind has to know the time.
@@ -195,10 +199,23 @@ class QueueCore:
             decode = partial(self.decoder.taken, now=now)
             done = self.decoder.done
             with self.context.dialect.reading_all(target):
-                return self.claimer.take(target, count, decode=decode, done=done, where=wanted)
+                return self.claimer.take(
+                    target,
+                    count,
+                    decode=decode,
+                    done=done,
+                    where=wanted,
+                    refused=refused,
+                    careful=careful,
+                )
 
         began, observer = time.monotonic(), self.context.observer
-        messages = self.context.run_on(connection, act, atomic=True)
+        try:
+            messages = self.context.run_on(connection, act, atomic=True)
+        except (DatabaseRefused, PayloadInvalid) as error:
+            settlements.refuses_row(error)
+            raise
+        settlements.tell_refused(refused)
         if observer is not None and messages:
             name, seconds = self.context.name, time.monotonic() - began
             observer.claimed(name, facts_of(messages), seconds)
@@ -211,15 +228,30 @@ class QueueCore:
         If the caller's transaction rolls back, call ``announce``.
 
         Returns:
-            Non-empty batches; None if this queue can only be taken as messages.
+            Non-empty batches; None if these messages can only be taken with ``take``.
         """
         context, settings = self.context, self.context.settings
         if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
             return None
         keep = settings.archive == "all"
-        return context.run_on(
-            connection, lambda target: self.claimer.take_columns(target, count, keep=keep)
-        )
+
+        def act(target: Connection) -> list[RecordBatch] | None:
+            if not self.settlements.may_be_refused(keep=keep):
+                return self.claimer.take_columns(target, count, keep=keep)
+            try:
+                with savepoint(target):
+                    return self.claimer.take_columns(target, count, keep=keep)
+            except DBAPIError as error:
+                # ``take`` holds what the database refuses to finish.
+                if context.dialect.refuses_row(error):
+                    return None
+                raise
+
+        try:
+            return context.run_on(connection, act)
+        except (DatabaseRefused, PayloadInvalid) as error:
+            self.settlements.refuses_row(error)
+            raise
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer still holds a message, as far as it knows without a query."""
@@ -561,7 +593,8 @@ class Queue(Generic[Payload]):
             where: as in ``consume``.
 
         Returns:
-            The messages, oldest first; you need not ack them.
+            The messages, oldest first; you need not ack them. What the database refuses to finish
+            is not among them: it is held with the reason, if the transaction commits.
         """
         return self._core.take(count, connection, where)
 
@@ -616,6 +649,9 @@ class Queue(Generic[Payload]):
         Raises:
             ClaimLost: lists the messages whose claim is lost; all others were acked.
             ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
+            NotFinished: with ``connection``, lists the messages that the database refused to
+                finish. If you commit, they are held and all others are acked. Without
+                ``connection`` they are held, too, which is only logged.
         """
         self._core.settlements.ack(messages, connection)
 
@@ -636,7 +672,7 @@ class Queue(Generic[Payload]):
             connection: the caller's own transaction, which this does not commit.
 
         Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
+            ClaimLost, ConsumerExpired, NotFinished: as in ``ack``.
         """
         self._core.settlements.nack(messages, error, delay, connection)
 
@@ -674,7 +710,7 @@ class Queue(Generic[Payload]):
             connection: the caller's own transaction, which this does not commit.
 
         Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
+            ClaimLost, ConsumerExpired, NotFinished: as in ``ack``.
         """
         self._core.settlements.reject(messages, reason, connection)
 
@@ -818,6 +854,9 @@ class Queue(Generic[Payload]):
 
         Its holder can no longer settle it. A worker notices at its next lease renewal, at most 10 s
         later: it sets ``message.cancelled``, and on an event loop it cancels the handler.
+
+        If the database refuses to finish the message, it is held with the reason, so that no
+        consumer gets it.
 
         Args:
             message_id: id of the message.

@@ -277,6 +277,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         "expired leases": acts.expired_leases,
         "dead consumers": dead_consumers,
         "unknown kinds": acts.unknown_kinds,
+        "edited claims": acts.edited_claims,
         "archive": archive,
     }
     return {name: _Task(core, steps) for name, steps in tasks.items()}

@@ -40,7 +40,7 @@ from queue_over_sql.reaper import ClockWatch, Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies
 from queue_over_sql.roles.grants import not_permitted
-from queue_over_sql.roles.roles import Roles
+from queue_over_sql.roles.roles import Roles, keep_rights
 from queue_over_sql.schedules import Schedules
 from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.schema.queue_tables import (
@@ -156,7 +156,9 @@ class QueueService:
             forbidden=missing_right,
         )
         runtime = connections.runtime
-        self._upgrader = Upgrader(connections, settings)
+        self._upgrader = Upgrader(
+            connections, settings, lambda system: keep_rights(self._parts, system)
+        )
         catalog = Catalog(connections, settings, self._make_queue, self._upgrader)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
         arrivals = Arrivals(runtime)

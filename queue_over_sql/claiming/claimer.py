@@ -394,6 +394,8 @@ class Claimer:
         decode: DecodeTaken,
         done: Disposition,
         where: Where | None,
+        refused: dict[int, str],
+        careful: bool,
     ) -> list[Message]:
         """Remove messages inside the caller's transaction; see ``take``."""
         count = check_whole("count", count)
@@ -401,7 +403,16 @@ class Claimer:
         for level in range(self._context.settings.priorities):
             while left := count - len(messages):
                 sql, values = self._context.sql, wanted(level, left)
-                found, taken = take(connection, sql, values, decode=decode, done=done, where=where)
+                found, taken = take(
+                    connection,
+                    sql,
+                    values,
+                    decode=decode,
+                    done=done,
+                    where=where,
+                    refused=refused,
+                    careful=careful,
+                )
                 messages += taken
                 # If ``found`` reached ``left`` there may be more, because unreadable rows were
                 # found but not delivered.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.message import AGE, Claim
-from queue_over_sql.settling.operations import end_locked
+from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.statements.parameters import MAX_IDS
 from queue_over_sql.statements.requests import Disposition, Settlement, read_taken_rows
 
@@ -75,6 +75,8 @@ def take(
     decode: DecodeTaken,
     done: Disposition,
     where: Where | None,
+    refused: dict[int, str],
+    careful: bool,
 ) -> tuple[int, list[Message]]:
     """Remove the oldest messages of a level in the caller's transaction, which locks them.
 
@@ -85,6 +87,9 @@ def take(
         decode: decodes the rows that were found.
         done: the disposition of the decoded messages.
         where: only messages that match.
+        refused: messages that the database refuses to end are held, not returned, and noted here
+            with the reason.
+        careful: whether to hold decoded messages, too, which costs a savepoint; else it raises.
 
     Returns:
         How many rows were found, and the decoded messages, oldest first.
@@ -98,10 +103,14 @@ def take(
         handed_out = [row for row in rows if row.id not in aside]
     else:
         handed_out = rows
-    if handed_out:
+    apart = list(unreadable.items())
+    if careful and handed_out:
+        apart.append((done, handed_out))
+    elif handed_out:
         end_locked(connection, sql, [(done, handed_out)])
-    end_locked(connection, sql, unreadable.items())
-    return len(rows), messages
+    for end, same in apart:
+        refused |= end_apart(connection, sql, end, {row.id: row for row in same})
+    return len(rows), [message for message in messages if message.id not in refused]
 
 
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:

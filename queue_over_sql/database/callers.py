@@ -226,8 +226,12 @@ def callers(
             connections.errors.translated(callers=not own),
             _as_connection(connection, connections) as target,
         ):
-            if atomic:
-                _check_transactional(target)
+            if atomic and commits_itself(target):
+                msg = (
+                    "connection= is in AUTOCOMMIT mode, so this operation could be done in part: "
+                    "pass one with a transaction, or leave out connection="
+                )
+                raise ValueError(msg)
             with connections.visiting(target, table):
                 connections.hasten(target)
                 yield target
@@ -287,17 +291,11 @@ def _as_connection(
     raise TypeError(msg)
 
 
-def _check_transactional(connection: Connection) -> None:
+def commits_itself(connection: Connection) -> bool:
+    """Whether each statement of a caller's connection is a transaction of its own."""
     pool = connection.engine.pool
     if isinstance(pool, CallersPool):
-        commits = pool.commits
-    else:
-        options, dialect = connection.get_execution_options(), connection.engine.dialect
-        by_default = getattr(dialect, "_on_connect_isolation_level", None)
-        commits = options.get("isolation_level", by_default) == "AUTOCOMMIT"
-    if commits:
-        msg = (
-            "connection= is in AUTOCOMMIT mode, so this operation could be done in part: pass one "
-            "with a transaction, or leave out connection="
-        )
-        raise ValueError(msg)
+        return pool.commits
+    options, dialect = connection.get_execution_options(), connection.engine.dialect
+    by_default = getattr(dialect, "_on_connect_isolation_level", None)
+    return bool(options.get("isolation_level", by_default) == "AUTOCOMMIT")

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import re
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from queue_over_sql.claiming.operations import oldest_first
@@ -26,6 +27,8 @@ from queue_over_sql.errors import (
     ConsumerFenced,
     ConsumerNotFound,
     ConsumerTaken,
+    DatabaseRefused,
+    PayloadInvalid,
     RoundsGone,
     UnsupportedByEngine,
 )
@@ -290,17 +293,18 @@ class DurableConsumer:
             raise UnsupportedByEngine(msg)
         if self._run(lambda connection: self._is_idle(connection, start, want)):
             return start
-        return self._run(lambda c: self._advance(c, start, want, on_ack), atomic=True)
+        return self._ending(partial(self._advance, start=start, want=want, on_ack=on_ack))
 
     def ack(self, end: int, *, on_ack: str | None = None) -> None:
         """Acknowledge all rounds up to ``end``; repeated calls do nothing."""
         end = _round("end", end)
         _check_on_ack(on_ack)
 
-        def act(connection: Connection) -> None:
-            self._ack(connection, self._locked(connection, self.epoch, end), end, on_ack)
+        def act(connection: Connection, *, apart: bool) -> None:
+            found = self._locked(connection, self.epoch, end)
+            self._ack(connection, found, end, on_ack, apart=apart)
 
-        self._run(act, atomic=True)
+        self._ending(act)
 
     def rounds(self, start: int, end: int, *, missing_ok: bool = False) -> list[Round]:
         """The rounds after ``start`` up to ``end``, as they were opened.
@@ -436,6 +440,15 @@ class DurableConsumer:
         # A round in a checkpoint must still exist after a power failure.
         return self._context.run(act, atomic=atomic, durable=atomic)
 
+    def _ending(self, act: Callable[..., T]) -> T:
+        """Run an act that ends messages, and hold those that the database refuses to end."""
+        try:
+            return self._run(partial(act, apart=False), atomic=True)
+        except (DatabaseRefused, PayloadInvalid) as error:
+            if not self._settlements.refuses_row(error):
+                raise
+            return self._run(partial(act, apart=True), atomic=True)
+
     def _registered(self, connection: Connection) -> Registration | None:
         found = acts.registration(connection, self._context.tables, self.consumer_id)
         return found if found is not None and self._is_mine(found) else None
@@ -547,27 +560,47 @@ class DurableConsumer:
             return False
         return not self._count(connection, dataclasses.replace(want.whole, message_limit=1))
 
-    def _advance(self, connection: Connection, start: int, want: Want, on_ack: str | None) -> int:
+    def _advance(
+        self, connection: Connection, start: int, want: Want, on_ack: str | None, *, apart: bool
+    ) -> int:
         found = self._locked(connection, self.epoch, start)
         if start < found.acked_round:
             raise CheckpointBehind(self.consumer_id, start, found.acked_round)
-        self._ack(connection, found, start, on_ack)
+        self._ack(connection, found, start, on_ack, apart=apart)
         self._renew_if_due(connection, found)
         if found.claimed_round > start:
             return found.claimed_round
         return self._open(connection, start, want)
 
     def _ack(
-        self, connection: Connection, found: Registration, end: int, on_ack: str | None
+        self,
+        connection: Connection,
+        found: Registration,
+        end: int,
+        on_ack: str | None,
+        *,
+        apart: bool,
     ) -> None:
         if end <= found.acked_round:
             return
         settings, name = self._context.settings, self.consumer_id
         keep = settings.archive == "all" if on_ack is None else on_ack == "archive"
         span, dedup_us = (name, found.acked_round, end), settings.dedup_us
-        acts.finish_rounds(connection, self._context.sql, span, keep=keep, dedup_us=dedup_us)
+        if apart:
+            self._finish_apart(connection, span, keep=keep)
+        else:
+            acts.finish_rounds(connection, self._context.sql, span, keep=keep, dedup_us=dedup_us)
         acts.forget_rounds(connection, self._context.tables, name, end)
         self._change(connection, acked_round=end)
+
+    def _finish_apart(
+        self, connection: Connection, span: tuple[str, int, int], *, keep: bool
+    ) -> None:
+        dedup_us = self._context.settings.dedup_us
+        for number, ids in acts.held_in_rounds(connection, self._context.sql, span).items():
+            stamp = Claim(self.consumer_id, number)
+            settlement = Settlement(ids, stamp, Outcome.DONE, None, dedup_us=dedup_us)
+            self._settlements.finish_apart(connection, settlement, keep=keep)
 
     def _open(self, connection: Connection, start: int, want: Want) -> int:
         count = self._count(connection, want.whole)

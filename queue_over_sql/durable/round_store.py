@@ -289,6 +289,17 @@ def finish_rounds(
     return finish(connection, sql, values)
 
 
+def held_in_rounds(
+    connection: Connection, sql: StatementCache, span: tuple[str, int, int]
+) -> dict[int, list[int]]:
+    """Lock the messages of rounds, which are those of ``finish_rounds``; their ids by round."""
+    rows: Sequence[Any] = sql.get(rounds.lock_rounds).run(connection, rounds_values(*span)).all()
+    found: dict[int, list[int]] = {}
+    for row in sorted(rows, key=lambda row: int(row[0])):
+        found.setdefault(int(row[2]), []).append(int(row[0]))
+    return found
+
+
 def unclaim_rounds(
     connection: Connection, sql: StatementCache, consumer_id: str, after: int, up_to: int
 ) -> int:

@@ -125,9 +125,10 @@ def count_rounds(tables: QueueTables) -> Select[Any]:
 
 
 def lock_rounds(tables: QueueTables) -> Select[Any]:
-    """Lock the messages of rounds and read their keys."""
+    """Lock the messages of rounds and read their keys and rounds."""
     live = tables.live
-    looked = select(live.c.id, live.c.message_key).where(of_rounds(tables))
+    looked = select(live.c.id, live.c.message_key, live.c.consumer_round)
+    looked = looked.where(of_rounds(tables))
     return _hinted(tables, looked).with_for_update()
 
 

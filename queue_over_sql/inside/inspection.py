@@ -17,6 +17,7 @@ from queue_over_sql.existing_tables.adopt import Adopter
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.stats import subtractable
 from queue_over_sql.recovery.clock_steps import newest_stamp
+from queue_over_sql.recovery.dead_claims import half_claimed, unclaim_half_claimed
 from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
 from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.service import parts_of
@@ -153,6 +154,16 @@ class Inspection:
     def newest_stamp(connection: Connection, tables: QueueTables) -> int | None:
         """When the newest message was published, in microseconds; not for adopted tables."""
         return connection.execute(newest_stamp(tables)).scalar()
+
+    @staticmethod
+    def half_claimed(connection: Connection, tables: QueueTables, *, most: int) -> tuple[int, str]:
+        """How many messages, at most so many, have half a claim; the statement that clears it."""
+        some = select(tables.live.c.id).where(half_claimed(tables)).limit(most).subquery()
+        count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        mend = unclaim_half_claimed(tables).compile(
+            dialect=connection.dialect, compile_kwargs={"literal_binds": True}
+        )
+        return int(count), " ".join(str(mend).split())
 
     def asked(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
         """What one section of the engine's check-up finds about these tables."""

@@ -63,9 +63,16 @@ class _InUse(QueueError):
 class Upgrader:
     """Checks the versions of a service's tables, and upgrades or refuses them."""
 
-    def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        settings: ServiceSettings,
+        upgraded: Callable[[SystemTables], object],
+    ) -> None:
         self._connections = connections
         self._settings = settings
+        # Told after tables were added or altered.
+        self._upgraded = upgraded
 
     def is_outdated(self, record: QueueRecord) -> bool:
         """Whether a queue must be upgraded before it is used.
@@ -103,12 +110,15 @@ class Upgrader:
         if outdated and not self._settings.auto_migrate:
             self._refuse()
             return
+        done = False
         for record in outdated:
             try:
-                self._upgrade(system, record.name, _PATIENCE)
+                done |= self._upgrade(system, record.name, _PATIENCE)
             except QueueSchemaMismatch as error:
                 # As with a missing table, this must not stop the work on the others.
                 _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
+        if done:
+            self._upgraded(system)
 
     def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
         """Upgrade one queue that is being opened; without ``wait`` try only once.
@@ -120,7 +130,8 @@ class Upgrader:
         if not self._settings.auto_migrate:
             self._refuse()
             return
-        self._upgrade(system, record.name, _PATIENCE_AT_OPENING if wait else 0.0)
+        if self._upgrade(system, record.name, _PATIENCE_AT_OPENING if wait else 0.0):
+            self._upgraded(system)
 
     def pending(self) -> list[SchemaChange]:
         """The pending changes, in order; it changes nothing."""
@@ -147,9 +158,9 @@ class Upgrader:
         system = system_tables(self._connections.dialect, self._settings.schema)
         if any(change.queue is None for change in done):
             self._complete(system, asked=True)
-        for change in done:
-            if change.queue is not None:
-                self._upgrade(system, change.queue, _PATIENCE)
+        queues = [change.queue for change in done if change.queue is not None]
+        if sum(self._upgrade(system, queue, _PATIENCE) for queue in queues):
+            self._upgraded(system)
         return done
 
     # -- the shared tables
@@ -179,6 +190,8 @@ class Upgrader:
         if self._run(lacks):
             act = partial(self._add_missing, system=system)
             self._patiently("the shared tables", _PATIENCE, act, lacks)
+        if system.queues not in absent:
+            self._upgraded(system)
 
     def _add_missing(self, connection: Connection, system: SystemTables) -> None:
         dialect = self._connections.dialect
@@ -199,7 +212,7 @@ class Upgrader:
 
     # -- the tables of a queue
 
-    def _upgrade(self, system: SystemTables, name: str, patience: float) -> None:
+    def _upgrade(self, system: SystemTables, name: str, patience: float) -> bool:
         def act(connection: Connection) -> bool:
             return self._upgrade_locked(connection, system, name, brief=not patience)
 
@@ -208,8 +221,10 @@ class Upgrader:
             record = registry.queue_record(connection, system, prefix, name)
             return record is not None and is_outdated(record)
 
-        if self._patiently(f"queue {name!r}", patience, act, lacks):
+        done = bool(self._patiently(f"queue {name!r}", patience, act, lacks))
+        if done:
             _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
+        return done
 
     def _upgrade_locked(
         self, connection: Connection, system: SystemTables, name: str, *, brief: bool

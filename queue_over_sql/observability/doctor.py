@@ -68,6 +68,7 @@ class _Doctor:
             "ids": self._ids,
             "queues": self._waiting,
             "queues held": self._refused,
+            "queues edited": self._half_claimed,
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
@@ -238,6 +239,19 @@ class _Doctor:
                     f"See why: queue-over-sql search {name} --status held. Mend what refuses them, "
                     "and then delete or unhold them."
                 )
+                yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _half_claimed(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            with self._inspection.connection() as connection:
+                count, mend = self._inspection.half_claimed(connection, tables, most=1000)
+            if count:
+                said = (
+                    f"{name} has {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
+                    f"{'' if count == 1 else 's'} with a consumer_id, but without a lease or a "
+                    "round: no consumer holds them, and none gets them"
+                )
+                advice = f"A reaper gives them back in time. To do it at once, run: {mend}"
                 yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:

@@ -65,6 +65,8 @@ class QueueContext:
         self.consumer = consumer
         self.service = service
         self.sql = StatementCache(tables, connections.engine.dialect)
+        self.was_refused = False
+        """Whether the database has refused to finish a message of this queue."""
         self.arrivals = arrivals
         self.wakeups = wakeups
         # ``Connections.run``, which also raises QueueNotFound if the queue was dropped, or

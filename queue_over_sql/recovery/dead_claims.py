@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, and_, exists, func, select
+from sqlalchemy import (
+    Select,
+    Update,
+    and_,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from queue_over_sql.message import Claim
 from queue_over_sql.statements.operations import rows_by_ids
-from queue_over_sql.statements.parameters import among_ids, number
+from queue_over_sql.statements.parameters import CLAIM_CLEARED, among_ids, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -145,6 +154,48 @@ def _holder(row: Sequence[Any]) -> Holder:
     # It sends three heartbeats in its timeout.
     late = (now - heartbeat_at) * 2 > expires_at - heartbeat_at
     return Holder(name, host, pid, bool(durable), late)
+
+
+# -- claims that somebody has edited
+
+
+def half_claimed(tables: QueueTables) -> ColumnElement[bool]:
+    """The condition for rows with a consumer, but without the rest of a claim.
+
+    No consumer gets them, and none holds them.
+    """
+    live = tables.live
+    lacks = or_(live.c.lease_expires_at.is_(None), live.c.consumer_round.is_(None))
+    return and_(live.c.consumer_id.is_not(None), lacks)
+
+
+def next_claims(tables: QueueTables) -> Select[Any]:
+    """The next rows by id, with their claims; no index leads to half a claim."""
+    c = tables.live.c
+    columns = (c.id, c.consumer_id, c.consumer_round, c.lease_expires_at)
+    following = select(*columns).where(c.id > number("p_after")).order_by(c.id)
+    return following.limit(number("p_count"))
+
+
+def unclaim_half_claimed(tables: QueueTables) -> Update:
+    """Clear what is left of the claim of such rows."""
+    live = tables.live
+    return update(live).where(half_claimed(tables)).values(CLAIM_CLEARED)
+
+
+def unclaim_half_claimed_ids(tables: QueueTables, size: int) -> Update:
+    """As ``unclaim_half_claimed``, for some ids."""
+    return unclaim_half_claimed(tables).where(among_ids(tables.live, size))
+
+
+def find_half_claimed(
+    connection: Connection, sql: StatementCache, after: int, limit: int
+) -> tuple[list[int], int | None]:
+    """Which of the next rows after an id have half a claim; the last id, None at the end."""
+    values = {"p_after": after, "p_count": limit}
+    rows: Sequence[Any] = sql.get(next_claims).run(connection, values).all()
+    found = [row[0] for row in rows if row[1] is not None and None in (row[2], row[3])]
+    return found, rows[-1][0] if len(rows) == limit else None
 
 
 # -- what crashed writers of batches left behind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from functools import partial
@@ -15,15 +16,18 @@ from queue_over_sql.observer import ReaperReport
 from queue_over_sql.publishing.deduplication import prune_keys
 from queue_over_sql.recovery import clock_steps
 from queue_over_sql.recovery.clock_steps import ClockStep
-from queue_over_sql.recovery.dead_claims import expired_leases, holders_of, orphaned_claims
-from queue_over_sql.recovery.suspects import (
-    keeping_last_error,
-    may_run_together,
-    reason_of_death,
+from queue_over_sql.recovery.dead_claims import (
+    expired_leases,
+    find_half_claimed,
+    holders_of,
+    orphaned_claims,
+    unclaim_half_claimed_ids,
 )
+from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
 from queue_over_sql.settling.operations import restore
 from queue_over_sql.settling.settlements import Settlements
+from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
@@ -54,6 +58,10 @@ _TURN_SECONDS = 0.25
 _PRUNE_BATCH: Final = 2_500
 # How long the removal of one kind of rows may take before other work has its turn.
 _PRUNE_SECONDS: Final = 0.5
+# How often rows are looked through for claims that somebody has edited, and how many at once.
+_EDITED_SECONDS: Final = 60.0
+_EDITED_ROWS: Final = 1_000
+_BEFORE_ALL: Final = -(2**63)
 
 
 class Recovery:
@@ -68,6 +76,8 @@ class Recovery:
         self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
         # Age, number and the last place to prune by them, where a turn ended before it got there.
         self._unfinished: dict[Outcome, tuple[tuple[int | None, int | None], Place]] = {}
+        # When rows were looked through for edited claims, and up to which.
+        self._looked_through = (-math.inf, _BEFORE_ALL)
 
     def restore(self) -> int:
         """Recover all messages of dead consumers; returns how many were given back."""
@@ -101,6 +111,38 @@ class Recovery:
     def orphaned_claims(self) -> Iterator[ReaperReport]:
         """Recover messages of consumers that are expired or gone, batch by batch."""
         return self._all(orphaned_claims, CONSUMER_DIED)
+
+    def edited_claims(self) -> Iterator[ReaperReport]:
+        """Give back messages with a consumer but no lease, which only an edit by hand can leave.
+
+        Each minute it looks through some of the rows, the oldest first, and then goes on there.
+        """
+        context, (looked_at, after) = self._context, self._looked_through
+        began = time.monotonic()
+        if began - looked_at < _EDITED_SECONDS:
+            return
+        while True:
+            look = partial(find_half_claimed, sql=context.sql, after=after, limit=_EDITED_ROWS)
+            found, last = context.run(look)
+            after = _BEFORE_ALL if last is None else last
+            self._looked_through = (began, after)
+            if found:
+                clear = partial(
+                    change_by_ids,
+                    sql=context.sql,
+                    builder=unclaim_half_claimed_ids,
+                    ids=found,
+                )
+                count = context.run(clear, atomic=True)
+                _log.warning(
+                    "Gave back %d messages of queue %s: somebody had set their consumer_id, but "
+                    "not the rest of a claim. To hold a message back, use hold().",
+                    count,
+                    context.name,
+                )
+                yield ReaperReport(restored=count)
+            if last is None or time.monotonic() - began > _TURN_SECONDS:
+                return
 
     def clock_step(self, now: int) -> ClockStep | None:
         """The step back of the database's clock that its newest message proves; None: no proof.

@@ -8,10 +8,8 @@ from sqlalchemy import BigInteger, Select, exists, literal, or_, select
 
 from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.queues.registry import may_claim
-from queue_over_sql.settling import statements as settle
-from queue_over_sql.settling.operations import end_locked, refusal
-from queue_over_sql.statements.operations import apart
-from queue_over_sql.statements.parameters import id_values, number
+from queue_over_sql.settling.operations import end_apart
+from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import ANY_EDITS, Disposition, read_rows
 from queue_over_sql.values.durations import NEVER
 
@@ -82,22 +80,5 @@ def dead_letter_unknown(
     for row in rows:
         groups.setdefault(disposition(row), []).append(row)
     for end, same in groups.items():
-        _end_apart(connection, sql, end, {row.id: row for row in same})
+        end_apart(connection, sql, end, {row.id: row for row in same})
     return len(rows)
-
-
-def _end_apart(
-    connection: Connection,
-    sql: StatementCache,
-    disposition: Disposition,
-    rows: dict[int, MessageRow],
-) -> None:
-    def end(ids: Sequence[int]) -> set[int]:
-        end_locked(connection, sql, [(disposition, [rows[id_] for id_ in ids])])
-        return set(ids)
-
-    def hold(ids: Sequence[int], reason: str) -> None:
-        text = refusal(disposition.outcome, disposition.error, reason)
-        sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
-
-    apart(connection, sql, list(rows), end, hold)

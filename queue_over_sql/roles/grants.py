@@ -214,6 +214,19 @@ def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
     Raises:
         UnsupportedByEngine: this engine has no such roles.
     """
+    return _writer(place, prefix).all()
+
+
+def regrants(place: Place, prefix: str) -> list[str]:
+    """The statements that grant existing roles their rights on tables and routines.
+
+    Raises:
+        UnsupportedByEngine: this engine has no such roles.
+    """
+    return _writer(place, prefix).rights()
+
+
+def _writer(place: Place, prefix: str) -> _Writer:
     writer = _WRITERS.get(place.routines)
     if writer is None:
         msg = (
@@ -221,7 +234,7 @@ def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
             "of the file; on H2 create users and grants by hand. See docs/roles.md."
         )
         raise UnsupportedByEngine(msg)
-    return writer(place, prefix).all()
+    return writer(place, prefix)
 
 
 class _Writer:
@@ -232,9 +245,13 @@ class _Writer:
         self._prefix = prefix
 
     def all(self) -> list[str]:
-        written = [self.create(self._prefix + role) for role in ROLES]
+        names = [self._prefix + role for role in ROLES]
+        admitted = [statement for name in names for statement in self.admit(name)]
+        return [*map(self.create, names), *admitted, *self.rights()]
+
+    def rights(self) -> list[str]:
+        written: list[str] = []
         for role in ROLES:
-            written += self.admit(self._prefix + role)
             for table, known_as in self._place.tables:
                 rights = [grant for grant in GRANTS[role] if grant.table == known_as]
                 if rights:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import BindParameter, Connection, bindparam, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.catalog import ServiceParts
-from queue_over_sql.errors import NotPermitted, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import NotPermitted, QueueError, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.migrations.changes import is_outdated
 from queue_over_sql.queues import registry
 from queue_over_sql.roles.grants import (
+    PUBLISHER,
     ROLES,
     ROUTINES,
     SYSTEM_PREFIX,
+    VIEWER,
     WEB_TABLES,
     Place,
+    regrants,
     statements,
     tables_of,
 )
+from queue_over_sql.schema.system_tables import SystemTables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.options import DEFAULT_PREFIX
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 # With the role's name it has 32 characters, the limit of MySQL.
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,21}_\Z")
@@ -48,6 +55,22 @@ _ROUTINES: Final = {
            AND routine_comment LIKE :mark ORDER BY routine_name
         """
     ).bindparams(_NAMES),
+}
+_HOLDERS: Final = {
+    "plpgsql": text(
+        """
+        SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
+         WHERE table_schema = COALESCE(CAST(:schema AS text), current_schema())
+           AND privilege_type IN ('SELECT', 'DELETE')
+        """
+    ),
+    "psm": text(
+        """
+        SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
+         WHERE table_schema = COALESCE(:schema, DATABASE())
+           AND privilege_type IN ('SELECT', 'DELETE')
+        """
+    ),
 }
 _GIVEN = text(
     """
@@ -91,8 +114,9 @@ class Roles:
     temporary queues and adopted tables.
     """
 
-    def __init__(self, parts: ServiceParts) -> None:
+    def __init__(self, parts: ServiceParts, system: SystemTables | None = None) -> None:
         self._parts = parts
+        self._system = system
 
     def statements(
         self,
@@ -152,6 +176,78 @@ class Roles:
 
         return self._run(act)
 
+    def _keep(self) -> None:
+        """Grant the installed roles their rights on what an upgrade has added.
+
+        It never raises: the upgrade is done. If this login may not grant, the log says what to run.
+        """
+        dialect, prefixes = self._parts.connections.dialect, list[str]()
+        if dialect.routines not in _HOLDERS:
+            return
+
+        def act(connection: Connection) -> None:
+            options = {"no_parameters": True}
+            with dialect.creating(connection, self._parts.settings.schema):
+                for prefix, queues, replies in self._installed(connection):
+                    prefixes.append(prefix)
+                    place = self._place(connection, queues, replies)
+                    for statement in regrants(place, prefix):
+                        connection.exec_driver_sql(statement, execution_options=options).close()
+
+        try:
+            self._parts.connections.run(act, atomic=True)
+        except QueueError as error:
+            if prefixes:
+                _log.warning(
+                    "The upgrade could not grant the roles their rights on what it added, so "
+                    "logins may lack a right. As the owner of the tables run: queue-over-sql roles "
+                    "install --prefix %s (with the --queue and --reply-queue of the first time). "
+                    "%s",
+                    prefixes[-1],
+                    error,
+                )
+            else:
+                _log.debug("The roles could not be looked up: %s", error)
+        else:
+            for prefix in dict.fromkeys(prefixes):
+                _log.info("The roles %s… have their rights on what the upgrade added.", prefix)
+
+    def _installed(self, connection: Connection) -> Iterator[tuple[str, list[str], list[str]]]:
+        """The prefixes of the installed roles, each with its queues and those of replies."""
+        settings, dialect = self._parts.settings, self._parts.connections.dialect
+        values = {"schema": settings.schema}
+        given = {
+            (_name_of(row[0]), _plain(row[1]), _plain(row[2]))
+            for row in connection.execute(_HOLDERS[str(dialect.routines)], values)
+        }
+        shared = f"{SYSTEM_PREFIX}queues"
+        readers = {name for name, table, right in given if (table, right) == (shared, "SELECT")}
+        prefixes = {name.removesuffix(VIEWER) for name in readers if name.endswith(VIEWER)}
+        own = self._upgraded(connection) if prefixes else []
+        for prefix in sorted(prefixes):
+            if not (_PREFIX.match(prefix) and readers >= {prefix + role for role in ROLES}):
+                continue
+            of = {name: settings.table_prefix + name for name in own}
+            chosen = [q for q in own if (prefix + VIEWER, of[q], "SELECT") in given]
+            replies = [q for q in own if (prefix + PUBLISHER, of[q], "DELETE") in given]
+            yield prefix, [q for q in chosen if q not in replies], replies
+
+    def _upgraded(self, connection: Connection) -> list[str]:
+        """The queues whose tables have all columns; others follow after their own upgrade."""
+        own, old = self._chosen(connection, None), set[str]()
+        prefix = self._parts.settings.table_prefix
+        for record in registry.queue_records(connection, self._tables(), prefix):
+            try:
+                outdated = is_outdated(record)
+            except QueueError:
+                outdated = True
+            if outdated:
+                old.add(record.name)
+        return [name for name in own if name not in old]
+
+    def _tables(self) -> SystemTables:
+        return self._parts.system() if self._system is None else self._system
+
     def _create_and_grant(
         self, connection: Connection, names: Sequence[str], wanted: Sequence[str]
     ) -> None:
@@ -204,7 +300,7 @@ class Roles:
         )
 
     def _chosen(self, connection: Connection, queues: Collection[str] | None) -> list[str]:
-        system, prefix = self._parts.system(), self._parts.settings.table_prefix
+        system, prefix = self._tables(), self._parts.settings.table_prefix
         records = registry.queue_records(connection, system, prefix)
         there = {record.name: record for record in records if record.owner is None}
         own = []
@@ -237,6 +333,20 @@ class Roles:
                 continue
             given |= {right for row in rows for right in _single_rights(str(row))}
         return given
+
+
+def keep_rights(parts: ServiceParts, system: SystemTables) -> None:
+    """Grant installed roles their rights on what an upgrade has added; never raises."""
+    Roles(parts, system)._keep()  # noqa: SLF001 - not a verb of users
+
+
+def _plain(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _name_of(grantee: Any) -> str:
+    # MySQL and MariaDB write 'name'@'host'.
+    return _plain(grantee).partition("'@'")[0].strip("'")
 
 
 def _for_an_administrator(names: Sequence[str]) -> str:

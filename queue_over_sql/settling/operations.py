@@ -328,17 +328,60 @@ def end_locked(
         _remove_locked(connection, sql, [row.id for row in same], end)
 
 
+def end_apart(
+    connection: Connection,
+    sql: StatementCache,
+    disposition: Disposition,
+    rows: Mapping[int, MessageRow],
+) -> dict[int, str]:
+    """As ``end_locked``, but hold messages that the database refuses to end; their reasons."""
+
+    def end(ids: Sequence[int]) -> set[int]:
+        end_locked(connection, sql, [(disposition, [rows[id_] for id_ in ids])])
+        return set(ids)
+
+    return _held_apart(connection, sql, disposition, list(rows), end)
+
+
+def _held_apart(
+    connection: Connection,
+    sql: StatementCache,
+    disposition: Disposition,
+    ids: Sequence[int],
+    end: Callable[[Sequence[int]], set[int]],
+) -> dict[int, str]:
+    outcome = Outcome.DONE if disposition.error is None else disposition.outcome
+
+    def hold(ids: Sequence[int], reason: str) -> None:
+        text = refusal(outcome, disposition.error, reason)
+        sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
+
+    return apart(connection, sql, ids, end, hold)[1]
+
+
 def cancel_message(
-    connection: Connection, sql: StatementCache, message_id: int, end: Disposition
+    connection: Connection,
+    sql: StatementCache,
+    message_id: int,
+    end: Disposition,
+    refused: dict[int, str],
 ) -> bool:
-    """End one message, even if a consumer holds it; False if it does not exist."""
+    """End one message, even if a consumer holds it; False if it does not exist.
+
+    If the database refuses to end it, it is held, and noted in ``refused`` with the reason.
+    """
     sql.subject.dialect.lock_for_writing(connection, sql)
     found: Any = sql.get(settle.lock_one).run(connection, id_values([message_id])).first()
     if found is None:
         return False
-    if end.dedup_us is not None:
-        remember_locked(connection, sql, [(found[0], found[1])], end.dedup_us)
-    _remove_locked(connection, sql, [message_id], end)
+
+    def remove(ids: Sequence[int]) -> set[int]:
+        if end.dedup_us is not None:
+            remember_locked(connection, sql, [(found[0], found[1])], end.dedup_us)
+        _remove_locked(connection, sql, ids, end)
+        return set(ids)
+
+    refused |= _held_apart(connection, sql, end, [message_id], remove)
     return True
 
 

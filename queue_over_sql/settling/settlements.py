@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.database.callers import commits_itself
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseRefused,
     DatabaseUnavailable,
+    NotFinished,
     PayloadInvalid,
     QueueError,
     shown,
@@ -103,9 +105,9 @@ class Settlements:
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
         act = finish(context.sql, groups, keep=keep)
-        end = archive_messages if keep else remove
-        apart = each_of(groups, partial(self._finish_apart, end=end))
-        self._settle(messages, act, connection, "done", apart=apart)
+        end, refused = archive_messages if keep else remove, dict[int, str]()
+        apart = each_of(groups, partial(self._finish_apart, end=end, refused=refused))
+        self._settle(messages, act, connection, "done", apart=apart, refused=refused)
 
     def nack(
         self,
@@ -124,18 +126,18 @@ class Settlements:
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
         if connection is None and isinstance(error, BaseException):
             self.keep_traceback(messages, traceback_of(error))
-        sql = self._context.sql
+        sql, refused = self._context.sql, dict[int, str]()
 
         def fail(target: Connection, settlement: Settlement) -> set[int]:
             wait = delays[settlement.ids[0]]
             if wait is None:
-                return self.dead_letter(target, settlement)
+                return self.dead_letter(target, settlement, refused)
             return retry(target, sql, settlement, wait)
 
         atomic = None in delays.values() or not updates_at_once(sql, groups)
         act = each_of(groups, fail, atomic=atomic or connection is not None)
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
-        self._settle(messages, act, connection, became, reason)
+        self._settle(messages, act, connection, became, reason, refused=refused)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
 
@@ -178,15 +180,15 @@ class Settlements:
         settings, sql = self._context.settings, self._context.sql
         now = instant_to_microseconds(message.claimed_at or datetime.now(UTC), "claimed_at")
         waits = deferral(message, reason, now, settings.kind_timeout)
-        groups = self.grouped([message], Outcome.FAILED, reason)
+        groups, refused = self.grouped([message], Outcome.FAILED, reason), dict[int, str]()
 
         def defer(target: Connection, settlement: Settlement) -> set[int]:
             if waits is None:
-                return self.dead_letter(target, settlement)
+                return self.dead_letter(target, settlement, refused)
             return set_aside(target, sql, settlement, waits)
 
-        became = "failed" if waits is None else "retried"
-        self._settle([message], each_of(groups, defer), None, {message.id: became}, reason)
+        act, became = each_of(groups, defer), "failed" if waits is None else "retried"
+        self._settle([message], act, None, {message.id: became}, reason, refused=refused)
 
     def reject(
         self,
@@ -197,20 +199,29 @@ class Settlements:
         """Dead-letter messages for good; see ``Queue.reject``."""
         messages = as_list(messages)
         kept = reason_of(reason, "reason")
-        groups = self.grouped(messages, Outcome.REJECTED, kept)
-        act = each_of(groups, self.dead_letter)
-        self._settle(messages, act, connection, "rejected", kept)
+        groups, refused = self.grouped(messages, Outcome.REJECTED, kept), dict[int, str]()
+        act = each_of(groups, partial(self.dead_letter, refused=refused))
+        self._settle(messages, act, connection, "rejected", kept, refused=refused)
 
-    def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
-        """Archive messages as dead letters, or count them if the queue has no archive."""
+    def dead_letter(
+        self,
+        connection: Connection,
+        settlement: Settlement,
+        refused: dict[int, str] | None = None,
+    ) -> set[int]:
+        """Archive messages as dead letters, or count them if the queue has no archive.
+
+        Those that the database refuses to end are held and count as settled. They are noted in
+        ``refused`` with their reasons; None: they are logged.
+        """
         sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
         settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
         if settings.archive != "none":
             now = server_now(connection, sql)
             buried = dataclasses.replace(settlement, attempted_at=now)
-            return self._finish_apart(connection, buried, archive_messages)
-        gone, refused = finish_apart(connection, sql, settlement, remove)
-        self._tell_refused(refused)
+            return self._finish_apart(connection, buried, archive_messages, refused)
+        gone, held = finish_apart(connection, sql, settlement, remove)
+        self._note_refused(held, refused)
         if gone:
             registry.count_discarded(connection, tables, len(gone))
             for message_id in sorted(gone):
@@ -223,18 +234,33 @@ class Settlements:
                     visible(str(settlement.error), keep=""),
                     extra={"queue": tables.queue, "message_id": message_id},
                 )
-        return gone | set(refused)
+        return gone | set(held)
+
+    def finish_apart(self, connection: Connection, settlement: Settlement, *, keep: bool) -> None:
+        """Finish messages; those that the database refuses to finish are held, and logged."""
+        end = archive_messages if keep else remove
+        self._finish_apart(connection, settlement, end, None)
 
     def _finish_apart(
-        self, connection: Connection, settlement: Settlement, end: Callable[..., set[int]]
+        self,
+        connection: Connection,
+        settlement: Settlement,
+        end: Callable[..., set[int]],
+        refused: dict[int, str] | None,
     ) -> set[int]:
-        """End messages; those that the database refuses to end are held, and count as settled."""
         sql = self._context.sql
-        ended, refused = finish_apart(connection, sql, settlement, end)
-        self._tell_refused(refused)
-        return ended | set(refused)
+        ended, held = finish_apart(connection, sql, settlement, end)
+        self._note_refused(held, refused)
+        return ended | set(held)
 
-    def _tell_refused(self, refused: Mapping[int, str]) -> None:
+    def _note_refused(self, held: Mapping[int, str], refused: dict[int, str] | None) -> None:
+        if refused is None:
+            self.tell_refused(held)
+        else:
+            refused |= held
+
+    def tell_refused(self, refused: Mapping[int, str]) -> None:
+        """Log the messages that the database refused to finish, with the reasons."""
         name = self._context.name
         for message_id, reason in sorted(refused.items()):
             _log.error(
@@ -249,7 +275,19 @@ class Settlements:
     def refuses_row(self, error: QueueError) -> bool:
         """Whether the database refused one row, so that it may accept others."""
         cause = error.__cause__
-        return isinstance(cause, DBAPIError) and self._context.dialect.refuses_row(cause)
+        found = isinstance(cause, DBAPIError) and self._context.dialect.refuses_row(cause)
+        if found:
+            self._context.was_refused = True
+        return found
+
+    def may_be_refused(self, *, keep: bool) -> bool:
+        """Whether finishing in a caller's transaction is worth a savepoint.
+
+        A mere deletion has none until the database has refused one.
+        """
+        context = self._context
+        several = keep or context.tables.ends_in_place or context.settings.dedup_us is not None
+        return several or context.was_refused
 
     def cancel(self, message_id: int, reason: str | None) -> bool:
         """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
@@ -258,13 +296,15 @@ class Settlements:
         error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:LONGEST_ERROR]
         keep = settings.archive != "none"
         end = Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
-        there = context.run(
-            lambda c: cancel_message(c, context.sql, message_id, end),
-            atomic=True,
-            durable=True,
-            counts=True,
-        )
-        if there:
+
+        def act(connection: Connection) -> tuple[bool, dict[int, str]]:
+            refused = dict[int, str]()
+            there = cancel_message(connection, context.sql, message_id, end, refused)
+            return there, refused
+
+        there, refused = context.run(act, atomic=True, durable=True, counts=True)
+        self.tell_refused(refused)
+        if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}
             said = visible(error, keep="")
             _log.error("Message %d of queue %s: %s", message_id, context.name, said, extra=fields)
@@ -391,6 +431,7 @@ class Settlements:
         reason: str | None = None,
         *,
         apart: Act[set[int]] | None = None,
+        refused: dict[int, str] | None = None,
     ) -> None:
         """Run an act on claimed messages, and raise if it did not change all of them.
 
@@ -403,23 +444,23 @@ class Settlements:
                 act. None: the messages are not settled yet.
             reason: the reason of a failure.
             apart: the act for when the database refuses one of the messages.
+            refused: where the acts note messages that the database refused to finish, and that are
+                held now, with the reasons.
         """
         context, stays = self._context, outcome is None
+        refused = {} if refused is None else refused
+        act, ends = _noting_anew(act, refused), outcome in _ENDINGS
+        apart = None if apart is None else _noting_anew(apart, refused)
         try:
             self.guard(messages)
-            if connection is not None:
-                settled = context.run_on(connection, act.do, atomic=act.atomic)
-                if outcome in _ENDINGS and context.tables.ends_in_place:
-                    settled |= self._deleted_on(connection, messages, settled)
+            if connection is None:
+                settled = self._settle_here(messages, act, apart, ends=ends)
             else:
-                try:
-                    settled = self._run(messages, act, ends=outcome in _ENDINGS)
-                except (DatabaseRefused, PayloadInvalid) as error:
-                    if apart is None or not self.refuses_row(error):
-                        raise
-                    settled = self._run(messages, apart, ends=True)
+                settled = self._settle_on(connection, messages, act, apart, ends=ends)
             if outcome is not None and (outcome not in _QUIET or context.observer is not None):
-                self._note(messages, settled, outcome, reason)
+                self._note(messages, settled - set(refused), outcome, reason)
+            if connection is None:
+                self.tell_refused(refused)
             self.refuse(messages, settled)
         except ClaimLost as error:
             if context.observer is not None and not stays:
@@ -427,9 +468,67 @@ class Settlements:
             # The claim is lost, so nothing more can be done with these messages.
             if not stays:
                 mark_settled(messages)
+            if refused and connection is not None:
+                error.add_note(str(self._not_finished(messages, refused)))
             raise
         if not stays:
             mark_settled(messages)
+        if refused and connection is not None:
+            raise self._not_finished(messages, refused)
+
+    def _settle_here(
+        self,
+        messages: Sequence[Message],
+        act: Act[set[int]],
+        apart: Act[set[int]] | None,
+        *,
+        ends: bool,
+    ) -> set[int]:
+        try:
+            return self._run(messages, act, ends=ends)
+        except (DatabaseRefused, PayloadInvalid) as error:
+            if apart is None or not self.refuses_row(error):
+                raise
+        return self._run(messages, apart, ends=True)
+
+    def _settle_on(
+        self,
+        connection: CallersConnection,
+        messages: Sequence[Message],
+        act: Act[set[int]],
+        apart: Act[set[int]] | None,
+        *,
+        ends: bool,
+    ) -> set[int]:
+        careful = apart is not None and self.may_be_refused(keep=self.keeps_finished)
+
+        def do(target: Connection) -> set[int]:
+            if apart is None or not careful or commits_itself(target):
+                return act.do(target)
+            return apart.do(target)
+
+        try:
+            settled = self._context.run_on(connection, do, atomic=act.atomic)
+        except (DatabaseRefused, PayloadInvalid) as error:
+            self.refuses_row(error)
+            raise
+        if ends and self._context.tables.ends_in_place:
+            settled |= self._deleted_on(connection, messages, settled)
+        return settled
+
+    def _not_finished(self, messages: Sequence[Message], refused: Mapping[int, str]) -> NotFinished:
+        held = [message for message in _newest(messages) if message.id in refused]
+        reasons = "; ".join(f"{each.id}: {refused[each.id]}" for each in held[:10])
+        more = f"; and {len(held) - 10} more" if len(held) > 10 else ""  # noqa: PLR2004
+        return NotFinished(
+            f"Queue {self._context.name!r}: the database refused to finish these messages: "
+            f"{reasons}{more}. Your transaction is still usable. If you commit it, these messages "
+            "are held, and all others are settled. If you roll it back, all stay as they were. "
+            "Run `queue-over-sql doctor`, and mend what refuses them. Then delete or unhold what "
+            "is held.",
+            held,
+            refused,
+        )
 
     def _run(self, messages: Sequence[Message], act: Act[set[int]], *, ends: bool) -> set[int]:
         run = self._context.run
@@ -533,6 +632,16 @@ class Settlements:
                 self._context.name,
             )
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
+
+
+def _noting_anew(act: Act[set[int]], refused: dict[int, str]) -> Act[set[int]]:
+    """The act, which may run again after a deadlock, and notes only what its last run refused."""
+
+    def do(connection: Connection) -> set[int]:
+        refused.clear()
+        return act.do(connection)
+
+    return act._replace(do=do)
 
 
 def as_list(messages: Message | Sequence[Message]) -> list[Message]:

@@ -28,6 +28,7 @@ from queue_over_sql.settling import operations as settling
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql_listing.formatting import formatted
 from queue_over_sql.sql_listing.rehearsal import Rehearsal, texts
+from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import ClaimRequest, Disposition, Settlement, wanted
 from queue_over_sql.topics import store as topics
 from queue_over_sql.values.states import Outcome, Status
@@ -176,6 +177,8 @@ def _take(*, keep: bool) -> Act:
             decode=lambda _: ([], {}),
             done=Disposition(keep),
             where=None,
+            refused={},
+            careful=keep,
         )
 
     return act
@@ -379,6 +382,10 @@ _KEEPING: Final[dict[str, Act]] = {
     "reap, find claims of the dead": _of(dead_claims.orphaned_claims, 5, _BATCH),
     "reap, read holders": _of(dead_claims.holders_of, [_STAMP.consumer_id]),
     "reap, dead-letter unknown kinds": _dead_letter_unknown,
+    "reap, find edited claims": _of(dead_claims.find_half_claimed, 0, _BATCH),
+    "reap, clear edited claims": _of(
+        change_by_ids, builder=dead_claims.unclaim_half_claimed_ids, ids=[1, 2]
+    ),
     "reap, prune archive": _prune,
     "reap, prune keys": _of(deduplication.prune_keys, _BATCH),
     "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect),
@@ -401,6 +408,7 @@ _OPERATING: Final[dict[str, Act]] = {
         selection.count_selected, _chosen(stage, Status.READY)
     ),
     "edit": _edit,
+    "cancel": _of(settling.cancel_message, 1, Disposition(keep=True, error="reason"), {}),
     "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),
     "delete": _of(purge.delete_message, 1),
     "purge": _of(purge.purge, with_claimed=False),

@@ -86,7 +86,9 @@ def apart(
         with savepoint(connection):
             return end(ids), {}
     except DBAPIError as error:
-        if not sql.subject.dialect.refuses_row(error):
+        engine = sql.subject.dialect
+        undone = error.orig is None or engine.undoes_transaction(connection, error.orig)
+        if undone or not engine.refuses_row(error):
             raise
         reason = " ".join(str(error.orig).split())
     if len(ids) == 1:

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from queue_over_sql.errors import DatabaseUnavailable, visible
+from queue_over_sql.errors import DatabaseUnavailable, NotFinished, visible
+from queue_over_sql.queue import core_of
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker.time_limits import CallAbandoned, HandlerStopped
@@ -106,6 +107,7 @@ class HandlerTransactions:
             HandlerStopped: the worker was stopped outside of the call.
         """
         called = returned = False
+        refused: Mapping[int, str] = {}
         try:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
@@ -119,7 +121,11 @@ class HandlerTransactions:
                 returned = True
                 unsettled = [message for message in finished if not message.settled]
                 if unsettled:
-                    self._queue.ack(unsettled, connection=connection)
+                    try:
+                        self._queue.ack(unsettled, connection=connection)
+                    except NotFinished as error:
+                        # They were handled, so what the handler wrote is kept, with their hold.
+                        refused = error.reasons
         except CallAbandoned:
             raise
         except BaseException as error:
@@ -131,3 +137,4 @@ class HandlerTransactions:
             if called == returned and isinstance(error, asyncio.CancelledError):
                 raise HandlerStopped from error
             raise
+        core_of(self._queue).settlements.tell_refused(refused)

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import column, table, update
 
 from queue_over_sql import FixedDelay
+from queue_over_sql.recovery import recovery
 from tests.contract.queue_state import archived, counts, ids, live_rows, payloads, set_columns
 from tests.waiting import consume_exactly, wait_until
 
@@ -54,6 +55,33 @@ def test_an_expired_lease_comes_back_at_its_old_place(queue: Queue, engine: Engi
     assert due == [row[2] for row in live_rows(engine, queue)]
     again = consume_exactly(queue, 3)
     assert [(one.payload, one.attempt) for one in again] == [("a", 2), ("b", 2), ("c", 1)]
+
+
+def test_half_a_claim_comes_back(
+    queue: Queue,
+    engine: Engine,
+    service: QueueService,
+    make_service: MakeService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody set only some columns of a claim: no consumer got the message, for ever.
+
+    Whole claims stay, and an edit behind the rows of the first look is found by a later one.
+    """
+    monkeypatch.setattr(recovery, "_EDITED_ROWS", 2)
+    published = queue.publish_many(["held", "whole", "no lease", "no round", "free"])
+    messages = [each.id for each in published]
+    [held] = queue.consume(1)
+    assert messages[0] == held.id
+    for each in messages[1:4]:
+        set_columns(engine, queue, each, consumer_id="somebody")
+    whole = {"consumer_id": service.consumer_id, "consumer_round": 99}
+    set_columns(engine, queue, messages[1], lease_expires_at=2**53, **whole)
+    set_columns(engine, queue, messages[3], lease_expires_at=2**53)
+    assert ["free"] == payloads(queue.consume(9))
+    assert 2 == make_service().reap().restored
+    assert ["no lease", "no round"] == payloads(queue.consume(9))
+    held.ack()
 
 
 def test_a_short_consume_restores_without_a_reaper(make_service: MakeService) -> None:

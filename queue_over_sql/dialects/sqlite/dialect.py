@@ -259,7 +259,7 @@ class SQLiteDialect(AtOnceDialect):
 
     def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
         """After RAISE(ROLLBACK), OR ROLLBACK, a full disk and the like."""
-        raw: Any = connection.connection.dbapi_connection
+        raw: Any = connection.connection.driver_connection
         return raw is not None and not raw.in_transaction
 
     def refuses_row_by(self, error: BaseException | None) -> bool:

@@ -175,6 +175,22 @@ def test_ids_behind_the_archive_and_what_it_refused(
     assert 4 == jobs.stats().archived
 
 
+def test_half_a_claim_is_found_and_mended_by_the_advice(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """Somebody set consumer_id alone, so that no consumer holds the message or gets it."""
+    jobs.publish_many(range(3))
+    [held] = jobs.consume(1)
+    assert [] == found(service, "queues")
+    run(database, "UPDATE queue_jobs SET consumer_id = 'x' WHERE consumer_id IS NULL")
+    [finding] = found(service, "queues")
+    assert (Level.WARNING, True) == (finding.level, "2 messages with" in finding.text)
+    run(database, finding.advice.partition(", run: ")[2])
+    assert [] == found(service, "queues")
+    assert 2 == len(jobs.consume(3))
+    held.ack()
+
+
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
 def test_a_missing_unique_constraint_is_an_error(
     database: TestDatabase, service: QueueService, jobs: Queue

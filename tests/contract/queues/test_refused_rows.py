@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import ClaimLost, DatabaseRefused, FixedDelay, NotFinished
+from queue_over_sql.durable.consumer import DurableConsumer, Want
 from queue_over_sql.values.reasons import REFUSED
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -111,6 +112,164 @@ def test_a_reaper_goes_on_with_what_is_healthy(jobs: Queue, database: TestDataba
     assert spent[1] == held.id
     assert str(held.last_error).startswith(REFUSED)
     assert {spent[0], spent[2]} == {m.id for m in jobs.archive.messages(status="failed").list()}
+
+
+ON_CALLERS: dict[str, Callable[[Queue, list[Message], Connection], object]] = {
+    "ack": lambda queue, messages, caller: queue.ack(messages, connection=caller),
+    "nack": lambda queue, messages, caller: queue.nack(messages, connection=caller),
+    "reject": lambda queue, messages, caller: queue.reject(messages, "bad", connection=caller),
+}
+
+
+def test_a_callers_transaction_goes_on(
+    jobs: Queue, database: TestDatabase, service: QueueService, engine: Engine
+) -> None:
+    """It is told what is not finished. A commit holds that and ends the others, with its writes.
+
+    A rollback leaves all as they were, so that they can be settled again.
+    """
+    for (name, verb), window in zip(ON_CALLERS.items(), (None, 60, None), strict=True):
+        service.create_queue("jobs", archive="all", dedup_window=window)
+        jobs.refresh()
+        ids = [jobs.publish(number, key=f"{name} {number}").id for number in range(5)]
+        refuse(database, ids[2])
+        messages = jobs.consume(5)
+        with engine.connect() as caller:
+            with pytest.raises(NotFinished, match="commit") as told:
+                verb(jobs, messages, caller)
+            assert [ids[2]] == [message.id for message in told.value.messages]
+            assert [ids[2]] == [*told.value.reasons]
+            caller.rollback()
+        assert 5 == jobs.stats().claimed, name
+
+        for message in messages:
+            message.settled = False
+        with engine.connect() as caller:
+            written = jobs.publish("beside", delay=3600, connection=caller)
+            with pytest.raises(NotFinished):
+                verb(jobs, messages, caller)
+            caller.commit()
+        [held] = jobs.messages(status="held").list()
+        assert ids[2] == held.id, name
+        assert str(held.last_error).startswith(REFUSED), name
+        assert [written.id] == [m.id for m in jobs.messages(status="delayed").list()], name
+        assert set(ids) <= {message.id for message in jobs.archive.messages().list()}, name
+        assert not jobs.consume(5)
+        jobs.purge()
+
+
+def test_a_take_leaves_out_what_is_refused(
+    jobs: Queue, database: TestDatabase, engine: Engine
+) -> None:
+    """It takes others in its place; a rollback puts all of them back, without a trace."""
+    ids = [jobs.publish(number).id for number in range(4)]
+    refuse(database, ids[1])
+    with engine.connect() as caller:
+        assert [0, 2, 3] == [message.payload for message in jobs.take(3, connection=caller)]
+        caller.rollback()
+    assert (4, 0) == (jobs.stats().ready, jobs.stats().held)
+    with engine.begin() as caller:
+        assert [0, 2, 3] == [message.payload for message in jobs.take(9, connection=caller)]
+    [held] = jobs.messages().list()
+    assert (ids[1], None) == (held.id, held.available_at)
+    assert str(held.last_error).startswith(REFUSED)
+    assert ids == [message.id for message in jobs.archive.messages().list()]
+
+
+_TWO = "WHEN OLD.id = 2 BEGIN SELECT RAISE(ABORT, 'no twos'); END"
+_NOTES = (
+    "CREATE TABLE notes (message_id BIGINT, FOREIGN KEY (message_id) REFERENCES queue_plain (id))"
+)
+REFERS = [_NOTES, "INSERT INTO notes VALUES (2)"]
+FORBIDS = {"sqlite": [f"CREATE TRIGGER no_twos BEFORE DELETE ON queue_plain {_TWO}"]}
+
+
+def test_a_mere_deletion_is_careful_once_one_was_refused(
+    service: QueueService, database: TestDatabase, engine: Engine
+) -> None:
+    """So that all others cost no savepoint. The refused transaction is told to roll back."""
+    plain = service.create_queue("plain", archive="none")
+    plain.publish_many(range(1, 6))
+    _run(database, lambda c: [c.exec_driver_sql(s) for s in FORBIDS.get(database.engine, REFERS)])
+    with engine.connect() as caller:
+        with pytest.raises(DatabaseRefused) as told:
+            plain.take(4, connection=caller)
+        assert not isinstance(told.value, NotFinished)
+        caller.rollback()
+    with engine.begin() as caller:
+        assert [1] == [message.payload for message in plain.take(1, connection=caller)]
+    messages = plain.consume(3)
+    with engine.connect() as caller:
+        with pytest.raises(NotFinished):
+            plain.ack(messages, connection=caller)
+        caller.commit()
+    assert [2] == [message.payload for message in plain.messages(status="held").list()]
+    assert (1, 0) == (plain.stats().ready, plain.stats().claimed)
+
+
+def test_what_cannot_be_cancelled_is_held(jobs: Queue, database: TestDatabase) -> None:
+    """Its holder loses it, and no other consumer gets it."""
+    message_id = jobs.publish("x").id
+    refuse(database, message_id)
+    [message] = jobs.consume()
+    assert jobs.cancel(message_id, "wrong customer")
+    [held] = jobs.messages(status="held").list()
+    assert str(held.last_error).startswith(REFUSED)
+    assert "wrong customer" in str(held.last_error)
+    with pytest.raises(ClaimLost):
+        message.ack()
+    allow(database, message_id)
+    assert jobs.cancel(message_id)
+    assert 0 == jobs.stats().live
+
+
+@pytest.mark.threads("a streaming engine reads by threads and processes")
+def test_a_round_of_a_durable_consumer_ends_without_what_is_refused(
+    jobs: Queue, database: TestDatabase, service: QueueService
+) -> None:
+    """Else its stream would never get further."""
+    for window in (None, 60):
+        service.create_queue("jobs", archive="all", dedup_window=window)
+        jobs.refresh()
+        ids = [jobs.publish(number, key=f"{window} {number}").id for number in range(7)]
+        refuse(database, ids[2])
+        consumer = DurableConsumer(jobs, f"stream{window}", owner="test")
+        start = consumer.take_over()
+        end = consumer.advance(start, Want(5, 2))
+        assert 5 == jobs.stats().claimed
+        last = consumer.advance(end, Want(5, 2))
+        [held] = jobs.messages(status="held").list()
+        assert ids[2] == held.id
+        assert str(held.last_error).startswith(REFUSED)
+        assert 2 == jobs.stats().claimed
+        consumer.ack(last)
+        assert set(ids) <= {message.id for message in jobs.archive.messages().list()}
+        assert 0 == consumer.outstanding()
+        jobs.purge()
+
+
+def test_a_transactional_handler_keeps_its_writes(
+    jobs: Queue, database: TestDatabase, service: QueueService
+) -> None:
+    """What it wrote commits with the hold of the refused message, and those beside it end."""
+    service.create_queue("effects")
+    ids = [jobs.publish(number).id for number in range(4)]
+    refuse(database, ids[1])
+    worker = service.worker(poll_interval=(0.005, 0.05))
+    calls: list[int] = []
+
+    @worker.handle("jobs", transactional=True, batch=4)
+    def handle(messages: list[Message], connection: Connection) -> None:
+        for message in messages:
+            calls.append(message.id)
+            service.queue("effects").publish(message.payload, connection=connection)
+
+    worker.run(until_empty=True)
+    assert ids == sorted(calls)
+    written = service.queue("effects").messages().list()
+    assert [0, 1, 2, 3] == sorted(message.payload for message in written)
+    [held] = jobs.messages().list()
+    assert (ids[1], None) == (held.id, held.available_at)
 
 
 _ON_ARCHIVE = "CREATE TRIGGER no_fours BEFORE INSERT ON queue_jobs_archive"

@@ -248,6 +248,37 @@ def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: 
     assert owner.consumers() == []
 
 
+def test_an_upgrade_keeps_the_rights_of_roles(
+    owner: QueueService,
+    logins: Logins,
+    make_service: MakeService,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also on a table and on columns that the earlier release had not."""
+    owner.roles.install(["jobs", "copies"], reply_queues=["replies"], prefix=logins.prefix)
+    for table in ("queue_jobs", "queue_jobs_archive"):
+        logins.run(f"ALTER TABLE {table} DROP COLUMN last_traceback")
+    logins.run("UPDATE queue_over_sql_queues SET schema_version = 1 WHERE name = 'jobs'")
+    logins.run("DROP TABLE queue_over_sql_history")
+    with make_service() as upgraded:
+        assert [] == upgraded.migrations.pending()
+        upgraded.queue("jobs").publish(1)
+        again = upgraded.roles.install(["jobs"], reply_queues=["replies"], prefix=logins.prefix)
+    assert 0 == again.changes
+    service = logins.service("consumer")
+    with service:
+        [message] = jobs_of(service).consume()
+        failure = ValueError("no")
+        with contextlib.suppress(ValueError):
+            raise failure
+        message.nack(failure, delay=0)
+        assert "ValueError" in str(service.queue("jobs").last_traceback(message.id))
+        [message] = service.queue("jobs").consume()
+        message.ack()
+        read_history(service, since=60)
+    assert not [each for each in caplog.messages if "could not grant" in each]
+
+
 def test_a_worker_runs_under_a_consumer(owner: QueueService, logins: Logins) -> None:
     """Batches of acks, failures and transactional handlers."""
     service = logins.service("consumer", reaper_interval=0.05)

@@ -750,6 +750,25 @@ FOR UPDATE SKIP LOCKED;
 
 -- reap, dead-letter unknown kinds (3 of 3): as take, batch, 2
 
+-- reap, find edited claims
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id > :p_after
+ORDER BY queue_jobs.id
+LIMIT :p_count;
+
+-- reap, clear edited claims
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET consumer_id=:consumer_id,
+    consumer_round=:consumer_round,
+    claimed_at=:claimed_at,
+    lease_expires_at=:lease_expires_at
+WHERE queue_jobs.consumer_id IS NOT NULL
+  AND (queue_jobs.lease_expires_at IS NULL OR queue_jobs.consumer_round IS NULL)
+  AND queue_jobs.id IN (:p_id_0, :p_id_1);
+
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
@@ -915,6 +934,16 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
+
+-- cancel (1 of 3)
+SELECT queue_jobs.id, queue_jobs.message_key
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0
+FOR UPDATE;
+
+-- cancel (2 of 3): as take, archive, 2
+
+-- cancel (3 of 3): as request, withdraw, 2
 
 -- remove (1 of 2)
 DELETE FROM queue_jobs
@@ -1119,7 +1148,7 @@ WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1
 
 -- durable consumer, ack rounds, archive (1 of 4)
 -- reads queue_jobs by its claim index
-SELECT queue_jobs.id, queue_jobs.message_key
+SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.consumer_round
 FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 WHERE queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round >= :p_round

@@ -1085,6 +1085,25 @@ FOR UPDATE OF queue_jobs SKIP LOCKED;
 
 -- reap, dead-letter unknown kinds (3 of 3): as take, batch, 2
 
+-- reap, find edited claims
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id > :p_after::BIGINT
+ORDER BY queue_jobs.id
+LIMIT :p_count::BIGINT;
+
+-- reap, clear edited claims
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET consumer_id=:consumer_id::VARCHAR,
+    consumer_round=:consumer_round::BIGINT,
+    claimed_at=:claimed_at::BIGINT,
+    lease_expires_at=:lease_expires_at::BIGINT
+WHERE queue_jobs.consumer_id IS NOT NULL
+  AND (queue_jobs.lease_expires_at IS NULL OR queue_jobs.consumer_round IS NULL)
+  AND queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
@@ -1251,6 +1270,17 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
+
+-- cancel (1 of 3)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.message_key
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0::BIGINT
+FOR UPDATE;
+
+-- cancel (2 of 3): as take, archive, 2
+
+-- cancel (3 of 3): as request, withdraw, 2
 
 -- remove (1 of 2)
 DELETE FROM queue_jobs

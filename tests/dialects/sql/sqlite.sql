@@ -815,6 +815,26 @@ OFFSET :param_3;
 
 -- reap, dead-letter unknown kinds (4 of 4): as take, batch, 3
 
+-- reap, find edited claims
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.lease_expires_at
+FROM queue_jobs
+WHERE queue_jobs.id > :p_after
+ORDER BY queue_jobs.id
+LIMIT :p_count
+OFFSET :param_1;
+
+-- reap, clear edited claims
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET consumer_id=:consumer_id,
+    consumer_round=:consumer_round,
+    claimed_at=:claimed_at,
+    lease_expires_at=:lease_expires_at
+WHERE queue_jobs.consumer_id IS NOT NULL
+  AND (queue_jobs.lease_expires_at IS NULL OR queue_jobs.consumer_round IS NULL)
+  AND queue_jobs.id IN (:p_id_0, :p_id_1);
+
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
@@ -987,6 +1007,18 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
+
+-- cancel (1 of 4): as take, 1
+
+-- cancel (2 of 4)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.message_key
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- cancel (3 of 4): as take, archive, 3
+
+-- cancel (4 of 4): as request, withdraw, 2
 
 -- remove (1 of 2)
 DELETE FROM queue_jobs
@@ -1186,7 +1218,7 @@ WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1
 
 -- durable consumer, ack rounds, archive (1 of 4)
 -- reads queue_jobs by its lease index
-SELECT queue_jobs.id, queue_jobs.message_key
+SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.consumer_round
 FROM queue_jobs
 WHERE queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round >= :p_round
