@@ -243,7 +243,7 @@ class QueueCore:
                     return self.claimer.take_columns(target, count, keep=keep)
             except DBAPIError as error:
                 # ``take`` holds what the database refuses to finish.
-                if context.dialect.refuses_row(error):
+                if context.dialect.errors.refuses_row(error):
                     return None
                 raise
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.observer import Observer
     from queue_over_sql.queue import Queue, QueueCore
 

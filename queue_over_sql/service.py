@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
-from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
+from queue_over_sql.catalog.catalog import Catalog
+from queue_over_sql.catalog.reply_boxes import ReplyBoxesOfCatalog
+from queue_over_sql.catalog.service_parts import ServiceParts
 from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.consumer import Consumer
 from queue_over_sql.database.connections import Connections

@@ -104,7 +104,7 @@ def register_for_good(
         connection.execute(_registration_for_good(system, dialect, consumer))
     except DBAPIError as error:
         # Another process registered it at the same time.
-        if dialect.classify(error) is not ErrorKind.DUPLICATE:
+        if dialect.errors.classify(error) is not ErrorKind.DUPLICATE:
             raise
     c = system.consumers.c
     mine = c.consumer_id == consumer["consumer_id"]

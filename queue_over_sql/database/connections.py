@@ -244,7 +244,7 @@ class Connections:
                 kind = ErrorKind.DISCONNECT
                 raise self.errors.told(unknown, kind, refused, creates=creates) from unknown
             except DBAPIError as error:
-                kind = self.dialect.classify(error)
+                kind = self.dialect.errors.classify(error)
                 hopeless = self.watchdog.gave_up
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
@@ -482,7 +482,7 @@ class Connections:
             except QueueError:
                 raise
             except DBAPIError as error:
-                self._give_up(session, self.dialect.classify(error))
+                self._give_up(session, self.dialect.errors.classify(error))
                 raise
             except BaseException:
                 # A signal during the driver's work leaves a connection that nobody may use again:

@@ -87,7 +87,7 @@ class DriverErrors:
         try:
             yield
         except DBAPIError as error:
-            kind = self._dialect().classify(error)
+            kind = self._dialect().errors.classify(error)
             raise self._in_our_words(error, kind, callers=callers) from error
         except UNSENDABLE as error:
             raise not_sent(error) from error
@@ -98,7 +98,7 @@ class DriverErrors:
             if error.__cause__ is None:
                 return None
             error = error.__cause__
-        return self._dialect().classify(error)
+        return self._dialect().errors.classify(error)
 
     def unavailable(self, error: DBAPIError | PoolTimeout | OSError) -> QueueError:
         """The error for a database that cannot be reached."""
@@ -154,9 +154,8 @@ class DriverErrors:
                 f"{reason}. It changed nothing. You can run it again."
             )
         if kind is ErrorKind.INVALID_VALUE:
-            return PayloadInvalid(
-                f"The database refused a value{self._dialect().value_hint(error.orig)}: {reason}."
-            )
+            hint = self._dialect().errors.value_hint(error.orig)
+            return PayloadInvalid(f"The database refused a value{hint}: {reason}.")
         return self._refusal(error, kind, reason, callers=callers)
 
     def _only_reads(self, reason: str) -> QueueError:
@@ -180,8 +179,8 @@ class DriverErrors:
             if not callers:
                 return self._only_reads(reason)
             reason += f". {_CALLERS_READS}"
-        hint = self._dialect().refusal_hint(error.orig)
-        if not hint and self._dialect().refuses_row(error):
+        hint = self._dialect().errors.refusal_hint(error.orig)
+        if not hint and self._dialect().errors.refuses_row(error):
             hint = (
                 ". A constraint or a trigger refused a row. Run `queue-over-sql doctor`: it shows "
                 "whether the ids of a queue are behind those of its archive"

@@ -123,6 +123,6 @@ class HandlersConnections:
             and connection not in self._undone
             and not error.connection_invalidated
             and error.orig is not None
-            and self._dialect().undoes_transaction(connection, error.orig)
+            and self._dialect().errors.undoes_transaction(connection, error.orig)
         ):
             self._undone[connection] = error

@@ -55,9 +55,9 @@ class OpenedEngine:
     def hint_for(self, error: BaseException | None) -> str:
         """Advice for when the database cannot be reached."""
         dialect = self.dialect_named(self.engine.dialect.name)()
-        is_locked = dialect.classify_driver_error(error) is ErrorKind.TRANSIENT
+        is_locked = dialect.errors.classify_driver_error(error) is ErrorKind.TRANSIENT
         return (is_locked and dialect.creation_hint) or dialect.unreachable_hint
 
     def unfit_way(self, error: BaseException | None) -> str | None:
         """Why the database can never be used over this connection."""
-        return self.dialect_named(self.engine.dialect.name).unfit_way(error)
+        return self.dialect_named(self.engine.dialect.name)().errors.unfit_way(error)

@@ -188,7 +188,7 @@ def note_commit(
     try:
         connection.execute(insert(commits).values(values))
     except DBAPIError as error:
-        if tables.dialect.classify(error) is ErrorKind.DUPLICATE:
+        if tables.dialect.errors.classify(error) is ErrorKind.DUPLICATE:
             return False
         raise
     return True
@@ -324,7 +324,7 @@ def _inserted(
                 for start in range(0, rows, size)
             )
     except DBAPIError as error:
-        if staged.keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
+        if staged.keyed and dialect.errors.classify(error) is ErrorKind.DUPLICATE:
             raise KeysTaken from error
         raise
 

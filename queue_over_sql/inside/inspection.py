@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ClauseElement, Connection, Table
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.inside.operations import EngineFacts

@@ -157,7 +157,7 @@ def was_cancelled(target: Target, error: DatabaseUnavailable) -> bool:
     cause = error.__cause__
     if not isinstance(cause, DBAPIError):
         return False
-    return _of(target).dialect.classify(cause) is ErrorKind.CANCELLED
+    return _of(target).dialect.errors.classify(cause) is ErrorKind.CANCELLED
 
 
 def transaction(target: Target) -> contextlib.AbstractContextManager[Connection]:
@@ -186,7 +186,7 @@ def is_disconnect(target: Target, error: DBAPIError) -> bool:
 
     After a commit that ended so, nobody knows whether the transaction took place.
     """
-    return _of(target).dialect.classify(error) is ErrorKind.DISCONNECT
+    return _of(target).dialect.errors.classify(error) is ErrorKind.DISCONNECT
 
 
 def tables(queue: Queue) -> QueueTables:

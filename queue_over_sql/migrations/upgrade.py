@@ -301,7 +301,7 @@ class Upgrader:
             return act(connection)
         except DBAPIError as error:
             # An immediate retry would keep everybody else from the table.
-            if self._connections.dialect.classify(error) is ErrorKind.TRANSIENT:
+            if self._connections.dialect.errors.classify(error) is ErrorKind.TRANSIENT:
                 raise _InUse from error
             raise
 

@@ -81,7 +81,7 @@ def publish(
         try:
             message_id = _insert_keyed(connection, sql, message, now)
         except DBAPIError as error:
-            if sql.subject.dialect.classify(error) is not ErrorKind.DUPLICATE:
+            if sql.subject.dialect.errors.classify(error) is not ErrorKind.DUPLICATE:
                 raise
             message_id, refused = None, error
         if message_id is not None:
@@ -381,7 +381,7 @@ def _insert_chunk(
         # This statement was undone; now undo the earlier parts of the batch.
         take_out(connection, sql, [row[0] for row in parts], error)
         # Inserting one by one finds out which key is taken.
-        if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
+        if keyed and dialect.errors.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
     if not keyed:

@@ -144,7 +144,7 @@ def add_queue(
     try:
         connection.execute(insert(system.queues).values(values))
     except DBAPIError as error:
-        if dialect.classify(error) is ErrorKind.DUPLICATE and not dialect.aborts_on_error:
+        if dialect.errors.classify(error) is ErrorKind.DUPLICATE and not dialect.aborts_on_error:
             return False
         raise
     return True

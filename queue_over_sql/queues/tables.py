@@ -40,7 +40,7 @@ def insert_unless_there(
     try:
         connection.execute(insert(table).values(dict(values)))
     except DBAPIError as error:
-        if dialect.classify(error) is ErrorKind.DUPLICATE:
+        if dialect.errors.classify(error) is ErrorKind.DUPLICATE:
             return False
         raise
     return True
@@ -98,7 +98,7 @@ def _create(
         except DBAPIError as error:
             if _fails_for_good(error, dialect):
                 raise
-            if dialect.classify(error) is ErrorKind.TABLE_EXISTS or exists():
+            if dialect.errors.classify(error) is ErrorKind.TABLE_EXISTS or exists():
                 return
             if race == _CREATION_RACES - 1:
                 raise
@@ -119,7 +119,7 @@ def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect
         except NoSuchTableError:
             pass
         except DBAPIError as error:
-            if dialect.classify(error) is ErrorKind.DISCONNECT:
+            if dialect.errors.classify(error) is ErrorKind.DISCONNECT:
                 raise
         pause(connection, _RACE_SECONDS)
     return look()
@@ -170,7 +170,7 @@ def add_missing_columns(
 
 def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
     lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT, ErrorKind.FORBIDDEN)
-    return dialect.classify(error) in lost or dialect.aborts_on_error
+    return dialect.errors.classify(error) in lost or dialect.aborts_on_error
 
 
 def add_column_in_use(connection: Connection, column: Column[Any], dialect: QueueDialect) -> None:
@@ -183,7 +183,7 @@ def add_column_in_use(connection: Connection, column: Column[Any], dialect: Queu
         try:
             connection.exec_driver_sql(way).close()
         except DBAPIError as error:
-            if dialect.classify(error) is not ErrorKind.OTHER:
+            if dialect.errors.classify(error) is not ErrorKind.OTHER:
                 raise
         else:
             return

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import BindParameter, Connection, bindparam, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.catalog import ServiceParts
+from queue_over_sql.catalog.service_parts import ServiceParts
 from queue_over_sql.errors import NotPermitted, QueueError, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.migrations.changes import is_outdated
 from queue_over_sql.queues import registry
@@ -258,7 +258,7 @@ class Roles:
             try:
                 connection.exec_driver_sql(statement, execution_options=options).close()
             except DBAPIError as error:
-                refused |= creates and dialect.classify(error) is ErrorKind.FORBIDDEN
+                refused |= creates and dialect.errors.classify(error) is ErrorKind.FORBIDDEN
                 if not refused:
                     raise
                 # MySQL and MariaDB refuse this even for a role that exists.

@@ -26,7 +26,7 @@ from queue_over_sql.values.backoff import OutageLog, Turns
 from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.schedules.store import PendingSchedule, Version
     from queue_over_sql.schema.queue_tables import QueueTables
 

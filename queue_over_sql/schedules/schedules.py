@@ -28,7 +28,7 @@ from queue_over_sql.values.durations import Duration, instant, optional_instant
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import Published
     from queue_over_sql.schedules.calendar import Missed
 

@@ -275,7 +275,7 @@ class Settlements:
     def refuses_row(self, error: QueueError) -> bool:
         """Whether the database refused one row, so that it may accept others."""
         cause = error.__cause__
-        found = isinstance(cause, DBAPIError) and self._context.dialect.refuses_row(cause)
+        found = isinstance(cause, DBAPIError) and self._context.dialect.errors.refuses_row(cause)
         if found:
             self._context.was_refused = True
         return found

@@ -17,7 +17,7 @@ from queue_over_sql.sql.checkup import Checkup
 from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.sql.driver_calls import sever
-from queue_over_sql.sql.error_kinds import KINDS_OF_STATES, ErrorKind, sqlstate_of
+from queue_over_sql.sql.error_kinds import Errors
 from queue_over_sql.sql.expressions import SqlDialect
 from queue_over_sql.sql.notifications import Notifications
 from queue_over_sql.values.cached import cached_property
@@ -125,6 +125,11 @@ class QueueDialect(SqlDialect):
             make = self.strategies.get(portable, portable)
             found = self._made[portable] = make(self)
         return cast("P", found)
+
+    @property
+    def errors(self) -> Errors:
+        """Says what the errors of this engine's drivers mean."""
+        return self.strategy(Errors)
 
     @property
     def columns(self) -> Columns:
@@ -378,35 +383,7 @@ class QueueDialect(SqlDialect):
         raw: Any = connection.connection.dbapi_connection
         sever(connection.dialect, raw)
 
-    # -- errors
-
-    def classify(self, error: DBAPIError) -> ErrorKind:
-        """Classify an error, never by its text."""
-        if error.connection_invalidated:
-            return ErrorKind.DISCONNECT
-        return self.classify_driver_error(error.orig)
-
-    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """Classify a driver's error by its code."""
-        return KINDS_OF_STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
-
-    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
-        """Whether the database undid the whole transaction with this error of a statement.
-
-        False where it refuses all further statements until the caller rolls back.
-        """
-        return False
-
-    def refuses_row(self, error: DBAPIError) -> bool:
-        """Whether a constraint or a trigger refused a row, so that other rows may be accepted."""
-        if self.classify(error) in {ErrorKind.DUPLICATE, ErrorKind.INVALID_VALUE}:
-            return True
-        return self.refuses_row_by(error.orig)
-
-    def refuses_row_by(self, error: BaseException | None) -> bool:
-        """As ``refuses_row``, by the code of a driver's error."""
-        # Data, integrity, a view's check option, and what SQL of the user's own raises.
-        return sqlstate_of(error)[:2] in {"22", "23", "44", "45", "P0"}
+    # -- servers that only read
 
     def server_reads_only(self, connection: Connection) -> bool:
         """Whether the server itself only reads, such as a standby, so that waiting can help."""
@@ -414,17 +391,4 @@ class QueueDialect(SqlDialect):
 
     def reading_setting(self, connection: Connection) -> str | None:
         """The setting by which this login's sessions only read, and how to undo it."""
-        return None
-
-    def value_hint(self, error: BaseException | None) -> str:
-        """Further advice for when the server refused a value."""
-        return ""
-
-    def refusal_hint(self, error: BaseException | None) -> str:
-        """Further advice for when the server refused a statement."""
-        return ""
-
-    @staticmethod
-    def unfit_way(error: BaseException | None) -> str | None:  # noqa: ARG004 - as in methods
-        """Why this connection to the server can never serve queues; None for other errors."""
         return None

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.exc import DBAPIError
+
+    from queue_over_sql.sql.expressions import SqlDialect
+
 import enum
 
 
@@ -45,3 +53,50 @@ KINDS_OF_STATES = {
     "42P07": ErrorKind.TABLE_EXISTS,
     "42501": ErrorKind.FORBIDDEN,
 }
+
+
+class Errors:
+    """The errors of an engine's drivers: what they mean, and what helps; here by SQLSTATE."""
+
+    def __init__(self, dialect: SqlDialect) -> None:
+        self._dialect = dialect
+
+    def classify(self, error: DBAPIError) -> ErrorKind:
+        """Classify an error, never by its text."""
+        if error.connection_invalidated:
+            return ErrorKind.DISCONNECT
+        return self.classify_driver_error(error.orig)
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """Classify a driver's error by its code."""
+        return KINDS_OF_STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
+
+    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
+        """Whether the database undid the whole transaction with this error of a statement.
+
+        False where it refuses all further statements until the caller rolls back.
+        """
+        return False
+
+    def refuses_row(self, error: DBAPIError) -> bool:
+        """Whether a constraint or a trigger refused a row, so that other rows may be accepted."""
+        if self.classify(error) in {ErrorKind.DUPLICATE, ErrorKind.INVALID_VALUE}:
+            return True
+        return self.refuses_row_by(error.orig)
+
+    def refuses_row_by(self, error: BaseException | None) -> bool:
+        """As ``refuses_row``, by the code of a driver's error."""
+        # Data, integrity, a view's check option, and what SQL of the user's own raises.
+        return sqlstate_of(error)[:2] in {"22", "23", "44", "45", "P0"}
+
+    def value_hint(self, error: BaseException | None) -> str:
+        """Further advice for when the server refused a value."""
+        return ""
+
+    def refusal_hint(self, error: BaseException | None) -> str:
+        """Further advice for when the server refused a statement."""
+        return ""
+
+    def unfit_way(self, error: BaseException | None) -> str | None:
+        """Why this connection to the server can never serve queues; None for other errors."""
+        return None

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from queue_over_sql.catalog import ServiceParts
+from queue_over_sql.catalog.service_parts import ServiceParts
 from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
 from queue_over_sql.queue import core_of

@@ -87,8 +87,8 @@ def apart(
             return end(ids), {}
     except DBAPIError as error:
         engine = sql.subject.dialect
-        undone = error.orig is None or engine.undoes_transaction(connection, error.orig)
-        if undone or not engine.refuses_row(error):
+        undone = error.orig is None or engine.errors.undoes_transaction(connection, error.orig)
+        if undone or not engine.errors.refuses_row(error):
             raise
         reason = " ".join(str(error.orig).split())
     if len(ids) == 1:

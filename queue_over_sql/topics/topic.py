@@ -49,7 +49,7 @@ from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.values.states import OnConflict
 
@@ -433,7 +433,7 @@ class FanOut:
 
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
         connections = self._parts.connections
-        kind = connections.dialect.classify(error)
+        kind = connections.dialect.errors.classify(error)
         hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
         if hopeless or not connections.background:
             return set()

@@ -12,17 +12,16 @@ import binascii
 import dataclasses
 import hashlib
 import hmac
-import ipaddress
 import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from queue_over_sql.values.durations import duration_text
+from queue_over_sql.web.attempts import Attempts, parsed_address
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
 from queue_over_sql.web.threads import Threads
@@ -388,7 +387,7 @@ class Access:
     def _is_proxy(self, address: str | None) -> bool:
         if not self._proxies or address is None:
             return False
-        found = _parsed(address)
+        found = parsed_address(address)
         return found is not None and any(found in network for network in self._proxies)
 
 
@@ -412,41 +411,6 @@ class WebSession:
     def principal(self) -> Principal:
         """The signed-in user, for the audit."""
         return Principal(self.token.name, self.token.role, self.address, "session")
-
-
-class Attempts:
-    """Counts wrong tokens by address, for a limited number of addresses.
-
-    Args:
-        most: how many are allowed in a window.
-        seconds: length of a window, which begins with the first.
-        addresses: how many addresses are remembered, the latest ones.
-    """
-
-    def __init__(self, most: int = 10, seconds: float = 60.0, addresses: int = 10_000) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._addresses = addresses
-        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def count(self, address: str | None) -> None:
-        """Count one wrong token."""
-        key, now = _neighbourhood(address), time.monotonic()
-        with self._lock:
-            began, count = self._counts.pop(key, (now, 0))
-            if now - began >= self._seconds:
-                began, count = now, 0
-            self._counts[key] = began, count + 1
-            while len(self._counts) > self._addresses:
-                self._counts.popitem(last=False)
-
-    def blocked_for(self, address: str | None) -> int | None:
-        """For how many seconds tokens are refused; None if they are not."""
-        with self._lock:
-            began, count = self._counts.get(_neighbourhood(address), (0.0, 0))
-        left = began + self._seconds - time.monotonic()
-        return None if count < self._most or left <= 0 else int(left) + 1
 
 
 class _FreshTokens:
@@ -529,25 +493,8 @@ def is_loopback(host: str | None) -> bool:
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    found = _parsed(host)
+    found = parsed_address(host)
     return found is not None and found.is_loopback
-
-
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        found = ipaddress.ip_address(address.strip("[]").partition("%")[0])
-    except ValueError:
-        return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
-
-
-def _neighbourhood(address: str | None) -> str:
-    # An owner of an IPv6 address has a whole network of them.
-    found = None if address is None else _parsed(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found or address)
 
 
 def _host_of(header: str) -> str | None:

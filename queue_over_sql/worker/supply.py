@@ -28,7 +28,7 @@ from queue_over_sql.worker.outcomes import settle_each
 from queue_over_sql.worker.polls import Polls
 
 if TYPE_CHECKING:
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
     from queue_over_sql.worker.handler import Handler

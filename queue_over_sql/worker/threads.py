@@ -20,7 +20,7 @@ from queue_over_sql.worker.time_limits import CallAbandoned, TimeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.database.runtime import Event, Running
     from queue_over_sql.message import Message
 

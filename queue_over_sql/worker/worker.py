@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection
 
-    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.database.runtime import LoopProgress, Running
     from queue_over_sql.message import Message, Payload
     from queue_over_sql.queue import Queue

@@ -16,15 +16,8 @@ from starlette.responses import Response
 from queue_over_sql import NotPermitted
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.web import access as access_module
-from queue_over_sql.web.access import (
-    COOKIE,
-    Access,
-    Attempts,
-    Principal,
-    Refused,
-    check_binding,
-    is_loopback,
-)
+from queue_over_sql.web.access import COOKIE, Access, Principal, Refused, check_binding, is_loopback
+from queue_over_sql.web.attempts import Attempts
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
 from tests.waiting import eventually

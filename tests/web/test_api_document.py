@@ -15,8 +15,8 @@ from schemathesis.engine import events, from_schema
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from queue_over_sql.web.access import Attempts
 from queue_over_sql.web.api.app import ENDPOINTS
+from queue_over_sql.web.attempts import Attempts
 from queue_over_sql.web.settings import Role
 from tests.web.conftest import MakeServer
 

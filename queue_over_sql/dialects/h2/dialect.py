@@ -28,6 +28,7 @@ from sqlalchemy.types import TypeEngine
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.dialects.h2.checkup import H2Checkup
 from queue_over_sql.dialects.h2.claim import H2Claims
+from queue_over_sql.dialects.h2.errors import H2Errors
 from queue_over_sql.dialects.portable import row_columns
 from queue_over_sql.errors import DatabaseUnavailable, Locked, UnsupportedByEngine
 from queue_over_sql.message import Unreadable
@@ -36,7 +37,7 @@ from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.conditions import JsonPath, JsonScalar
 from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
 from queue_over_sql.sql.driver_calls import driver_connection, pause
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.error_kinds import ErrorKind, Errors
 from queue_over_sql.sql.expressions import microseconds
 
 
@@ -65,28 +66,6 @@ _CREATION_SECONDS = 60
 # How long all others pause at most for a table that stays in use.
 _BRIEF_MILLISECONDS = 300
 _UNTIL_THEY_PAUSE = 0.03
-# https://h2database.com/javadoc/org/h2/api/ErrorCode.html
-_KINDS = {
-    40001: ErrorKind.TRANSIENT,
-    50200: ErrorKind.TRANSIENT,
-    90131: ErrorKind.TRANSIENT,
-    57014: ErrorKind.CANCELLED,
-    23505: ErrorKind.DUPLICATE,
-    23513: ErrorKind.INVALID_VALUE,
-    22001: ErrorKind.INVALID_VALUE,
-    42102: ErrorKind.MISSING_TABLE,
-    42103: ErrorKind.MISSING_TABLE,
-    42104: ErrorKind.MISSING_TABLE,
-    42101: ErrorKind.TABLE_EXISTS,
-    42111: ErrorKind.TABLE_EXISTS,
-    90007: ErrorKind.DISCONNECT,
-    90067: ErrorKind.DISCONNECT,
-    90098: ErrorKind.DISCONNECT,
-    90096: ErrorKind.FORBIDDEN,
-    90121: ErrorKind.DISCONNECT,
-}
-_TOO_LONG = 22001
-_DEADLOCK = 40001
 _OTHERS = """
     SELECT (SELECT IS_ADMIN FROM INFORMATION_SCHEMA.USERS WHERE USER_NAME = CURRENT_USER),
            (SELECT COUNT(*) FROM INFORMATION_SCHEMA.SESSIONS WHERE SESSION_ID <> SESSION_ID())"""
@@ -124,6 +103,7 @@ class H2Dialect(QueueDialect):
         Checkup: H2Checkup,
         Claims: H2Claims,
         Columns: row_columns,
+        Errors: H2Errors,
     }
     identifier_limit = 256
     insert_returning = True
@@ -223,7 +203,7 @@ class H2Dialect(QueueDialect):
             ):
                 connection.exec_driver_sql(statement).close()
         except DBAPIError as error:
-            if self.classify(error) not in _MET_ANOTHER:
+            if self.errors.classify(error) not in _MET_ANOTHER:
                 raise
             connection.exec_driver_sql("ROLLBACK").close()
             return False
@@ -262,11 +242,6 @@ class H2Dialect(QueueDialect):
     def exact_string(self, length: int) -> TypeEngine[Any]:
         """Twice the length, because a character may count as two."""
         return String(2 * length)
-
-    def value_hint(self, error: BaseException | None) -> str:
-        if getattr(error, "code", 0) != _TOO_LONG:
-            return ""
-        return " (H2 counts UTF-16 code units: characters beyond U+FFFF, such as emoji, have two)"
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         """A comparison, because H2 reads the whole table for IS NOT NULL."""
@@ -322,12 +297,6 @@ class H2Dialect(QueueDialect):
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """Only floats have NaN and infinities."""
         return not exact or math.isfinite(value)
-
-    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
-
-    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
-        return getattr(error, "code", 0) == _DEADLOCK
 
     def claim_index_hint(self, base: str) -> str | None:
         """The index gives the order; an ORDER BY would lock every matching row."""

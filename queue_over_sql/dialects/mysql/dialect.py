@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
@@ -38,6 +37,7 @@ from sqlalchemy.schema import DropTableComment
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.mysql.checkup import MySQLCheckup
+from queue_over_sql.dialects.mysql.errors import MySQLErrors
 from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
 from queue_over_sql.dialects.mysql.insert import MySQLInserts
 from queue_over_sql.dialects.mysql.rounds import JoinedRounds
@@ -50,32 +50,9 @@ from queue_over_sql.sql.compiled import run_text
 from queue_over_sql.sql.conditions import JsonPath, JsonScalar, path_text
 from queue_over_sql.sql.dialect import BRIEF_SECONDS, OLDEST_SESSION, QueueDialect
 from queue_over_sql.sql.driver_calls import driver_connection
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.error_kinds import Errors
 from queue_over_sql.sql.expressions import microseconds
 
-# Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
-_KINDS = {
-    # 3101, and 1180 or 1213 at COMMIT: it conflicted with another node's transaction.
-    **dict.fromkeys((1205, 1213, 1020, 1180, 1684, 3058, 3101, 3572), ErrorKind.TRANSIENT),
-    **dict.fromkeys((1290, 1792, 1836, 1874), ErrorKind.READ_ONLY),
-    **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELLED),
-    **dict.fromkeys((1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055), ErrorKind.DISCONNECT),
-    # 1047: a node of Galera that is not ready. 1927, 3169: ended by an administrator.
-    **dict.fromkeys((4031, 1040, 1047, 1927, 3169), ErrorKind.DISCONNECT),
-    **dict.fromkeys((1062, 1586), ErrorKind.DUPLICATE),
-    **dict.fromkeys((1264, 1366, 1406, 3819, 4025, 3140), ErrorKind.INVALID_VALUE),
-    1146: ErrorKind.MISSING_TABLE,
-    **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
-    **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
-}
-# InnoDB undoes all of the transaction: deadlocks, changed rows, too many locks, other nodes.
-_UNDOING: Final = frozenset((1213, 1020, 1206, 3101))
-_TIMED_OUT: Final = 1205
-# An option of the server refuses the statement, which its text names: also --secure-file-priv.
-_OPTION: Final = 1290
-_READS: Final = re.compile("read.only")
-# NULL, no default value, foreign keys, and SIGNAL in a trigger.
-_ROW_REFUSED: Final = frozenset((1048, 1216, 1217, 1364, 1451, 1452, 1557, 1644, 1761, 1762))
 # The collation of the names does not tell upper from lower case.
 _STORAGE: Final = text(
     "SELECT engine FROM information_schema.tables"
@@ -114,9 +91,6 @@ class MySQLDialect(QueueDialect):
     skip_locked = True
     # Another session may have another one: after SET GLOBAL, or while group replication runs.
     id_step: ClassVar[str | None] = "@@SESSION.auto_increment_increment"
-    value_hints: ClassVar[Mapping[int, str]] = dict.fromkeys(
-        (3140, 3819, 4025), " (JSON with more than 100 nested levels, or 31 on MariaDB?)"
-    )
     columns_query = """
         SELECT table_name, column_name FROM information_schema.columns
         WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"""
@@ -145,16 +119,20 @@ class MySQLDialect(QueueDialect):
     strategies: ClassVar[Mapping[type, Callable[[Any], Any]]] = {
         Checkup: MySQLCheckup,
         Columns: columns_of,
+        Errors: MySQLErrors,
         Inserts: MySQLInserts,
         Rounds: JoinedRounds,
     }
+
+    undoes_on_timeout = False
+    """A lock timeout undoes the whole transaction."""
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
         asked = "SELECT @@max_allowed_packet, @@innodb_rollback_on_timeout"
         most, on_timeout = connection.exec_driver_sql(asked).one()
         self.statement_bytes = int(most)
-        self._undoing = _UNDOING | {_TIMED_OUT} if int(on_timeout) else _UNDOING
+        self.undoes_on_timeout = bool(int(on_timeout))
 
     def exact_converter(
         self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None
@@ -356,18 +334,6 @@ class MySQLDialect(QueueDialect):
         """Columns hold neither NaN nor infinities."""
         return math.isfinite(value)
 
-    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        code = _code(error)
-        if code == _OPTION and not _READS.search(str(error)):
-            return ErrorKind.OTHER
-        return _KINDS.get(code, ErrorKind.OTHER)
-
-    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
-        return _code(error) in self._undoing
-
-    def refuses_row_by(self, error: BaseException | None) -> bool:
-        return _code(error) in _ROW_REFUSED
-
     def server_reads_only(self, connection: Connection) -> bool:
         return self._is_on(connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS)
 
@@ -384,9 +350,6 @@ class MySQLDialect(QueueDialect):
         wanted = ", ".join(f"'{name}'" for name in names)
         asked = f"SHOW {scope} VARIABLES WHERE variable_name IN ({wanted})"
         return any(value not in {"OFF", "0"} for _, value in connection.exec_driver_sql(asked))
-
-    def value_hint(self, error: BaseException | None) -> str:
-        return self.value_hints.get(_code(error), "")
 
     def claim_range_hint(self, base: str) -> str | None:
         """Without it MariaDB prefers a ``ref`` of the level to a range with most of its rows.
@@ -454,11 +417,6 @@ def _creation_lock_name(database: str | None) -> str:
 def _release(connection: Connection, name: str, lock_seconds: int) -> None:
     connection.execute(select(func.release_lock(name))).close()
     run_text(connection, f"SET SESSION lock_wait_timeout = {lock_seconds}")
-
-
-def _code(error: BaseException | None) -> int:
-    arguments = getattr(error, "args", ())
-    return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
 class DeleteByIds(Executable, ClauseElement):

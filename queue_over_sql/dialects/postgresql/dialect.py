@@ -40,10 +40,8 @@ from queue_over_sql.dialects.at_once import AtOnceDialect
 from queue_over_sql.dialects.postgresql.archive import PostgreSQLArchiving
 from queue_over_sql.dialects.postgresql.checkup import PostgreSQLCheckup
 from queue_over_sql.dialects.postgresql.claim import PostgreSQLClaims
-from queue_over_sql.dialects.postgresql.insert import (
-    JsonText,
-    PostgreSQLInserts,
-)
+from queue_over_sql.dialects.postgresql.errors import PostgreSQLErrors
+from queue_over_sql.dialects.postgresql.insert import JsonText, PostgreSQLInserts
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
 from queue_over_sql.dialects.postgresql.plain_values import read_otherwise
 from queue_over_sql.dialects.postgresql.pooler import Pooler
@@ -57,7 +55,7 @@ from queue_over_sql.sql.compiled import direct_calls, run_text
 from queue_over_sql.sql.conditions import LONE, NUL, JsonPath, JsonScalar, without_nul
 from queue_over_sql.sql.dialect import BRIEF_SECONDS, OLDEST_SESSION
 from queue_over_sql.sql.driver_calls import driver_connection, read_all_values, read_values_as_usual
-from queue_over_sql.sql.error_kinds import ErrorKind, sqlstate_of
+from queue_over_sql.sql.error_kinds import Errors
 from queue_over_sql.sql.expressions import microseconds
 from queue_over_sql.sql.notifications import Notifications
 
@@ -177,6 +175,7 @@ class PostgreSQLDialect(AtOnceDialect):
         Checkup: PostgreSQLCheckup,
         Claims: PostgreSQLClaims,
         Columns: _columns,
+        Errors: lambda dialect: PostgreSQLErrors(dialect, dialect.pooler),
         Inserts: PostgreSQLInserts,
         Notifications: lambda dialect: ListenNotify(dialect, dialect.pooler),
         Rounds: PostgreSQLRounds,
@@ -200,13 +199,6 @@ class PostgreSQLDialect(AtOnceDialect):
                 "where texts are bytes, open it with client_encoding=utf8."
             )
             raise ValueError(msg)
-
-    def refusal_hint(self, error: BaseException | None) -> str:
-        return self.pooler.refusal_hint(error)
-
-    @staticmethod
-    def unfit_way(error: BaseException | None) -> str | None:
-        return Pooler.unfit_way(error)
 
     def refine(self, connection: Connection) -> None:
         super().refine(connection)
@@ -363,13 +355,6 @@ class PostgreSQLDialect(AtOnceDialect):
         """Wait briefly, because all later users of the table wait behind a waiting ALTER."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_BRIEF_MILLISECONDS}ms'")
         yield
-
-    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """By SQLSTATE; a server that is shutting down counts as a lost connection."""
-        state = sqlstate_of(error)
-        if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
-            return ErrorKind.DISCONNECT
-        return super().classify_driver_error(error)
 
     def server_reads_only(self, connection: Connection) -> bool:
         """In recovery, or by its configuration, as some services set it on a full disk."""

@@ -35,6 +35,7 @@ from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce
 from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
 from queue_over_sql.dialects.sqlite.claim import SQLiteClaims
+from queue_over_sql.dialects.sqlite.errors import SQLiteErrors
 from queue_over_sql.dialects.sqlite.hooks import FILES, FileId, file_id
 from queue_over_sql.dialects.sqlite.insert import SQLiteInserts
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
@@ -47,7 +48,7 @@ from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.sql.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
 from queue_over_sql.sql.driver_calls import driver_connection, read_any_text
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.error_kinds import Errors
 from queue_over_sql.sql.expressions import microseconds
 from queue_over_sql.sql.notifications import Notifications
 
@@ -56,12 +57,8 @@ _TRUTHS: Final = (0, 1, None)
 _EXACT_IN_FLOAT: Final = 2**53
 # From this number on, integers are floating-point numbers in SQLite.
 _INTEGER_END = 2**63
-# https://www.sqlite.org/rescode.html: the low byte is the primary code.
-_BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
-_CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
 # Drivers whose connections several threads can use at once.
 _SERIALIZED = 3
-_CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
 def _strict(specification: str) -> str:
@@ -108,6 +105,7 @@ class SQLiteDialect(AtOnceDialect):
         Checkup: SQLiteCheckup,
         Claims: SQLiteClaims,
         Columns: _columns,
+        Errors: SQLiteErrors,
         Inserts: SQLiteInserts,
         Notifications: FileNotifications,
         Rounds: RoundsAtOnce,
@@ -241,29 +239,6 @@ class SQLiteDialect(AtOnceDialect):
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """SQLite stores NULL for NaN."""
         return not math.isnan(value)
-
-    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        code = getattr(error, "sqlite_errorcode", None) or 0
-        if code & 0xFF in {_BUSY, _LOCKED}:
-            return ErrorKind.TRANSIENT
-        if code == _INTERRUPT:
-            return ErrorKind.CANCELLED
-        if code in {_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY}:
-            return ErrorKind.DUPLICATE
-        if code in {_CONSTRAINT_CHECK, _TOO_BIG}:
-            return ErrorKind.INVALID_VALUE
-        if code == _CONSTRAINT:
-            # Drivers such as pysqlite3 only give primary codes.
-            return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
-        return ErrorKind.OTHER
-
-    def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
-        """After RAISE(ROLLBACK), OR ROLLBACK, a full disk and the like."""
-        raw: Any = connection.connection.driver_connection
-        return raw is not None and not raw.in_transaction
-
-    def refuses_row_by(self, error: BaseException | None) -> bool:
-        return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == _CONSTRAINT
 
     def insert(self, table: Table) -> Insert:
         return sqlite.insert(table)

@@ -25,8 +25,8 @@ from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.api.document import document
 from queue_over_sql.web.api.endpoints import JSON, Api, Dispatcher, Endpoint, answer_to
 from queue_over_sql.web.changes import Changes
-from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import WebSettings
 from queue_over_sql.web.tables import WebStore
 from queue_over_sql.web.threads import Threads

@@ -11,8 +11,8 @@ from queue_over_sql import __version__
 from queue_over_sql.web.access import CSRF_HEADER
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.endpoints import JSON, Endpoint
-from queue_over_sql.web.guard import NDJSON
 from queue_over_sql.web.problems import PROBLEM
+from queue_over_sql.web.security_headers import NDJSON
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEMS: Final = {

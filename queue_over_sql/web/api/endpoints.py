@@ -30,8 +30,8 @@ from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
 from queue_over_sql.web.changes import Changes, Result
-from queue_over_sql.web.guard import NDJSON
 from queue_over_sql.web.problems import Problem, headers_of, problem_of, reading
+from queue_over_sql.web.security_headers import NDJSON
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
 

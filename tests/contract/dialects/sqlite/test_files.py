@@ -82,7 +82,7 @@ def test_a_lock_costs_no_connection(
     connections = parts_of(service).connections
     opened: list[object] = []
     event.listen(connections.engine, "connect", lambda *_: opened.append(1))
-    classify = connections.dialect.classify_driver_error
+    classify = connections.dialect.errors.classify_driver_error
     with contextlib.closing(
         sqlite3.connect(
             database.url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False
@@ -94,7 +94,7 @@ def test_a_lock_costs_no_connection(
                 other.execute("ROLLBACK")
             return classify(error)
 
-        monkeypatch.setattr(connections.dialect, "classify_driver_error", met)
+        monkeypatch.setattr(connections.dialect.errors, "classify_driver_error", met)
         other.execute("BEGIN IMMEDIATE")
         queue.publish_many([2, 3])
         assert not other.in_transaction

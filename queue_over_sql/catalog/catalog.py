@@ -19,7 +19,6 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
-    ServiceClosed,
     near_names,
     shown,
 )
@@ -54,14 +53,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.database.notify import Arrivals, WakeUps
-    from queue_over_sql.database.runtime import Background
-    from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
     from queue_over_sql.queues.registry import QueueRecord
-    from queue_over_sql.request_reply.reply_queues import ReplyBox
     from queue_over_sql.settings import ServiceSettings
 
 
@@ -494,70 +488,3 @@ def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:
     memory = [] if settings.dedup_window is None else [tables.dedup_keys]
     return [tables.live, tables.archive, *memory]
-
-
-@dataclasses.dataclass(eq=False)
-class ServiceParts:
-    """The inner parts of a service.
-
-    Attributes:
-        arrivals: notified when a message arrives, from this process or another.
-        wakeups: notify other processes of messages, and receive their notifications.
-        background: the jobs that run beside the callers.
-        observer: notified of what happens; None if the service has none.
-    """
-
-    settings: ServiceSettings
-    connections: Connections
-    catalog: Catalog
-    consumer: Consumer
-    arrivals: Arrivals
-    wakeups: WakeUps
-    background: Background
-    observer: Observers | None = None
-    closed: bool = False
-
-    def check_open(self) -> None:
-        """Raise ServiceClosed after ``stop()``."""
-        if self.closed:
-            raise ServiceClosed
-
-    def system(self) -> SystemTables:
-        """The shared tables; created at the first use if they are missing."""
-        return self.catalog.system()
-
-    def queue(self, name: str, connection: Connection | None = None) -> Queue:
-        """Open a queue of a service that is not stopped, as ``Catalog.get`` does."""
-        self.check_open()
-        return self.catalog.get(name, connection)
-
-
-class ReplyBoxesOfCatalog:
-    """The queues of a service as ``ReplyBoxes``: as the targets of replies."""
-
-    def __init__(self, parts: ServiceParts) -> None:
-        self._parts = parts
-
-    def create(self, name: str, owner: str) -> ReplyBox:
-        """Create the queue of a consumer's replies, or open it where it exists."""
-        return core_of(self._parts.catalog.create_temporary(name, owner)).reply_box
-
-    def open(self, name: str, connection: Connection | None) -> ReplyBox:
-        """Open a queue."""
-        return core_of(self._parts.queue(name, connection)).reply_box
-
-    def forget(self, name: str) -> None:
-        """Forget a queue, so that the next call that needs it opens it again."""
-        self._parts.catalog.forget(name)
-
-    def drop(self, name: str) -> bool:
-        """Drop a queue unless a transaction is sending a reply to it."""
-        return self._parts.catalog.drop(name, wait=False)
-
-    def orphaned(self) -> list[str]:
-        """The names of the temporary queues of consumers that are expired or gone."""
-        system, prefix = self._parts.system(), self._parts.settings.table_prefix
-        connections = self._parts.connections
-        return connections.run(
-            lambda c: replies.orphaned_queues(c, system, connections.dialect, prefix)
-        )

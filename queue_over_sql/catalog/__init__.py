@@ -1,0 +1,1 @@
+"""The catalog of a service: which queues there are, how they are created and dropped."""

@@ -1,0 +1,28 @@
+"""What the errors of PostgreSQL mean, and of a pooler before it."""
+
+from __future__ import annotations
+
+from queue_over_sql.dialects.postgresql.pooler import Pooler
+from queue_over_sql.sql.error_kinds import ErrorKind, Errors, sqlstate_of
+from queue_over_sql.sql.expressions import SqlDialect
+
+
+class PostgreSQLErrors(Errors):
+    """By SQLSTATE."""
+
+    def __init__(self, dialect: SqlDialect, pooler: Pooler) -> None:
+        super().__init__(dialect)
+        self._pooler = pooler
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By SQLSTATE; a server that is shutting down counts as a lost connection."""
+        state = sqlstate_of(error)
+        if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
+            return ErrorKind.DISCONNECT
+        return super().classify_driver_error(error)
+
+    def refusal_hint(self, error: BaseException | None) -> str:
+        return self._pooler.refusal_hint(error)
+
+    def unfit_way(self, error: BaseException | None) -> str | None:
+        return Pooler.unfit_way(error)
