@@ -327,11 +327,12 @@ def test_an_idle_worker_looks_once_and_waits(
     def look(*arguments: Any, **options: Any) -> list[Message]:
         if next(looks) == LOOKS - 1:
             worker.stop()
-        return consume(queue, *arguments, **options)
+        return consume(*arguments, **options)
 
     quiet.start()
-    consume = type(queue).consume
-    with mock.patch.object(queue, "consume", look):
+    claimer = core_of(queue).claimer
+    consume = claimer.consume
+    with mock.patch.object(claimer, "consume", look):
         # Whether SQLite's file has changed is asked of memory that the processes share.
         sent = [each for each in traffic.of(worker.run) if each.verb != "PRAGMA"]
     forms = EXPECTED["consume in vain"]
