@@ -27,9 +27,9 @@ def _wrong(mutation: Mapping[str, Any]) -> Iterator[str]:
     times = (ROOT / mutation["file"]).read_text().count(mutation["find"])
     if times != 1:
         yield f"`find` occurs {times} times in {mutation['file']}"
-    tests = [each.split("::")[0] for each in mutation["after"] if each.startswith("tests/")]
+    tests = [each.split("::")[0] for each in mutation["tests"] if each.startswith("tests/")]
     if not tests:
-        yield "`after` names no tests"
+        yield "`tests` names no tests"
     for file in tests:
         if not (ROOT / file).exists():
-            yield f"`after` names {file}, which is not there"
+            yield f"`tests` names {file}, which is not there"
