@@ -97,7 +97,8 @@ class Observer:
     Pass it to ``QueueService(observer=…)``. The service calls it in the thread or event loop that
     called the verb, so its methods must be fast and thread-safe. Their exceptions are logged and
     have no other effect. A verb with ``connection=`` calls it at the end of the verb, even if the
-    caller's transaction does not commit later.
+    caller's transaction does not commit later. A worker that acks in the transaction of its handler
+    calls ``settled`` after the commit.
     """
 
     def opened(self, service: Any) -> None:

@@ -99,15 +99,20 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         connection: CallersConnection | None = None,
+        told: list[Callable[[], None]] | None = None,
     ) -> None:
-        """Finish messages; see ``Queue.ack``."""
+        """Finish messages; see ``Queue.ack``.
+
+        ``told`` is for a transaction of ours: we call what is added to it after the commit. Then
+        observers are notified, and what is held is logged, for which nothing is raised.
+        """
         messages = as_list(messages)
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
         act = finish(context.sql, groups, keep=keep)
         end, refused = archive_messages if keep else remove, dict[int, str]()
         apart = each_of(groups, partial(self._finish_apart, end=end, refused=refused))
-        self._settle(messages, act, connection, "done", apart=apart, refused=refused)
+        self._settle(messages, act, connection, "done", apart=apart, refused=refused, told=told)
 
     def nack(
         self,
@@ -432,6 +437,7 @@ class Settlements:
         *,
         apart: Act[set[int]] | None = None,
         refused: dict[int, str] | None = None,
+        told: list[Callable[[], None]] | None = None,
     ) -> None:
         """Run an act on claimed messages, and raise if it did not change all of them.
 
@@ -446,8 +452,10 @@ class Settlements:
             apart: the act for when the database refuses one of the messages.
             refused: where the acts note messages that the database refused to finish, and that are
                 held now, with the reasons.
+            told: as in ``ack``.
         """
         context, stays = self._context, outcome is None
+        ours = connection is None or told is not None
         refused = {} if refused is None else refused
         act, ends = _noting_anew(act, refused), outcome in _ENDINGS
         apart = None if apart is None else _noting_anew(apart, refused)
@@ -457,10 +465,12 @@ class Settlements:
                 settled = self._settle_here(messages, act, apart, ends=ends)
             else:
                 settled = self._settle_on(connection, messages, act, apart, ends=ends)
-            if outcome is not None and (outcome not in _QUIET or context.observer is not None):
-                self._note(messages, settled - set(refused), outcome, reason)
-            if connection is None:
-                self.tell_refused(refused)
+            ended, held = settled - set(refused), dict(refused) if ours else {}
+            tell = partial(self._tell, messages, ended, outcome, reason, held)
+            if told is None:
+                tell()
+            else:
+                told.append(tell)
             self.refuse(messages, settled)
         except ClaimLost as error:
             if context.observer is not None and not stays:
@@ -468,12 +478,12 @@ class Settlements:
             # The claim is lost, so nothing more can be done with these messages.
             if not stays:
                 mark_settled(messages)
-            if refused and connection is not None:
+            if refused and not ours:
                 error.add_note(str(self._not_finished(messages, refused)))
             raise
         if not stays:
             mark_settled(messages)
-        if refused and connection is not None:
+        if refused and not ours:
             raise self._not_finished(messages, refused)
 
     def _settle_here(
@@ -537,6 +547,18 @@ class Settlements:
         except DatabaseUnavailable:
             settled = run(act.do, atomic=act.atomic)
             return settled | self._ended_before(messages, settled) if ends else settled
+
+    def _tell(
+        self,
+        messages: Sequence[Message],
+        ended: set[int],
+        outcome: str | Mapping[int, str] | None,
+        reason: str | None,
+        held: Mapping[int, str],
+    ) -> None:
+        if outcome is not None and (outcome not in _QUIET or self._context.observer is not None):
+            self._note(messages, ended, outcome, reason)
+        self.tell_refused(held)
 
     def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
         """Notify observers which of these messages were acked, and which were lost."""

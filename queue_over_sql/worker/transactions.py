@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from queue_over_sql.errors import DatabaseUnavailable, NotFinished, visible
+from queue_over_sql.errors import DatabaseUnavailable, visible
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.values.backoff import Backoff
@@ -107,7 +107,7 @@ class HandlerTransactions:
             HandlerStopped: the worker was stopped outside of the call.
         """
         called = returned = False
-        refused: Mapping[int, str] = {}
+        told: list[Callable[[], None]] = []
         try:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
@@ -121,11 +121,9 @@ class HandlerTransactions:
                 returned = True
                 unsettled = [message for message in finished if not message.settled]
                 if unsettled:
-                    try:
-                        self._queue.ack(unsettled, connection=connection)
-                    except NotFinished as error:
-                        # They were handled, so what the handler wrote is kept, with their hold.
-                        refused = error.reasons
+                    # What the database refuses to finish was handled, so what the handler wrote is
+                    # kept, with the hold.
+                    core_of(self._queue).settlements.ack(unsettled, connection, told)
         except CallAbandoned:
             raise
         except BaseException as error:
@@ -137,4 +135,5 @@ class HandlerTransactions:
             if called == returned and isinstance(error, asyncio.CancelledError):
                 raise HandlerStopped from error
             raise
-        core_of(self._queue).settlements.tell_refused(refused)
+        for tell in told:
+            tell()

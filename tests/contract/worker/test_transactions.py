@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from queue_over_sql import DatabaseUnavailable, QueueError
+from queue_over_sql import DatabaseUnavailable, Observer, QueueError
 from queue_over_sql.service import parts_of
 from queue_over_sql.worker.shared_transaction import SHARED_SECONDS
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
@@ -26,12 +26,12 @@ from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
     from queue_over_sql import Message, Queue
-    from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
     from queue_over_sql.worker.worker import Worker
 
 pytestmark = pytest.mark.driver_decides
@@ -597,6 +597,69 @@ def test_a_conflict_at_the_commit_is_no_attempt(
         wait_until(lambda: counts(outside) == (0, 0, 0))
     assert attempts == [1, 1, 1]
     assert effect_count(effects_engine) == 1
+
+
+class Settled(Observer):
+    """Writes down the outcomes of each message."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, list[str]] = {}
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Write them down."""
+        assert queue == "jobs"
+        for each in ids:
+            self.outcomes.setdefault(each, []).append(outcome)
+
+
+@pytest.fixture
+def deferred_key(database: TestDatabase, engine: Engine) -> Iterator[None]:
+    """A table with a foreign key that the database checks at the COMMIT."""
+
+    def check_keys(raw: Any, _: object) -> None:
+        cursor = raw.cursor()
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE owners (id BIGINT PRIMARY KEY)")
+        connection.exec_driver_sql(
+            "CREATE TABLE owned (owner_id BIGINT REFERENCES owners (id)"
+            " DEFERRABLE INITIALLY DEFERRED)"
+        )
+    if database.engine != "sqlite":
+        yield
+        return
+    event.listen(Engine, "connect", check_keys)
+    yield
+    event.remove(Engine, "connect", check_keys)
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+@pytest.mark.usefixtures("deferred_key")
+def test_observers_hear_of_an_ack_once_it_is_committed(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """Not of one whose COMMIT the database refuses, also where messages share the transaction."""
+    forms: list[dict[str, Any]] = [{}, {"batch": 3}, {"commit_every": 3}]
+    for form in forms:
+        observer = Settled()
+        service = make_service(observer=observer)
+        worker = service.worker(concurrency=1, prefetch=3, poll_interval=(0.005, 0.05))
+
+        @worker.handle("jobs", transactional=True, **form)
+        def work(*given: Any) -> None:
+            messages, connection = given
+            for message in messages if isinstance(messages, list) else [messages]:
+                if message.attempt == 1:
+                    connection.exec_driver_sql("INSERT INTO owned VALUES (7)")
+
+        ids = [each.id for each in outside.publish_many(range(3))]
+        with running(worker):
+            wait_until(lambda: counts(outside) == (0, 0, 0))
+            expected = {each: ["retried", "done"] for each in ids}
+            wait_until(lambda: sum(map(len, observer.outcomes.values())) >= 2 * len(ids))  # noqa: B023 - runs at once
+        assert expected == observer.outcomes, form
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb")
