@@ -300,8 +300,9 @@ class Catalog:
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
         self._versions.is_outdated(record)
         stored = StoredSettings.read(record.name, record.settings)
-        check_settings(stored, asked)
         queue = self._open(record)
+        dialect = self.connections.engine.dialect
+        check_settings(stored, asked, core_of(queue).context.tables, dialect)
         present = queue.settings
         self._check_same_schema(stored, present, asked)
         columns = written = stored.data["columns"]

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Table, inspect
+from sqlalchemy import Table, delete, inspect
 
 from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismatch
 from queue_over_sql.existing_tables import store as existing_store
@@ -17,7 +17,7 @@ from queue_over_sql.settings import Adoption, StoredSettings, as_unfinished, giv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Dialect
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.queues.registry import QueueRecord
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 
 _CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
+# The age in the statement for those who would have rows pruned.
+_OLD_DAYS = 30
+_DAY_US = 86_400_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +64,14 @@ def given_table(table: Any) -> GivenTable:
     return GivenTable(str(table.name), table.schema, table)
 
 
-def check_settings(stored: StoredSettings, asked: QueueSettings) -> None:
+def check_settings(
+    stored: StoredSettings, asked: QueueSettings, tables: QueueTables, dialect: Dialect
+) -> None:
     """Refuse settings that an adopted table cannot have.
 
     Raises:
-        QueueSchemaMismatch: the queue is an adopted table, and such a setting was requested.
+        QueueSchemaMismatch: the queue is an adopted table, and such a setting was requested. Where
+            it asked to prune, the text has the statement that its user runs instead.
     """
     adoption = stored.adoption
     refused = [name for name in given_of(asked) if name not in _CHANGEABLE]
@@ -75,7 +81,19 @@ def check_settings(stored: StoredSettings, asked: QueueSettings) -> None:
         f"Queue {stored.queue!r} is the adopted table {adoption.where!r}, so it does not accept "
         f"{', '.join(refused)}. It accepts: {', '.join(_CHANGEABLE)}."
     )
+    if {"archive_ttl", "archive_limit"}.intersection(refused):
+        msg += (
+            " Its finished rows are yours, so the library never deletes them. To delete those that "
+            f"finished more than {_OLD_DAYS} days ago, run: {_deletion(tables, dialect)}"
+        )
     raise QueueSchemaMismatch(msg)
+
+
+def _deletion(tables: QueueTables, dialect: Dialect) -> str:
+    old = tables.archive.c.finished_at < tables.dialect.now() - _OLD_DAYS * _DAY_US
+    statement = delete(tables.archive).where(*tables.finished_only(), old)
+    text = str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    return " ".join(text.split())
 
 
 class Adopter:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from queue_over_sql import AdoptedQueue, ClaimLost, FixedDelay, NoRetry
+from queue_over_sql import AdoptedQueue, ClaimLost, FixedDelay, NoRetry, QueueSchemaMismatch
 from tests.contract.existing_tables.users_tables import (
     Invoice,
     create_invoices,
@@ -377,6 +378,31 @@ def test_pause_and_resume(billing: AdoptedQueue) -> None:
     assert [] == billing.consume()
     billing.resume()
     assert [1] == ids(billing.consume())
+
+
+@pytest.mark.threads("both faces raise the same text")
+def test_the_error_has_the_statement_that_deletes_old_finished_rows(
+    billing: AdoptedQueue, service: QueueService, engine: Engine
+) -> None:
+    """The library never deletes rows. The statement leaves whatever is a message again."""
+    live = billing.table
+    billing.ack(billing.consume(5))
+    with engine.begin() as connection:
+        connection.execute(update(live).where(live.c.id <= 4).values(finished_at=1))
+        # Its owner sends it again.
+        connection.execute(update(live).where(live.c.id == 3).values(available_at=0))
+    assert 2 == billing.archive.messages(where=live.c.id.in_([2, 4])).requeue()
+    assert 1 == billing.messages(where=live.c.id == 4).hold()
+    with pytest.raises(QueueSchemaMismatch, match=r"archive_ttl.*never deletes"):
+        service.create_queue("billing", archive_ttl=timedelta(days=7))
+    with pytest.raises(QueueSchemaMismatch, match=r"archive_limit.*never deletes") as told:
+        service.create_queue("billing", archive_limit=5)
+    statement = str(told.value).partition(", run: ")[2]
+    with engine.begin() as connection:
+        assert 1 == connection.exec_driver_sql(statement).rowcount
+    assert {2, 3, 4, 5, 6} == set(statuses(engine, billing))
+    assert {2, 3, 6} == set(ids(billing.consume(9)))
+    assert [5] == ids(billing.archive.messages().list())
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
