@@ -950,7 +950,7 @@ WHERE queue_jobs.consumer_id IS NULL;
 -- purge: as remove, 1
 
 -- requeue (1 of 6)
--- reads all of queue_jobs_archive by its primary key
+-- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.id
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id <= :id_1
