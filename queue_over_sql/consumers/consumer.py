@@ -342,8 +342,13 @@ class Consumer:
         )
         return identity
 
-    def register_for_good(self, name: str, host: str) -> str:
+    def register_for_good(self, name: str, host: str, known: str | None = None) -> str:
         """Register a consumer that never expires, unless it exists; returns its tokens' key.
+
+        Args:
+            name: its consumer id.
+            host: what the list of consumers shows instead of a host.
+            known: the key that its tokens had, which it keeps if it has to register again.
 
         Raises:
             ConsumerTaken: a consumer that can expire has this name.
@@ -352,12 +357,21 @@ class Consumer:
         self.check_open()
         system, dialect = self._system(), self._connections.dialect
         consumer = {"consumer_id": name, "name": name, "host": host, "pid": 0}
-        registration = consumer | {"token_key": new_token_key()}
+        if known is not None:
+            found = self._connections.run(lambda c: registrations.token_keys(c, system, [name]))
+            if name in found:
+                return found[name]
+        registration = consumer | {"token_key": known or new_token_key()}
         key = self._connections.run(
             lambda c: registrations.register_for_good(c, system, dialect, registration)
         )
         assert key is not None  # noqa: S101 - it gave one
         return key
+
+    @property
+    def renewal_seconds(self) -> float:
+        """How often a registration is renewed, or checked if it needs no heartbeat."""
+        return self._settings.consumer_timeout_us / 3_000_000
 
     def check_open(self) -> None:
         """Raise ServiceClosed if the service was stopped."""
@@ -379,12 +393,18 @@ class LastingHolder:
         self._host = host
         self.consumer_id = name
         self.token_key: str | None = None
+        self._check_at = float("-inf")
 
     def next_claim(self) -> Claim:
-        """A unique stamp for the next claim; the first call registers the consumer."""
+        """A unique stamp for the next claim; it registers the consumer if necessary."""
         self._consumer.check_open()
-        if self.token_key is None:
-            self.token_key = self._consumer.register_for_good(self.consumer_id, self._host)
+        if elapsed_clock() >= self._check_at:
+            # A failover or a restore may have undone the registration. Reapers would give back
+            # whatever this process claims.
+            check_at = elapsed_clock() + self._consumer.renewal_seconds
+            name, host = self.consumer_id, self._host
+            self.token_key = self._consumer.register_for_good(name, host, self.token_key)
+            self._check_at = check_at
         return Claim(self.consumer_id, secrets.randbits(_ROUND_BITS) + 1)
 
     def recall_by(self, recall: Callable[[], object]) -> None:

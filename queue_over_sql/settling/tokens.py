@@ -29,7 +29,7 @@ from queue_over_sql.queues.decoding import UNDECODABLE, decoded, undecoded
 from queue_over_sql.settling import operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from queue_over_sql.message import MessageRow, Settler
     from queue_over_sql.queues.context import QueueContext
@@ -155,6 +155,13 @@ class Tokens:
     def _signed(self, tokens: dict[str, _Token]) -> dict[str, _Token]:
         """The tokens whose consumer is there and has signed them."""
         keys = self._keys({token.claim.consumer_id for token in tokens.values()})
+        doubtful = {
+            token.claim.consumer_id
+            for text, token in tokens.items()
+            if (key := keys.get(token.claim.consumer_id)) and not _equal(text, token.signed(key))
+        }
+        # Another process may have registered the consumer again, with another key.
+        keys |= self._stored_keys(doubtful)
         signed, tables = dict[str, _Token](), self._context.tables
         for text, token in tokens.items():
             key = keys.get(token.claim.consumer_id)
@@ -179,12 +186,15 @@ class Tokens:
                 others.append(consumer_id)
             else:
                 keys[consumer_id] = key
-        if others:
-            system = self._context.tables.system
-            found = self._context.run(lambda c: registrations.token_keys(c, system, others))
-            consumer.learn(found)
-            keys |= found
-        return keys
+        return keys | self._stored_keys(others)
+
+    def _stored_keys(self, consumer_ids: Collection[str]) -> dict[str, str]:
+        if not consumer_ids:
+            return {}
+        system, ids = self._context.tables.system, sorted(consumer_ids)
+        found = self._context.run(lambda c: registrations.token_keys(c, system, ids))
+        self._context.consumer.learn(found)
+        return found
 
     def _invalid(self, text: str) -> InvalidToken:
         msg = (

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from sqlalchemy import column, table, update
+from sqlalchemy import column, delete, table, update
 
 from queue_over_sql import ClaimLost, FixedDelay, InvalidToken, NoRetry, Observer
 from queue_over_sql.consumers.consumer import HELD_CLAIMS
@@ -390,6 +390,34 @@ def test_a_consumer_without_a_key(make_service: MakeService, engine: Engine) -> 
     third.held(message.token).ack()
     with pytest.raises(InvalidToken):
         third.held(before.token)
+
+
+def test_a_registration_that_was_lost(make_service: MakeService, engine: Engine) -> None:
+    """After a failover or a restore without it, its claims are safe again, in all processes."""
+    service, other = make_service(consumer_timeout=0.3), make_service()
+    queue, jobs = service.create_queue("jobs"), other.queue("jobs")
+    queue.publish_many(range(500))
+    (before,), (theirs,) = queue.consume(hold_for=60), jobs.consume(hold_for=60)
+    consumers = table("queue_over_sql_consumers", column("consumer_id"))
+
+    def forget() -> None:
+        with engine.begin() as connection:
+            connection.execute(delete(consumers))
+
+    forget()
+    while HELD_CLAIMS not in {consumer.consumer_id for consumer in other.consumers()}:
+        (message,) = queue.consume(hold_for=60)
+    assert 0 == other.reap().restored
+    # It has the same key, so the tokens of earlier claims are good.
+    for held in (before, theirs, message):
+        make_service().queue("jobs").held(held.token).ack()
+    forget()
+    # A new process registers it with a new key, which the others learn.
+    (latest,) = make_service().queue("jobs").consume(hold_for=60)
+    assert latest.token != before.token
+    jobs.held(latest.token).ack()
+    with pytest.raises(InvalidToken):
+        jobs.held(before.token)
 
 
 @pytest.mark.chaos
