@@ -820,10 +820,10 @@ class QueueService:
         if found is None:
             raise ConsumerNotFound(consumer_id)
         if found.queue is None or not found.durable:
-            msg = (
-                f"{consumer_id!r} is not a durable consumer: its process releases its messages "
-                "itself"
-            )
+            why = "its process releases its messages itself"
+            if found.permanent:
+                why = "each of its messages comes back when its lease ends"
+            msg = f"{consumer_id!r} is not a durable consumer: {why}"
             raise ValueError(msg)
         if found.table_prefix != self._settings.table_prefix:
             msg = (

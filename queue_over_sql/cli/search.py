@@ -188,7 +188,8 @@ def _story(
     if claimed:
         holder = f"consumer {message.consumer_id}, which is no longer registered"
         if consumer is not None:
-            holder = f"{consumer.name} (process {consumer.pid} on {consumer.host})"
+            process = "" if consumer.permanent else f"process {consumer.pid} on "
+            holder = f"{consumer.name} ({process}{consumer.host})"
         attempt = f"attempt {message.attempt} of {message.max_attempts}"
         story.append((message.claimed_at, f"claimed for {attempt} by {holder}"))
         story.append((message.lease_expires_at, "the lease ends, unless it is extended"))

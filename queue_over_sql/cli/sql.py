@@ -23,8 +23,8 @@ def sql(
     """Print the SQL statements that operations on a queue send to this database.
 
     Review them with your DBA, or look at their plans with EXPLAIN. A word such as :p_count stands
-    for a parameter. The command sends none of these statements. Exit code 3: no operation has
-    that name.
+    for a parameter. The command sends none of these statements. Exit code 3: one of
+    the names is no operation's.
 
     A batch is shown with two messages. Statements that begin or end a transaction are left out.
     """
@@ -32,12 +32,18 @@ def sql(
 
     with session.connect() as service:
         found = statements_of(service.queue(queue))
-    wanted = tuple(operations or ("",))
-    shown = [each for each in found if each.operation.startswith(wanted)]
-    if not shown:
+    wanted = operations or [""]
+    unknown = [
+        name for name in wanted if not any(each.operation.startswith(name) for each in found)
+    ]
+    if unknown:
         names = ", ".join(dict.fromkeys(each.operation.partition(",")[0] for each in found))
-        session.output.nothing(f"No operation has that name. The operations are: {names}")
-    for each in shown:
+        session.output.nothing(
+            f"No operation begins with {unknown[0]!r}. The operations are: {names}"
+        )
+    for each in found:
+        if not each.operation.startswith(tuple(wanted)):
+            continue
         if session.output.machine:
             session.output.record(
                 {

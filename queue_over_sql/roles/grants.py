@@ -326,8 +326,8 @@ def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
     if ddl is not None:
         text = (
             f"{refusal} None of the roles may create, alter or drop tables. Do it once with a "
-            "login that may (such as with queue-over-sql create), then run queue-over-sql roles "
-            "install. Nothing was changed."
+            "login that may (such as with queue-over-sql create or migrate), then run "
+            "queue-over-sql roles install. Nothing was changed."
         )
         return NotPermitted(text, table, [ddl[1].upper()])
     if table is None:

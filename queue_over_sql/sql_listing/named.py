@@ -335,8 +335,8 @@ _SINGLE: Final[Mapping[str, Act]] = {
     "release": _settled(settling.release),
     "reject": _reject,
     "extend": _settled(settling.extend, 1),
-    "hold by token": _held(contents=True),
-    "hold by token, without contents": _held(contents=False),
+    "held": _held(contents=True),
+    "held, without contents": _held(contents=False),
     "restore": _settled(settling.restore),
 }
 """These are told apart by whether they concern one message or a batch."""
@@ -358,7 +358,7 @@ _MESSAGES: Final[Mapping[str, Act]] = {
 _CONSUMING: Final[Mapping[str, Act]] = {
     "claim, known kinds": _claim_known_kinds,
     "claim, look first": _look,
-    "hold by token, read keys": lambda stage: stage.on_system(
+    "held, read keys": lambda stage: stage.on_system(
         registrations.token_keys, [_STAMP.consumer_id]
     ),
     "claim, edit count": _of(registry.edit_count),

@@ -179,6 +179,10 @@ def test_show_tells_what_happened_to_a_message(
     assert by in succeed("show", "jobs", str(waiting), url=database.url).out
     record = succeed("show", "jobs", str(waiting), "--json", url=database.url).record
     assert ("claimed", "mailer") == (record["status"], record["consumer"]["name"])
+    claimed.release()
+    [claimed] = queue.consume(hold_for=60)
+    by = "claimed for attempt 2 of 2 by held-claims (any process)"
+    assert by in succeed("show", "jobs", str(waiting), url=database.url).out
     claimed.reject("no address")
     dead = succeed("show", "jobs", str(waiting), url=database.url).out
     assert "rejected at attempt 2 of 2: no address" in dead

@@ -26,9 +26,10 @@ def test_statements_are_printed_and_not_sent(sqlite_url: str) -> None:
 def test_an_unknown_operation_names_the_others(sqlite_url: str) -> None:
     """Exit code 3, and a way on."""
     succeed("create", "jobs", url=sqlite_url)
-    result = run("sql", "jobs", "acknowledge", url=sqlite_url)
-    assert 3 == result.exit_code
-    assert "The operations are: publish, " in result.err
+    for names in (["acknowledge"], ["ack", "acknowledge"]):
+        result = run("sql", "jobs", *names, url=sqlite_url)
+        assert (3, "") == (result.exit_code, result.out)
+        assert "begins with 'acknowledge'. The operations are: publish, " in result.err
 
 
 def test_the_statements_of_an_adopted_table(sqlite_url: str) -> None:

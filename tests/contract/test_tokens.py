@@ -405,6 +405,7 @@ def test_a_registration_that_was_lost(make_service: MakeService, engine: Engine)
             connection.execute(delete(consumers))
 
     forget()
+    message = before
     while HELD_CLAIMS not in {consumer.consumer_id for consumer in other.consumers()}:
         (message,) = queue.consume(hold_for=60)
     assert 0 == other.reap().restored

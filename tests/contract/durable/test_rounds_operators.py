@@ -250,12 +250,16 @@ def test_a_checkpoint_knows_its_registration(
 @pytest.mark.engines("sqlite")
 def test_who_is_not_there_is_named(service: QueueService, queue: Queue) -> None:
     """And an ordinary consumer is left alone."""
+    queue.publish_many(range(2))
     queue.consume()
+    (lasting,) = queue.consume(hold_for=60)
     for act in (service.release_consumer, service.drop_consumer):
         with pytest.raises(ConsumerNotFound, match="'nobody'"):
             act("nobody")
-        with pytest.raises(ValueError, match="is not a durable consumer"):
+        with pytest.raises(ValueError, match="its process releases its messages"):
             act(str(service.consumer_id))
+        with pytest.raises(ValueError, match="comes back when its lease ends"):
+            act(str(lasting.consumer_id))
 
 
 @pytest.mark.engines("sqlite")

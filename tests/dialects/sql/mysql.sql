@@ -462,7 +462,7 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round;
 
--- hold by token
+-- held
 -- reads queue_jobs by its primary key
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -474,7 +474,7 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
--- hold by token, batch
+-- held, batch
 -- reads queue_jobs by its primary key
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -486,14 +486,14 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
--- hold by token, without contents
+-- held, without contents
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
--- hold by token, without contents, batch
+-- held, without contents, batch
 -- reads queue_jobs by its primary key
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
@@ -556,7 +556,7 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim, known kinds (2 of 2): as claim, 2
 
--- hold by token, read keys
+-- held, read keys
 SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1);

@@ -779,7 +779,7 @@ WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
   AND queue_jobs.consumer_round = :p_round::BIGINT
 RETURNING queue_jobs.id;
 
--- hold by token
+-- held
 -- reads queue_jobs by its primary key
 SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, CAST(queue_jobs.payload AS TEXT) AS payload,
@@ -791,7 +791,7 @@ SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queu
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
--- hold by token, batch
+-- held, batch
 -- reads queue_jobs by its primary key
 SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, CAST(queue_jobs.payload AS TEXT) AS payload,
@@ -803,7 +803,7 @@ SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queu
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
 
--- hold by token, without contents
+-- held, without contents
 -- reads queue_jobs by its primary key
 SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
@@ -811,7 +811,7 @@ SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queu
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
--- hold by token, without contents, batch
+-- held, without contents, batch
 -- reads queue_jobs by its primary key
 SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
@@ -891,7 +891,7 @@ RETURNING queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
     queue_jobs.last_attempt_at, queue_jobs.last_error;
 
--- hold by token, read keys
+-- held, read keys
 -- reads queue_over_sql_consumers by its primary key
 SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
 FROM queue_over_sql_consumers

@@ -490,7 +490,7 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_round = :p_round
 RETURNING id;
 
--- hold by token
+-- held
 -- reads queue_jobs by its primary key
 SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -502,7 +502,7 @@ SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 10
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
--- hold by token, batch
+-- held, batch
 -- reads queue_jobs by its primary key
 SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
     queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -514,7 +514,7 @@ SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 10
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
--- hold by token, without contents
+-- held, without contents
 -- reads queue_jobs by its primary key
 SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
@@ -522,7 +522,7 @@ SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 10
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
--- hold by token, without contents, batch
+-- held, without contents, batch
 -- reads queue_jobs by its primary key
 SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), queue_jobs.id,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
@@ -613,7 +613,7 @@ WHERE queue_jobs.consumer_id IS NULL
 LIMIT :param_3
 OFFSET :param_4;
 
--- hold by token, read keys
+-- held, read keys
 -- reads queue_over_sql_consumers by its primary key
 SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.token_key
 FROM queue_over_sql_consumers
