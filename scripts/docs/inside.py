@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from api import first_paragraph, signature  # noqa: E402 - of this folder
 
 LEAVES = (*("", "databases", "workers", "streams", "columns", "exports", "sql", "aio", "testing"),)
 """The modules of the door, in order; the first one is the door itself."""
+GUESTS = ("observability", "spark")
+"""Guests whose packages export names for other guests, besides those for users."""
+API = Path(__file__).parents[2] / "docs" / "api"
 HEAD = """\
 # The door to the core
 
@@ -41,7 +45,8 @@ columns change only with a migration.
 
 def page() -> str:
     """The whole page."""
-    return "\n\n".join(text.strip() for text in (HEAD, *map(part, LEAVES))) + "\n"
+    parts = (HEAD, *map(part, LEAVES), *map(of_guest, GUESTS))
+    return "\n\n".join(text.strip() for text in parts) + "\n"
 
 
 def part(leaf: str) -> str:
@@ -50,6 +55,21 @@ def part(leaf: str) -> str:
     module = importlib.import_module(name)
     lines = [line for each in module.__all__ for line in entry(each, getattr(module, each))]
     return "\n\n".join([f"## {name}", first_paragraph(module), "\n".join(lines)])
+
+
+def of_guest(guest: str) -> str:
+    """The lines of the names of a guest that no page for users has."""
+    module = importlib.import_module(f"queue_over_sql.{guest}")
+    for_users = {
+        name
+        for file in API.iterdir()
+        for found in re.findall(r"<!-- reference: (.+) -->", file.read_text())
+        for name in found.split()
+    }
+    names = [each for each in module.__all__ if f"{guest}.{each}" not in for_users]
+    lines = [line for each in names for line in entry(each, getattr(module, each))]
+    told = f"What other guests may use of it, besides [what users do](api.md#{guest})."
+    return "\n\n".join([f"## queue_over_sql.{guest}", told, "\n".join(lines)])
 
 
 def entry(name: str, value: Any) -> Iterator[str]:
