@@ -1,1 +1,1 @@
-"""Consumers: identity, heartbeat and registration."""
+"""Consumers: identity, heartbeat, registration, and what one may have in hand at once."""

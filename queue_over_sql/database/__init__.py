@@ -1,1 +1,1 @@
-"""Connections, sessions, and everything that waits."""
+"""Connections that run operations and repeat them, callers' connections, sessions, wake-ups."""

@@ -1,1 +1,1 @@
-"""The differences between databases: capabilities, statements, clocks and errors."""
+"""What each engine does otherwise, in a folder for each; ``engines.py`` opens them."""

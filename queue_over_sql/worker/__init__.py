@@ -1,1 +1,1 @@
-"""The worker: a run-loop around handlers."""
+"""The worker: handlers, their threads and transactions, renewed leases, time limits."""

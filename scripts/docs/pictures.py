@@ -1,18 +1,23 @@
-"""Draw the lives of a message, a claim and a consumer: ``python scripts/docs/pictures.py``.
+"""Draw the lives of a message, a claim and a consumer, and the layers of the package.
 
-It writes to ``docs/pictures/``; a test compares the files with what this draws.
+``python scripts/docs/pictures.py`` writes to ``docs/pictures/``; a test compares the files with
+what this draws.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+LAYERS = runpy.run_path(str(Path(__file__).with_name("layers.py")))
 LINE = 18
+# Of the picture of the layers: its width, where its boxes begin, their height, and between them.
+WIDTH, BAND_LEFT, CELL, GAP = 900, 24, 30, 26
 COLOURS = {"": "#eef3fb", "good": "#e7f5ea", "bad": "#fbeaea"}
 HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
@@ -54,11 +59,15 @@ class Arrow:
 
     def draw(self) -> str:
         """Its line and its text, on a light background."""
-        corners = " ".join(f"{x},{y}" for x, y in self.path)
-        line = (
+        line = self.line(" ".join(f"{x},{y}" for x, y in self.path))
+        return line + "\n" + words(self.x, self.y, self.text, 'font-size="12.5" ')
+
+    @staticmethod
+    def line(corners: str) -> str:
+        """A line through these corners, with a head at its end."""
+        return (
             f'<polyline points="{corners}" fill="none" stroke="#52606d" marker-end="url(#head)"/>'
         )
-        return line + "\n" + words(self.x, self.y, self.text, 'font-size="12.5" ')
 
 
 def words(x: int, y: int, text: str, style: str = "") -> str:
@@ -71,13 +80,82 @@ def words(x: int, y: int, text: str, style: str = "") -> str:
     )
 
 
-def picture(title: str, width: int, height: int, *parts: Box | Arrow) -> str:
+@dataclass(frozen=True)
+class Band:
+    """A band of layers: its top, its title and meaning, and its modules by layer."""
+
+    y: int
+    title: str
+    meaning: str
+    layers: list[list[str]]
+
+    def cells(self) -> list[tuple[int, int, list[str]]]:
+        """Each layer with its place; what does not fit goes to the next line."""
+        found, x, y = [], BAND_LEFT, self.y + 34
+        for modules in self.layers:
+            width = self.width_of(modules)
+            if x + width > WIDTH - 20:
+                x, y = BAND_LEFT, y + CELL + 10
+            found.append((x, y, modules))
+            x += width + GAP
+        return found
+
+    @staticmethod
+    def width_of(modules: list[str]) -> int:
+        """How wide the box of a layer is."""
+        return sum(len(name) * 8 + 18 for name in modules)
+
+    @property
+    def height(self) -> int:
+        """How much room it takes."""
+        return self.cells()[-1][1] + CELL + 10 - self.y
+
+    def draw(self) -> str:
+        """Its background and its text, and an arrow to each layer from the one before."""
+        frame = f'x="10" y="{self.y}" width="{WIDTH - 20}" height="{self.height}" rx="8"'
+        meaning = f'<tspan font-weight="400">{escape(self.meaning)}</tspan>'
+        head = f'<text x="24" y="{self.y + 22}" font-weight="600">{escape(self.title)}: '
+        parts = [f'<rect {frame} fill="{COLOURS[""]}"/>', f"{head}{meaning}</text>"]
+        for x, y, modules in self.cells():
+            if x > BAND_LEFT:
+                middle = y + CELL // 2
+                ends = f"{x - GAP},{middle} {x - 1},{middle}"
+                parts.append(Arrow.line(ends))
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{self.width_of(modules)}" height="{CELL}" rx="6" '
+                'fill="#fff" stroke="#829ab1"/>'
+            )
+            for number, name in enumerate(modules):
+                before = self.width_of(modules[:number])
+                if number:
+                    parts.append(
+                        f'<path d="M{x + before} {y}v{CELL}" stroke="#829ab1" '
+                        'stroke-dasharray="2 3"/>'
+                    )
+                centre = x + before + self.width_of([name]) // 2
+                parts.append(words(centre, y + CELL // 2, name, 'font-size="13" '))
+        return "\n".join(parts)
+
+
+def drawn_layers() -> str:
+    """The layers of the import contract, in bands."""
+    bands: list[Band] = []
+    top = 10
+    for band in LAYERS["bands"]():
+        bands.append(Band(top, *band))
+        top += bands[-1].height + 8
+    title = "The layers of the package: a module imports only what stands after it or below it"
+    return picture(title, WIDTH, top + 2, *bands)
+
+
+def picture(title: str, width: int, height: int, *parts: Box | Arrow | Band) -> str:
     """An SVG without references to other files."""
     head = HEAD.format(title=escape(title), width=width, height=height)
     return "\n".join([head, *(part.draw() for part in parts), "</svg>", ""])
 
 
 PICTURES = {
+    "layers.svg": drawn_layers(),
     "message.svg": picture(
         "The life of a message",
         900,

@@ -58,7 +58,8 @@ class Block:
 
 def pages() -> list[str]:
     """All pages of the documentation, relative to the repository."""
-    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    at_the_top = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    found = [*at_the_top, *sorted((ROOT / "docs").rglob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 

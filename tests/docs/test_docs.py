@@ -74,9 +74,15 @@ WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in ru
 # What a reader tries first; other tests run the features that the other pages show.
 READ_FIRST = {"README.md", "docs/quickstart.md", "docs/engines.md"}
 NAVIGATION = runpy.run_path(str(ROOT / "scripts" / "docs" / "site" / "navigation.py"))
+PACKAGE = ROOT / "queue_over_sql"
 # Lower it when pages get shorter: 25,000 is the goal.
 WORDS_FOR_USERS = 25_000
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_QUOTED = re.compile(r"`([^`\n]+)`")
+# Not addresses of HTTP, nor what a build leaves behind.
+_PATH = re.compile(r"(?:\./)?[\w<][\w<>.-]*(?:(?:/[\w<>.-]*)+|\.(?:py|toml|md))")
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\(.*\))?")
+_CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -348,6 +354,7 @@ def test_every_page_is_in_the_navigation() -> None:
     docs = ROOT / "docs"
     assert {path.name for path in docs.glob("*.md")} == {*pages, "README.md"} - {
         "../CHANGELOG.md",
+        "../CONTRIBUTING.md",
         "../SECURITY.md",
     }
     classes = {target for target in _LINK.findall(text_of("docs/api.md")) if "api/" in target}
@@ -360,7 +367,7 @@ def test_what_a_user_needs_is_short() -> None:
 
 
 def test_every_public_name_has_a_page() -> None:
-    """The pages of docs/api/ show the docstrings of each public name."""
+    """The pages of docs/api/ show its docstring; the page of the door lists those for guests."""
     shown = {
         name
         for path in (ROOT / "docs" / "api").iterdir()
@@ -368,9 +375,12 @@ def test_every_public_name_has_a_page() -> None:
         for name in names.split()
     }
     assert set(queue_over_sql.__all__) - {"__version__"} <= shown
+    door = text_of("docs/inside.md")
     for module in (queue_over_sql.observability, queue_over_sql.testing, queue_over_sql.spark):
         short = module.__name__.partition(".")[2]
-        assert {f"{short}.{name}" for name in module.__all__} <= shown
+        of_guest = door.partition(f"## {module.__name__}\n")[2].partition("## ")[0]
+        listed = {f"{short}.{name}" for name in re.findall(r"^- `(\w+)", of_guest, re.MULTILINE)}
+        assert {f"{short}.{name}" for name in module.__all__} <= shown | listed
 
 
 def test_the_pictures_are_current() -> None:
@@ -401,11 +411,39 @@ def test_the_page_of_the_door_is_current() -> None:
     assert made == text_of("docs/inside.md"), "run: python scripts/docs/inside.py > docs/inside.md"
 
 
-def test_the_list_of_layers_is_current() -> None:
-    """The architecture page lists the layers of the contract that the lint step checks."""
+def test_the_table_of_layers_is_current() -> None:
+    """The architecture page has all packages in the order of the contract that lint checks."""
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "layers.py")]
     made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     assert made in text_of("docs/architecture.md"), "run: python scripts/docs/layers.py"
+
+
+def test_contributors_read_of_what_there_is() -> None:
+    """Each path, class and name in backticks on the pages for contributors exists."""
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    sources = "\n".join(path.read_text() for path in files)
+    known = set(re.findall(r"\w+", sources))
+    classes = {"Connection", *re.findall(r"^class (\w+)", sources, re.MULTILINE)}
+    wrong = []
+    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
+        for word in " ".join(_QUOTED.findall(prose_of(page))).split():
+            if _PATH.fullmatch(word):
+                exists = _is_there(word.removeprefix("./").replace("<engine>", "*"))
+            elif name := _NAME.fullmatch(word):
+                owner, *attributes = name[1].split(".")
+                of_class = _CLASS.fullmatch(owner) is not None
+                exists = owner in (classes if of_class else known) and known.issuperset(attributes)
+            else:
+                continue
+            if not exists:
+                wrong.append((page, word))
+    assert [] == wrong
+
+
+def _is_there(path: str) -> bool:
+    """Whether a path is one of the repository, of the package, or a file of any of its folders."""
+    places = [ROOT.glob(path), PACKAGE.glob(path), PACKAGE.rglob(path) if "/" not in path else ()]
+    return any(next(iter(place), None) is not None for place in places)
 
 
 def test_every_dependency_is_justified() -> None:

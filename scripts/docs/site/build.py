@@ -46,7 +46,7 @@ def stage() -> None:
     shutil.rmtree(SOURCE.parent, ignore_errors=True)
     shutil.copytree(DOCS, SOURCE)
     (SOURCE / "README.md").rename(SOURCE / "index.md")
-    for name in ("CHANGELOG.md", "SECURITY.md"):
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
         shutil.copy(ROOT / name, SOURCE)
     for page in SOURCE.rglob("*.md"):
         page.write_text(as_on_the_site(page))
