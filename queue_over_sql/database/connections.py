@@ -625,7 +625,7 @@ class Connections:
             raise DatabaseUnavailable(msg)
         try:
             with self.watchdog.waiting():
-                return self.runtime.obtained(self._check_out, lambda unused: unused.close())
+                return self.runtime.obtained(self._check_out, self._close_unused)
         except (OSError, PoolTimeout) as error:
             # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.
             raise self.errors.unavailable(error) from error
@@ -649,6 +649,13 @@ class Connections:
             # It leads to a server that was left, or is too old.
             connection.invalidate()
             connection.close()
+
+    def _close_unused(self, connection: Connection) -> None:
+        """Close a connection that came after its caller was cancelled."""
+        if self._opened.owned and not self.is_only:
+            # The pool may be disposed of by now, and would keep it open.
+            connection.invalidate()
+        connection.close()
 
     def _connect_for_handler(self) -> Connection:
         return self.handlers.prepared(self._connect(), own=not self.is_only)

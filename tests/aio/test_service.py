@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncSession,
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
+from sqlalchemy.util import await_only
 
 from queue_over_sql import (
     ConsumerExpired,
@@ -27,6 +28,7 @@ from queue_over_sql import (
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.database.urls import read_url
 from queue_over_sql.dialects.async_engines import AsyncEngineForm
+from queue_over_sql.service import parts_of
 from tests.refusals import refused
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 engines = pytest.mark.engines("sqlite", "postgresql", "mariadb")
+PATIENCE = 30.0
 
 
 def own_engine(url: str) -> AsyncEngine:
@@ -288,6 +291,35 @@ def test_after_the_stop_nothing_goes_on(tmp_path: Path) -> None:
         async with AsyncQueueService(url) as other:
             (again,) = await (await other.queue("jobs")).consume()
             assert (held.id, 1) == (again.id, again.attempt)
+
+    asyncio.run(main())
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_a_connection_that_opens_after_the_stop_is_closed(url: str) -> None:
+    """Its task was cancelled, and the pool that would keep it is disposed of."""
+
+    async def main() -> None:
+        service, opened = AsyncQueueService(url), list[Any]()
+        connecting, stopped = asyncio.Event(), asyncio.Event()
+
+        def wait_for_stop(raw: Any, _: object) -> None:
+            opened.append(raw.driver_connection)
+            connecting.set()
+            await_only(stopped.wait())
+
+        event.listen(parts_of(service._sync).connections.engine, "connect", wait_for_stop)
+        creating = asyncio.create_task(service.create_queue("jobs"))
+        await connecting.wait()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        await service.stop()
+        stopped.set()
+        [raw] = opened
+        async with asyncio.timeout(PATIENCE):
+            while not (raw.closed if hasattr(raw, "closed") else raw._connection is None):  # noqa: ASYNC110 - drivers have no event for it
+                await asyncio.sleep(0.01)
 
     asyncio.run(main())
 
