@@ -213,7 +213,7 @@ class QueueCore:
         try:
             messages = self.context.run_on(connection, act, atomic=True)
         except (DatabaseRefused, PayloadInvalid) as error:
-            settlements.refuses_row(error)
+            settlements.refuses_on(error)
             raise
         settlements.tell_refused(refused)
         if observer is not None and messages:
@@ -250,7 +250,7 @@ class QueueCore:
         try:
             return context.run_on(connection, act)
         except (DatabaseRefused, PayloadInvalid) as error:
-            self.settlements.refuses_row(error)
+            self.settlements.refuses_on(error)
             raise
 
     def holds(self, message: Message) -> bool:
@@ -652,6 +652,8 @@ class Queue(Generic[Payload]):
             NotFinished: with ``connection``, lists the messages that the database refused to
                 finish. If you commit, they are held and all others are acked. Without
                 ``connection`` they are held, too, which is only logged.
+            DatabaseRefused: with ``connection``, the database refused to delete a message for the
+                first time. Roll back and repeat: then ``NotFinished`` lists what it refuses.
         """
         self._core.settlements.ack(messages, connection)
 

@@ -79,6 +79,10 @@ _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
 # The packages between a worker and the user's code.
 _DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
+_REPEAT: Final = (
+    "Roll your transaction back, and repeat it. Then the messages that the database refuses to "
+    "finish are held, and all others are settled."
+)
 
 CANCELLED = "cancelled by operator"
 
@@ -284,6 +288,11 @@ class Settlements:
         if found:
             self._context.was_refused = True
         return found
+
+    def refuses_on(self, error: QueueError) -> None:
+        """Tell the way on if the database refused one row in a caller's transaction."""
+        if self.refuses_row(error):
+            error.add_note(_REPEAT)
 
     def may_be_refused(self, *, keep: bool) -> bool:
         """Whether finishing in a caller's transaction is worth a savepoint.
@@ -520,7 +529,7 @@ class Settlements:
         try:
             settled = self._context.run_on(connection, do, atomic=act.atomic)
         except (DatabaseRefused, PayloadInvalid) as error:
-            self.refuses_row(error)
+            self.refuses_on(error)
             raise
         if ends and self._context.tables.ends_in_place:
             settled |= self._deleted_on(connection, messages, settled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import re
 import string
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +15,7 @@ from sqlalchemy import column, delete, table, update
 
 from queue_over_sql import ClaimLost, FixedDelay, InvalidToken, NoRetry, Observer
 from queue_over_sql.consumers.consumer import HELD_CLAIMS
+from queue_over_sql.values.limits import PREFIX_LENGTH
 from tests.chaos.processes import Crew
 from tests.chaos.roles import puppet
 from tests.contract.queue_state import archived, counts, live_rows, set_columns
@@ -227,6 +229,16 @@ def test_a_new_queue_of_that_name(make_service: MakeService, engine: Engine) -> 
         refused(engine, new, held)
         new.ack(fresh)
         old = service.queue("jobs")
+
+
+@pytest.mark.engines("sqlite")
+def test_the_longest_token(make_service: MakeService) -> None:
+    """Long names make no token longer than documented, and URLs need no quoting."""
+    queue = make_service(table_prefix="p" * PREFIX_LENGTH).create_queue("q" * 20)
+    queue.publish("x")
+    (message,) = queue.consume()
+    assert re.fullmatch("[A-Za-z0-9_-]{150,186}", message.token)
+    queue.held(message.token).ack()
 
 
 @pytest.mark.engines("sqlite")

@@ -196,6 +196,7 @@ def test_a_mere_deletion_is_careful_once_one_was_refused(
             plain.take(4, connection=caller)
         assert not isinstance(told.value, NotFinished)
         caller.rollback()
+    assert "repeat it" in "".join(told.value.__notes__)
     with engine.begin() as caller:
         assert [1] == [message.payload for message in plain.take(1, connection=caller)]
     messages = plain.consume(3)
