@@ -468,7 +468,8 @@ class ClaimLost(QueueError):
 class ConsumerExpired(ClaimLost):
     """This consumer did not renew its heartbeat in time, so it may not settle messages.
 
-    Its messages go to other consumers. The next ``consume`` registers it again.
+    Its messages go to other consumers. The next ``consume`` registers it again. A process that was
+    forked gets it, too, for claims of its parent, which still hold.
     """
 
 

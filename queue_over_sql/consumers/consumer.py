@@ -136,6 +136,8 @@ class Consumer:
         self._identity: Identity | None = None
         # The keys of the tokens of former identities, by id.
         self._former: dict[str, str] = {}
+        # The identities of processes that this one was forked from, with their keys.
+        self._inherited: dict[str, str] = {}
         self._lasting: dict[str, LastingHolder] = {}
         self._recalls: dict[Callable[[], object], None] = {}
         self.isolation = Isolation(elapsed_clock)
@@ -197,7 +199,9 @@ class Consumer:
         identity, lasting = self._identity, self._lasting.get(consumer_id)
         if identity is not None and identity.consumer_id == consumer_id:
             return identity.token_key
-        return self._former.get(consumer_id) if lasting is None else lasting.token_key
+        if lasting is not None:
+            return lasting.token_key
+        return self._former.get(consumer_id) or self._inherited.get(consumer_id)
 
     def learn(self, keys: Mapping[str, str]) -> None:
         """Note the keys of tokens that were read, by consumer id; only lasting ones are kept."""
@@ -216,6 +220,14 @@ class Consumer:
         identity = self._identity
         for claim in claims:
             mine = identity is not None and claim.consumer_id == identity.consumer_id
+            inherited = identity is not None and mine and identity.pid != os.getpid()
+            if inherited or claim.consumer_id in self._inherited:
+                msg = (
+                    "This process was forked, and its parent made the claim. Nothing was changed. "
+                    "Settle the message in the parent, or here by its token: "
+                    "queue.held(message.token)."
+                )
+                raise ConsumerExpired(msg, messages)
             over = identity is not None and mine and not identity.alive
             if over or claim.consumer_id in self._former:
                 msg = (
@@ -321,6 +333,7 @@ class Consumer:
     def _retire(self, identity: Identity) -> None:
         if identity.pid != os.getpid():
             _log.info("This process was forked; it registers as a new consumer.")
+            self._inherited[identity.consumer_id] = identity.token_key
             return
         _log.warning("Consumer %s has expired; it registers again.", identity.consumer_id)
         self._former[identity.consumer_id] = identity.token_key

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 
-from queue_over_sql import ClaimLost, Message, Observer, Queue, QueueService
+from queue_over_sql import ConsumerExpired, Message, Observer, Queue, QueueService
 from queue_over_sql.observer import ReaperReport
 
 MESSAGES = 30
@@ -51,6 +51,8 @@ def _child(service: QueueService, queue: Queue, held: list[Message], passes: Pas
         passes.come = threading.Event()
         if service.started:
             return 4
+        if not _refused(queue, held):
+            return 6
         service.start()
         if not (service.started and passes.come.wait(30)):
             return 5
@@ -58,14 +60,22 @@ def _child(service: QueueService, queue: Queue, held: list[Message], passes: Pas
             queue.ack(queue.consume(2))
         if service.consumer_id == parent_id:
             return 3
-        try:
-            queue.ack(held)
-        except ClaimLost:
+        if _refused(queue, held):
+            queue.held(held[0].token).extend()
             service.stop()
             return 0
     except BaseException:  # noqa: BLE001 - a forked child must end here, whatever happens
         traceback.print_exc()
     return 2
+
+
+def _refused(queue: Queue, held: list[Message]) -> bool:
+    """Whether the child may not settle a claim of its parent, and is told how it could."""
+    try:
+        queue.release(held)
+    except ConsumerExpired as error:
+        return "its parent made the claim" in str(error)
+    return False
 
 
 if __name__ == "__main__":
