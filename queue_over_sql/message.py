@@ -151,7 +151,7 @@ class Unreadable:
 
 
 class MessageRow(NamedTuple):
-    """A row of a queue's table, as the store reads it; times are microseconds since the epoch."""
+    """A row of a queue's table, as statements read it; times are microseconds since the epoch."""
 
     id: int
     message_key: str | None

@@ -68,7 +68,7 @@ MESSAGE_COLUMNS: Final = (
     "last_attempt_at",
     "last_error",
 )
-"""The columns of every queue's table, in the order in which the store reads them."""
+"""The columns of every queue's table, in the order in which statements read them."""
 
 UNREAD_COLUMNS: Final = ("last_traceback",)
 """Further columns of messages, also in the archive; no claim reads them."""

@@ -1,4 +1,4 @@
-"""The store's requests to a dialect: new rows, claims, settlements; and the rows that it reads."""
+"""What statements are asked for: new rows, claims, settlements; and the rows that are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs the real command in a process of its own, as a user or a script would.
 
-`run` and `succeed` take that process from one that has imported everything (see ``warm.py``); the
-others start it from the beginning.
+`run` and `succeed` take that process from one that has imported everything (see
+``warm_process.py``); the others start it from the beginning.
 """
 
 from __future__ import annotations

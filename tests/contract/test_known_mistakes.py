@@ -1,8 +1,8 @@
 """Mistakes that other queues of this design made: each has a test of its own.
 
-Those of the second queue's indexes (``test_create_queues``), of unordered batches and shared
+Those of the second queue's indexes (``test_create``), of unordered batches and shared
 instances, of deleting what another holds (``test_contract``) and of the heartbeat's unit
-(``test_liveness``) stand there.
+(``test_consumer``) stand there.
 """
 
 from __future__ import annotations

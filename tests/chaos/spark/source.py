@@ -20,7 +20,7 @@ INSIDE: Final[dict[ModuleType, dict[str, str]]] = {
     rounds: {"open_rounds": "in_open", "claim_round": "in_claim", "finish_rounds": "in_ack"},
     stages: {"complete_staged": "in_stage", "complete_commit": "in_publish"},
 }
-"""Crash points inside transactions: after an act of the store, before the commit."""
+"""Crash points inside transactions: after an operation, before the commit."""
 
 _running: list[str] = []
 

@@ -62,7 +62,7 @@ class OldQueue:
             return list(plans(connection, self.engine, sent))
 
     def run(self, act: Callable[[Connection], object]) -> object:
-        """Run an act of the store in a transaction."""
+        """Run an operation in a transaction."""
         return core_of(self.queue).context.run(act, atomic=True)
 
     @property
