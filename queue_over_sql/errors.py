@@ -232,9 +232,21 @@ class DuplicateKey(QueueError):
     """
 
     def __init__(
-        self, queue: str, key: str, message_id: int | None, *, finished: bool = False
+        self,
+        queue: str,
+        key: str,
+        message_id: int | None,
+        *,
+        finished: bool = False,
+        requeued: bool = False,
     ) -> None:
-        if message_id is None:
+        if requeued:
+            text = (
+                f"Queue {queue!r}: this transaction requeued nothing, because a live message, or "
+                f"another one to requeue, has the key {key!r}. Only one live message may have a "
+                "key. Finish or delete the live one first, or requeue one of them by its id."
+            )
+        elif message_id is None:
             text = (
                 f"Two messages of one batch for queue {queue!r} have the key {key!r}. Publish "
                 "with on_conflict='skip' to keep the first one or 'replace' to keep the last one."

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.archive.statements import begin_anew
-from queue_over_sql.errors import PayloadInvalid
+from queue_over_sql.errors import DuplicateKey, PayloadInvalid
 from queue_over_sql.message import Unreadable
 from queue_over_sql.publishing import deduplication as keys
 from queue_over_sql.publishing.new_messages import NewMessage
@@ -64,7 +64,10 @@ def requeue(
     for row in rows:
         _check_readable(row)
     # Insert first: if a key is taken this is undone, and nothing else was changed.
-    publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+    try:
+        publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+    except DuplicateKey as error:
+        raise DuplicateKey(error.queue, error.key, error.id, requeued=True) from None
     change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]

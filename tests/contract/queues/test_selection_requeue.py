@@ -143,7 +143,7 @@ def test_a_live_key_stops_the_requeue(jobs: Queue) -> None:
     finished(jobs, "rejected", 2)
     live = jobs.publish("new", key="k")
     before = ids(archived(jobs))
-    with pytest.raises(DuplicateKey) as caught:
+    with pytest.raises(DuplicateKey, match=r"requeued nothing.*'k'.*delete the live one") as caught:
         jobs.archive.messages().requeue()
     assert ("k", live.id) == (caught.value.key, caught.value.id)
     assert before == ids(archived(jobs))
@@ -157,7 +157,7 @@ def test_two_lives_of_one_key_cannot_both_return(jobs: Queue) -> None:
         jobs.publish("x", key="k")
         finished(jobs, "rejected")
     before = ids(archived(jobs))
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(DuplicateKey, match="requeue one of them by its id"):
         jobs.archive.messages(key="k").requeue()
     assert (before, []) == (ids(archived(jobs)), jobs.messages().list())
     assert 1 == jobs.archive.messages(where=jobs.archive.table.c.id == before[1]).requeue()
