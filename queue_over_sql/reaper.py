@@ -82,7 +82,7 @@ class Reaper:
 
     Args:
         queues: returns the queues to serve.
-        expired_consumers: returns the ids of the consumers whose heartbeat is overdue.
+        dead_consumers: declares consumers dead; returns the ids of all that are declared dead.
         forget_consumer: deletes the registration of a consumer.
         chores: other jobs to run at each interval.
         elsewhere: jobs that have a loop of their own; ``run_once`` does them, too.
@@ -93,7 +93,7 @@ class Reaper:
     def __init__(
         self,
         queues: Callable[[], Iterable[Queue]],
-        expired_consumers: Callable[[], list[str]],
+        dead_consumers: Callable[[], list[str]],
         forget_consumer: Callable[[str], None],
         *,
         chores: Sequence[Callable[[], ReaperReport]] = (),
@@ -102,7 +102,7 @@ class Reaper:
         giving_way: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._queues = queues
-        self._expired_consumers = expired_consumers
+        self._dead_consumers = dead_consumers
         self._forget_consumer = forget_consumer
         self._chores = chores
         self._elsewhere = elsewhere
@@ -168,13 +168,15 @@ class Reaper:
     def _pass(self, chores: Sequence[Callable[[], ReaperReport]], *, patient: bool) -> _Pass:
         began, done = time.monotonic(), _Pass()
         # Fixed before the pass: only the messages of these consumers are certainly all released.
-        dead = self._expired_consumers()
+        dead = self._find_dead(done)
         tasks = {
             f"queue {queue.name} ({what})": task
             for queue in self._queues()
             for what, task in _tasks(
                 core_of(queue), self._rate_limit.spare, patient=patient
             ).items()
+            # Those would wait for the same lock.
+            if dead is not None or what not in _ABOUT_CONSUMERS
         }
         unusable: set[QueueCore] = set()
         for name in self._turns.of(tasks):
@@ -182,12 +184,23 @@ class Reaper:
                 unusable.add(tasks[name].core)
         self._do(chores, done)
         if done.failure is None and done.is_over:
-            self._forget(dead, done)
+            self._forget(dead or [], done)
         if self._observer is not None:
             self._observer.reaped(done.report, time.monotonic() - began)
         level = logging.DEBUG if done.report == ReaperReport() else logging.INFO
         _log.log(level, "Reaper: %s", done.report)
         return done
+
+    def _find_dead(self, done: _Pass) -> list[str] | None:
+        """The dead consumers; None if others have locked the consumers."""
+        began = time.monotonic()
+        try:
+            return self._dead_consumers()
+        except Locked as error:
+            _log.debug("The reaper declares nobody dead now: %s", error)
+            done.fail(error)
+            self._rate_limit.spare(time.monotonic() - began)
+            return None
 
     def _serve(self, name: str, task: _Task, done: _Pass) -> bool:
         """Do a task for one turn; False if the queue cannot be served now."""
@@ -257,6 +270,11 @@ class Reaper:
             )
 
 
+_DEAD_CONSUMERS: Final = "dead consumers"
+_UNKNOWN_KINDS: Final = "unknown kinds"
+_ABOUT_CONSUMERS: Final = {_DEAD_CONSUMERS, _UNKNOWN_KINDS}
+
+
 def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) -> dict[str, _Task]:
     """What is to be done for a queue, apart, so that a lock delays only one of these."""
     acts = core.recovery
@@ -275,8 +293,8 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
     tasks = {
         "lost answers": lost_answers,
         "expired leases": acts.expired_leases,
-        "dead consumers": dead_consumers,
-        "unknown kinds": acts.unknown_kinds,
+        _DEAD_CONSUMERS: dead_consumers,
+        _UNKNOWN_KINDS: acts.unknown_kinds,
         "edited claims": acts.edited_claims,
         "archive": archive,
     }

@@ -189,8 +189,8 @@ class QueueService:
         self._firer = ScheduleFirer(parts)
         self._reaper = Reaper(
             self.queues,
-            self._expired_consumers,
-            self._forget_expired,
+            consumer.deaths.declare,
+            self._forget_dead,
             chores=[
                 ClockWatch(parts, self.queues).look,
                 self._reply_queues.reap,
@@ -833,18 +833,14 @@ class QueueService:
             raise ValueError(msg)
         return DurableConsumer(self.queue(found.queue), consumer_id, owner="")
 
-    def _expired_consumers(self) -> list[str]:
-        system, dialect = self._parts.catalog.system(), self._parts.connections.dialect
-        return self._parts.connections.run(lambda c: registrations.expired(c, system, dialect))
-
     def _forget_consumer(self, consumer_id: str) -> None:
         system = self._parts.catalog.system()
         self._parts.connections.run(lambda c: registrations.remove(c, system, consumer_id))
 
-    def _forget_expired(self, consumer_id: str) -> None:
-        system, dialect = self._parts.catalog.system(), self._parts.connections.dialect
+    def _forget_dead(self, consumer_id: str) -> None:
+        system = self._parts.catalog.system()
         self._parts.connections.run(
-            lambda c: registrations.remove_expired(c, system, dialect, consumer_id), atomic=True
+            lambda c: registrations.remove_dead(c, system, consumer_id), atomic=True
         )
 
 

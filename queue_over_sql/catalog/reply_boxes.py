@@ -40,6 +40,4 @@ class ReplyBoxesOfCatalog:
         """The names of the temporary queues of consumers that are expired or gone."""
         system, prefix = self._parts.system(), self._parts.settings.table_prefix
         connections = self._parts.connections
-        return connections.run(
-            lambda c: replies.orphaned_queues(c, system, connections.dialect, prefix)
-        )
+        return connections.run(lambda c: replies.orphaned_queues(c, system, prefix))

@@ -1,7 +1,8 @@
 """A consumer's identity and heartbeat; it fences itself if a heartbeat is late.
 
 The deadline uses a clock that also runs while the machine is suspended. It is set before the
-heartbeat is sent, so this process always considers itself dead no later than the database does.
+heartbeat is sent, so this process considers itself dead no later than the database does. While a
+lock keeps heartbeats waiting, nobody can declare the consumer dead either, so the deadline moves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,19 @@ import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
 from queue_over_sql.consumers import registrations
+from queue_over_sql.consumers.deaths import Deaths
 from queue_over_sql.consumers.isolation import Isolation
-from queue_over_sql.errors import ConsumerExpired, NotPermitted, QueueError, ServiceClosed
+from queue_over_sql.errors import (
+    ConsumerExpired,
+    DatabaseUnavailable,
+    Locked,
+    NotPermitted,
+    QueueError,
+    ServiceClosed,
+)
 from queue_over_sql.message import Claim
+from queue_over_sql.sql.dialect import BRIEF_SECONDS
+from queue_over_sql.values.backoff import OutageLog
 from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
 
 if TYPE_CHECKING:
@@ -141,6 +152,8 @@ class Consumer:
         self._lasting: dict[str, LastingHolder] = {}
         self._recalls: dict[Callable[[], object], None] = {}
         self.isolation = Isolation(elapsed_clock)
+        self.deaths = Deaths(connections, system, settings, elapsed_clock)
+        self._outage = OutageLog("The heartbeat")
         # Held while one caller stores the kinds that this consumer knows.
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()
@@ -261,9 +274,13 @@ class Consumer:
     def heartbeat(self) -> None:
         """Renew the registration, then give back the messages of interrupted claims.
 
-        It is called every third of the timeout, on its own connection.
+        It is called every third of the timeout, on its own connection. While others hold a lock,
+        it tries again until it is called next.
         """
-        if self._renew():
+        next_at = time.monotonic() + self.timeout_us / 3_000_000
+        while (renewed := self._renew()) is None and time.monotonic() < next_at - BRIEF_SECONDS:
+            pass
+        if renewed:
             self._recall()
 
     def recall_by(self, recall: Callable[[], object]) -> None:
@@ -284,21 +301,33 @@ class Consumer:
             except QueueError as error:
                 _log.info("Messages of interrupted claims are given back later: %s", error)
 
-    def _renew(self) -> bool:
+    def _renew(self) -> bool | None:
+        """Whether the consumer is alive; None if a lock keeps it from saying so."""
         identity = self._identity
         if identity is None or not identity.alive:
             return False
         deadline = self._deadline()
         try:
             system, dialect, me = self._system(), self._connections.dialect, identity.consumer_id
-            renewed = self._connections.run(
-                lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
-            )
+            # To wait in turns shows that it is a lock that delays it.
+            with self._connections.giving_way():
+                renewed = self._connections.run(
+                    lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
+                )
         except ServiceClosed:
             return False
+        except Locked as error:
+            self.deaths.note_blocked()
+            # No reaper can declare this consumer dead before the lock is released.
+            identity.renew(max(identity.deadline, elapsed_clock() + self.deaths.grace))
+            self._outage.began(error)
+            return None
         except QueueError as error:
+            if isinstance(error, DatabaseUnavailable):
+                self.deaths.note_blocked()
             _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
             return False
+        self._outage.ended()
         if renewed:
             identity.renew(deadline)
         else:

@@ -16,7 +16,7 @@ from queue_over_sql.values.durations import NEVER, instant, optional_number, sto
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Insert
+    from sqlalchemy import ColumnElement, Connection, FromClause, Insert
 
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SQL_CLIENTS: Final = "sql-api"
 """The consumer that all clients of the SQL API share."""
+_DEAD: Final = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,11 +169,11 @@ def renew(
     consumer_id: str,
     timeout: int,
 ) -> bool:
-    """Renew a heartbeat; False if the consumer has already expired, which is final."""
+    """Renew a heartbeat, even an overdue one; False if the consumer was declared dead."""
     consumers, now = system.consumers, dialect.heartbeat_now()
     statement = (
         update(consumers)
-        .where(consumers.c.consumer_id == bindparam("p_consumer"), consumers.c.expires_at > now)
+        .where(consumers.c.consumer_id == bindparam("p_consumer"), lives(consumers))
         .values(heartbeat_at=now, expires_at=now + timeout)
     )
     return connection.execute(statement, {"p_consumer": consumer_id}).rowcount > 0
@@ -203,12 +204,9 @@ def set_back(
     )
 
 
-def remove_expired(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
-) -> bool:
-    """Remove a consumer in a transaction unless it is alive, since a durable one may return."""
-    c = system.consumers.c
-    dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.heartbeat_now())
+def remove_dead(connection: Connection, system: SystemTables, consumer_id: str) -> bool:
+    """Remove a consumer that is declared dead, in a transaction; a durable one may be back."""
+    dead = (system.consumers.c.consumer_id == consumer_id, ~lives(system.consumers))
     if not connection.execute(delete(system.consumers).where(*dead)).rowcount:
         return False
     remove(connection, system, consumer_id)
@@ -226,13 +224,42 @@ def alive(
     return connection.execute(there).first() is not None
 
 
-def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:
-    """The ids of consumers whose heartbeat is overdue."""
+def lives(consumers: FromClause) -> ColumnElement[bool]:
+    """The condition for consumers that nobody has declared dead, even if they are overdue."""
+    return consumers.c.expires_at > literal(_DEAD, BigInteger())
+
+
+def overdue(connection: Connection, system: SystemTables, dialect: QueueDialect) -> dict[str, bool]:
+    """The ids of consumers whose heartbeat is overdue, and whether they are declared dead."""
     consumers = system.consumers
-    expired = select(consumers.c.consumer_id).where(
+    statement = select(consumers.c.consumer_id, lives(consumers)).where(
         consumers.c.expires_at <= dialect.heartbeat_now()
     )
-    return [row[0] for row in connection.execute(expired)]
+    return {row[0]: not row[1] for row in connection.execute(statement)}
+
+
+def declare_dead(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer_ids: Sequence[str],
+) -> list[str]:
+    """Declare those of these consumers dead, for good, whose heartbeat is still overdue.
+
+    It looks again under the locks of their rows. It leaves out those that others have locked, if
+    the engine can skip them, because the same lock may delay their heartbeats.
+
+    Returns:
+        Their ids.
+    """
+    c = system.consumers.c
+    late = (c.consumer_id.in_(consumer_ids), c.expires_at <= dialect.heartbeat_now())
+    found = select(c.consumer_id).where(*late).with_for_update(skip_locked=dialect.skip_locked)
+    ids = [row[0] for row in connection.execute(found)]
+    if ids:
+        mine = (c.consumer_id.in_(ids), c.expires_at <= dialect.heartbeat_now())
+        connection.execute(update(system.consumers).where(*mine).values(expires_at=_DEAD))
+    return ids
 
 
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, insert, select, update
 
+from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.durable.rounds import Rounds
@@ -67,13 +68,13 @@ class Registration:
     owner: str | None
     started_at: int
     heartbeat_at: int
-    expires_at: int
     now: int
+    lives: bool
 
     @property
     def expired(self) -> bool:
-        """Whether its messages are being given back."""
-        return self.expires_at <= self.now
+        """Whether it was declared dead, so that its messages are being given back."""
+        return not self.lives
 
 
 def registration(
@@ -99,7 +100,8 @@ def _registration_of(tables: QueueTables, consumer_id: str) -> Select[tuple[Any,
     c = tables.system.consumers.c
     return select(
         *(c.durable, c.table_prefix, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner),
-        *(c.started_at, c.heartbeat_at, c.expires_at, tables.dialect.heartbeat_now().label("now")),
+        *(c.started_at, c.heartbeat_at, tables.dialect.heartbeat_now().label("now")),
+        lives(tables.system.consumers),
     ).where(c.consumer_id == consumer_id)
 
 
@@ -111,8 +113,9 @@ def _registration(
         return None
     what = "a number of a durable consumer"
     epoch, claimed, acked = (stored_number(what, value or 0) for value in row[3:6])
-    times = (stored_number(what, value) for value in row[7:])
-    return Registration(bool(row[0]), row[1], row[2], epoch, claimed, acked, row[6], *times)
+    started_at, heartbeat_at, now = (stored_number(what, value) for value in row[7:10])
+    place, times = (bool(row[0]), row[1], row[2]), (started_at, heartbeat_at, now)
+    return Registration(*place, epoch, claimed, acked, row[6], *times, bool(row[10]))
 
 
 def add(connection: Connection, tables: QueueTables, consumer: Mapping[str, Any]) -> bool:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from queue_over_sql.service import QueueService
 
-__all__ = ["host_name", "replace_clock", "system_table_names"]
+__all__ = ["declare_dead", "host_name", "replace_clock", "system_table_names"]
+
+
+def declare_dead(service: QueueService) -> None:
+    """Declare all consumers dead whose heartbeat is overdue, as a reaper of this service does."""
+    parts_of(service).consumer.deaths.declare()
 
 
 def replace_clock(service: QueueService, now: Callable[[], ColumnElement[int]]) -> None:

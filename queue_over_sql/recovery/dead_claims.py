@@ -16,6 +16,7 @@ from sqlalchemy import (
     update,
 )
 
+from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.message import Claim
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, among_ids, number
@@ -39,12 +40,9 @@ def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
-    """Claims of consumers that are expired or gone."""
+    """Claims of consumers that are declared dead or gone."""
     live, consumers = tables.live, tables.system.consumers
-    alive = exists().where(
-        consumers.c.consumer_id == live.c.consumer_id,
-        consumers.c.expires_at > tables.dialect.heartbeat_now(),
-    )
+    alive = exists().where(consumers.c.consumer_id == live.c.consumer_id, lives(consumers))
     return _claims(tables, and_(tables.dialect.is_claimed(live), ~alive), size)
 
 
@@ -98,7 +96,7 @@ def expired_leases(
 def orphaned_claims(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
-    """Claims of consumers that are expired or gone, locked in the same way.
+    """Claims of consumers that are declared dead or gone, locked in the same way.
 
     This checks twice. A statement reads the newest version of a row that it locks, but the
     consumers as of its start. So the first look may miss a consumer that registered and claimed

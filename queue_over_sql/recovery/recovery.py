@@ -96,9 +96,9 @@ class Recovery:
         reports: list[ReaperReport] = []
         is_over = True
         with self._context.connections.giving_way():
-            for steps in (self.expired_leases(), self.orphaned_claims()):
+            for steps in (self.expired_leases, self._claims_of_dead):
                 try:
-                    is_over &= take_turn(steps, reports.append)
+                    is_over &= take_turn(steps(), reports.append)
                 except Locked as error:
                     # The reaper logs it.
                     _log.debug("Queue %s: %s", self._context.name, error)
@@ -109,8 +109,12 @@ class Recovery:
         return self._all(expired_leases, LEASE_EXPIRED)
 
     def orphaned_claims(self) -> Iterator[ReaperReport]:
-        """Recover messages of consumers that are expired or gone, batch by batch."""
+        """Recover messages of consumers that are declared dead or gone, batch by batch."""
         return self._all(orphaned_claims, CONSUMER_DIED)
+
+    def _claims_of_dead(self) -> Iterator[ReaperReport]:
+        self._context.consumer.deaths.declare()
+        return self.orphaned_claims()
 
     def edited_claims(self) -> Iterator[ReaperReport]:
         """Give back messages with a consumer but no lease, which only an edit by hand can leave.

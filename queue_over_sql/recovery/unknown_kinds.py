@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Select, exists, literal, or_, select
 
+from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.settling.operations import end_apart
@@ -53,7 +54,7 @@ def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
     kinds, consumers = tables.system.kinds, tables.system.consumers
     return exists().where(
         kinds.c.consumer_id == consumers.c.consumer_id,
-        consumers.c.expires_at > tables.dialect.heartbeat_now(),
+        lives(consumers),
         # Nobody knows whether clients of the consumer of HTTP are still there.
         consumers.c.expires_at != literal(NEVER, BigInteger()),
         kinds.c.table_prefix == tables.prefix,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Integer, Select, exists, literal_column, select
 
+from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.purge import delete_message, remove_ids
 from queue_over_sql.statements.operations import change_by_ids
@@ -139,14 +140,10 @@ def free(
     return connection.execute(locking).first() is not None
 
 
-def orphaned_queues(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str
-) -> list[str]:
-    """The names of temporary queues whose consumer is expired or gone."""
-    queues, consumers = system.queues.c, system.consumers.c
-    alive = exists().where(
-        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.heartbeat_now()
-    )
+def orphaned_queues(connection: Connection, system: SystemTables, prefix: str) -> list[str]:
+    """The names of temporary queues whose consumer is declared dead or gone."""
+    queues, consumers = system.queues.c, system.consumers
+    alive = exists().where(consumers.c.consumer_id == queues.owner_id, lives(consumers))
     orphaned = (
         select(queues.name)
         .where(queues.table_prefix == prefix, queues.owner_id.is_not(None), ~alive)

@@ -372,11 +372,14 @@ _KEEPING: Final[dict[str, Act]] = {
         registrations.renew, stage.dialect, _STAMP.consumer_id, _SECOND
     ),
     "consumer, unregister": lambda stage: stage.on_system(registrations.remove, _STAMP.consumer_id),
-    "reap, find expired consumers": lambda stage: stage.on_system(
-        registrations.expired, stage.dialect
+    "reap, find overdue consumers": lambda stage: stage.on_system(
+        registrations.overdue, stage.dialect
     ),
-    "reap, remove expired consumer": lambda stage: stage.on_system(
-        registrations.remove_expired, stage.dialect, _STAMP.consumer_id
+    "reap, declare dead": lambda stage: stage.on_system(
+        registrations.declare_dead, stage.dialect, [_STAMP.consumer_id]
+    ),
+    "reap, remove dead consumer": lambda stage: stage.on_system(
+        registrations.remove_dead, _STAMP.consumer_id
     ),
     "reap, find expired leases": _of(dead_claims.expired_leases, 5, _BATCH),
     "reap, find claims of the dead": _of(dead_claims.orphaned_claims, 5, _BATCH),

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, bindparam, literal, update
 from sqlalchemy.types import TypeDecorator
 
 from queue_over_sql import inside
-from queue_over_sql.inside.testing import host_name, replace_clock
+from queue_over_sql.inside.testing import declare_dead, host_name, replace_clock
 from queue_over_sql.values.durations import NEVER, instant, to_microseconds
 
 if TYPE_CHECKING:
@@ -170,3 +170,5 @@ def _miss_heartbeats(following: Sequence[QueueService], microseconds: int) -> No
     )
     earlier = update(table).where(*others).values(expires_at=c.expires_at - microseconds)
     inside.run(service, lambda connection: connection.execute(earlier))
+    # So that no late heartbeat comes before the reaper.
+    declare_dead(service)

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -141,6 +142,78 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
             queue.ack(lost)
     queue.ack(again)
     assert counts(queue) == (0, 0, 0)
+
+
+# Of the file, of the table, or of its rows.
+LOCKS = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": "LOCK TABLE queue_over_sql_consumers",
+    "mysql": "LOCK TABLES queue_over_sql_consumers WRITE",
+    "mariadb": "SELECT * FROM queue_over_sql_consumers FOR UPDATE",
+    "h2": "SELECT * FROM queue_over_sql_consumers FOR UPDATE",
+}
+
+
+@contextmanager
+def locked_consumers(engine: Engine) -> Iterator[None]:
+    """Lock all consumers in another transaction."""
+    statement = LOCKS[engine.dialect.name]
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not statement.startswith(("BEGIN", "LOCK TABLES")):
+            connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql(statement).close()
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql("ROLLBACK")
+            if statement.startswith("LOCK TABLES"):
+                connection.exec_driver_sql("UNLOCK TABLES")
+
+
+@pytest.mark.threads("the wait is the database's")
+def test_a_lock_on_the_consumers_is_nobodys_death(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Heartbeats wait for a lock for longer than the timeout, and a handler keeps its message.
+
+    No reaper takes it, neither while the lock is held nor after that, and the consumer lives on.
+    """
+    service = make_service(consumer_timeout=2)
+    queue = service.create_queue("jobs", lease=600)
+    message = queue.publish("x")
+    begun, go_on = threading.Event(), threading.Event()
+    attempts: list[int] = []
+    worker = service.worker(concurrency=1, poll_interval=(0.01, 0.1))
+
+    @worker.handle("jobs")
+    def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        begun.set()
+        assert go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run)
+        try:
+            assert begun.wait(60)
+            former = service.consumer_id
+            reaper = make_service(consumer_timeout=2, reaper_interval=0.05)
+            with reaper:
+                before = heartbeat_of(service)
+                with locked_consumers(engine):
+                    until = time.monotonic() + 4
+                    wait_until(lambda: time.monotonic() > until)
+                wait_until(lambda: heartbeat_of(service) > before + timedelta(seconds=4))
+                reaper.reap()
+                assert reaper.queue("jobs").consume() == []
+                go_on.set()
+                wait_until(lambda: counts(queue) == (0, 0, 0), timeout=20)
+            assert former == service.consumer_id
+        finally:
+            go_on.set()
+            worker.stop()
+            running.result(60)
+    assert [1] == attempts
+    assert message.id not in ids(queue.messages().list())
 
 
 @pytest.mark.engines("sqlite")

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from queue_over_sql import ConsumerFenced, ConsumerNotFound, RoundsGone
+from queue_over_sql.service import parts_of
 from tests.contract.durable.queries import Query
 from tests.contract.queue_state import counts
 from tests.refusals import refused
@@ -163,10 +164,10 @@ def test_the_reaper_forgets_only_who_is_still_dead(
     Query(queue)
     service = make_service()
     expire(service, engine)
-    dead = service._expired_consumers()
+    dead = parts_of(service).consumer.deaths.declare()
     query = Query(queue)
     for consumer_id in dead:
-        service._forget_expired(consumer_id)
+        service._forget_dead(consumer_id)
     assert [[1]] == query.batch()
 
 

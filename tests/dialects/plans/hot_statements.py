@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import delete, insert
+from sqlalchemy import delete, insert, update
 
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.archive.operations import last_to_prune, prune_archive
@@ -24,6 +24,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.message import claim_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.request_reply import store as replies
+from queue_over_sql.service import parts_of
 from queue_over_sql.statements.parameters import id_values
 from tests.dialects.plans.explain import Plan, analyze, plans
 from tests.dialects.traffic import Traffic, listening
@@ -233,6 +234,14 @@ def _heartbeat(old: OldQueue) -> Act:
     return lambda: old.run(lambda c: registrations.renew(c, system, dialect, me, 3_600_000_000))
 
 
+def _declare_dead(old: OldQueue) -> Act:
+    dialect, system = old.service._parts.connections.dialect, old.service._parts.system()
+    other = str(uuid.UUID(int=next(old.numbers)))
+    overdue = update(system.consumers).where(system.consumers.c.consumer_id == other)
+    old.run(lambda c: c.execute(overdue.values(expires_at=2)))
+    return lambda: old.run(lambda c: registrations.declare_dead(c, system, dialect, [other]))
+
+
 def _forget(old: OldQueue) -> Act:
     system, other = old.service._parts.system(), str(uuid.UUID(int=next(old.numbers)))
     return lambda: old.run(lambda c: registrations.remove(c, system, other))
@@ -315,7 +324,8 @@ ACTS: Final[Mapping[str, Prepare]] = {
     "prune by number": lambda old: _prune(old, ttl=None, keep=100),
     "prune where all may go": _prune_alone,
     "heartbeat": _heartbeat,
-    "find dead consumers": lambda old: old.service._expired_consumers,
+    "find dead consumers": lambda old: parts_of(old.service).consumer.deaths.declare,
+    "declare a consumer dead": _declare_dead,
     "forget a consumer": _forget,
     "page by id": _page,
     "delete one": lambda old: lambda: old.queue.delete(0),

@@ -49,6 +49,7 @@ READS: dict[str, Any] = {
     "withdraw": _ID,
     "prune": _ARCHIVE,
     "heartbeat": {"consumers.id"},
+    "declare": {"consumers.id"},
     "forget": {"consumers.id"},
     "page": _ID,
     "delete": _ID,

@@ -624,7 +624,7 @@ UPDATE queue_over_sql_consumers
 SET heartbeat_at=TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     expires_at=(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :value_1)
 WHERE queue_over_sql_consumers.consumer_id = :p_consumer
-  AND queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  AND queue_over_sql_consumers.expires_at > :param_1;
 
 -- consumer, unregister (1 of 3)
 -- reads queue_over_sql_consumers by its primary key
@@ -639,23 +639,39 @@ WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1;
 DELETE FROM queue_over_sql_kinds
 WHERE queue_over_sql_kinds.consumer_id = :consumer_id_1;
 
--- reap, find expired consumers
+-- reap, find overdue consumers
 -- reads all of queue_over_sql_consumers
-SELECT queue_over_sql_consumers.consumer_id
+SELECT queue_over_sql_consumers.consumer_id,
+    queue_over_sql_consumers.expires_at > :param_1 AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
--- reap, remove expired consumer (1 of 4)
+-- reap, declare dead (1 of 2)
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1)
+  AND queue_over_sql_consumers.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FOR UPDATE SKIP LOCKED;
+
+-- reap, declare dead (2 of 2)
+-- reads queue_over_sql_consumers by its primary key
+UPDATE queue_over_sql_consumers
+SET expires_at=:expires_at
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1, :consumer_id_1_2)
+  AND queue_over_sql_consumers.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+
+-- reap, remove dead consumer (1 of 4)
 -- reads queue_over_sql_consumers by its primary key
 DELETE FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1
-  AND queue_over_sql_consumers.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  AND queue_over_sql_consumers.expires_at <= :param_1;
 
--- reap, remove expired consumer (2 of 4): as consumer, unregister, 1
+-- reap, remove dead consumer (2 of 4): as consumer, unregister, 1
 
--- reap, remove expired consumer (3 of 4): as consumer, unregister, 2
+-- reap, remove dead consumer (3 of 4): as consumer, unregister, 2
 
--- reap, remove expired consumer (4 of 4): as consumer, unregister, 3
+-- reap, remove dead consumer (4 of 4): as consumer, unregister, 3
 
 -- reap, find expired leases
 -- reads queue_jobs by its claim index
@@ -680,7 +696,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+      AND queue_over_sql_consumers.expires_at > :param_1
   ))
 LIMIT :p_count
 FOR UPDATE SKIP LOCKED;
@@ -697,7 +713,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+      AND queue_over_sql_consumers.expires_at > :param_1
   ))
   AND queue_jobs.id IN (:p_id_0, :p_id_1)
 FOR UPDATE SKIP LOCKED;
@@ -729,14 +745,14 @@ WHERE queue_jobs.consumer_id IS NULL
     SELECT *
     FROM queue_over_sql_kinds, queue_over_sql_consumers
     WHERE queue_over_sql_kinds.consumer_id = queue_over_sql_consumers.consumer_id
-      AND queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-      AND queue_over_sql_consumers.expires_at != :param_1
+      AND queue_over_sql_consumers.expires_at > :param_1
+      AND queue_over_sql_consumers.expires_at != :param_2
       AND queue_over_sql_kinds.table_prefix = :table_prefix_1
       AND queue_over_sql_kinds.queue = :queue_1
       AND (queue_over_sql_kinds.kind = queue_jobs.kind OR queue_over_sql_kinds.kind = :kind_2)
   ))
   AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_2
+    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_3
         AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_2
@@ -1039,8 +1055,9 @@ SELECT queue_over_sql_consumers.durable, queue_over_sql_consumers.table_prefix,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
     queue_over_sql_consumers.owner, queue_over_sql_consumers.started_at,
-    queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
-    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
+    queue_over_sql_consumers.heartbeat_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now,
+    queue_over_sql_consumers.expires_at > :param_1 AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1
 FOR UPDATE;
@@ -1061,8 +1078,9 @@ SELECT queue_over_sql_consumers.durable, queue_over_sql_consumers.table_prefix,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
     queue_over_sql_consumers.owner, queue_over_sql_consumers.started_at,
-    queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
-    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
+    queue_over_sql_consumers.heartbeat_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now,
+    queue_over_sql_consumers.expires_at > :param_1 AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1
 LOCK IN SHARE MODE;

@@ -955,7 +955,7 @@ UPDATE queue_over_sql_consumers
 SET heartbeat_at=CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     expires_at=(CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :value_1::BIGINT)
 WHERE queue_over_sql_consumers.consumer_id = :p_consumer::VARCHAR
-  AND queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
+  AND queue_over_sql_consumers.expires_at > :param_1::BIGINT;
 
 -- consumer, unregister (1 of 3)
 -- reads queue_over_sql_consumers by its primary key
@@ -970,23 +970,39 @@ WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1::VARCHAR;
 DELETE FROM queue_over_sql_kinds
 WHERE queue_over_sql_kinds.consumer_id = :consumer_id_1::VARCHAR;
 
--- reap, find expired consumers
+-- reap, find overdue consumers
 -- reads all of queue_over_sql_consumers
-SELECT queue_over_sql_consumers.consumer_id
+SELECT queue_over_sql_consumers.consumer_id,
+    queue_over_sql_consumers.expires_at > :param_1::BIGINT AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
 
--- reap, remove expired consumer (1 of 4)
+-- reap, declare dead (1 of 2)
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1::VARCHAR)
+  AND queue_over_sql_consumers.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+FOR UPDATE SKIP LOCKED;
+
+-- reap, declare dead (2 of 2)
+-- reads queue_over_sql_consumers by its primary key
+UPDATE queue_over_sql_consumers
+SET expires_at=:expires_at::BIGINT
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1::VARCHAR, :consumer_id_1_2::VARCHAR)
+  AND queue_over_sql_consumers.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
+
+-- reap, remove dead consumer (1 of 4)
 -- reads queue_over_sql_consumers by its primary key
 DELETE FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1::VARCHAR
-  AND queue_over_sql_consumers.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
+  AND queue_over_sql_consumers.expires_at <= :param_1::BIGINT;
 
--- reap, remove expired consumer (2 of 4): as consumer, unregister, 1
+-- reap, remove dead consumer (2 of 4): as consumer, unregister, 1
 
--- reap, remove expired consumer (3 of 4): as consumer, unregister, 2
+-- reap, remove dead consumer (3 of 4): as consumer, unregister, 2
 
--- reap, remove expired consumer (4 of 4): as consumer, unregister, 3
+-- reap, remove dead consumer (4 of 4): as consumer, unregister, 3
 
 -- reap, find expired leases
 -- reads queue_jobs by its lease index
@@ -1000,6 +1016,7 @@ LIMIT :p_count::BIGINT
 FOR UPDATE SKIP LOCKED;
 
 -- reap, find claims of the dead (1 of 2)
+-- reads all of queue_over_sql_consumers
 -- reads queue_over_sql_consumers by its primary key
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
@@ -1011,7 +1028,7 @@ WHERE queue_jobs.lease_expires_at IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+      AND queue_over_sql_consumers.expires_at > :param_1::BIGINT
   ))
 LIMIT :p_count::BIGINT
 FOR UPDATE SKIP LOCKED;
@@ -1028,7 +1045,7 @@ WHERE queue_jobs.lease_expires_at IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+      AND queue_over_sql_consumers.expires_at > :param_1::BIGINT
   ))
   AND queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
 FOR UPDATE SKIP LOCKED;
@@ -1062,8 +1079,8 @@ WHERE queue_jobs.consumer_id IS NULL
     SELECT *
     FROM queue_over_sql_kinds, queue_over_sql_consumers
     WHERE queue_over_sql_kinds.consumer_id = queue_over_sql_consumers.consumer_id
-      AND queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
-      AND queue_over_sql_consumers.expires_at != :param_1::BIGINT
+      AND queue_over_sql_consumers.expires_at > :param_1::BIGINT
+      AND queue_over_sql_consumers.expires_at != :param_2::BIGINT
       AND queue_over_sql_kinds.table_prefix = :table_prefix_1::VARCHAR
       AND queue_over_sql_kinds.queue = :queue_1::VARCHAR
       AND (queue_over_sql_kinds.kind = queue_jobs.kind
@@ -1071,7 +1088,7 @@ WHERE queue_jobs.consumer_id IS NULL
   ))
   AND (
     SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-        OR :p_edits::BIGINT >= :param_2::BIGINT
+        OR :p_edits::BIGINT >= :param_3::BIGINT
         AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_2::VARCHAR
@@ -1384,8 +1401,9 @@ SELECT queue_over_sql_consumers.durable, queue_over_sql_consumers.table_prefix,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
     queue_over_sql_consumers.owner, queue_over_sql_consumers.started_at,
-    queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
+    queue_over_sql_consumers.heartbeat_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now,
+    queue_over_sql_consumers.expires_at > :param_1::BIGINT AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1::VARCHAR
 FOR UPDATE;
@@ -1408,8 +1426,9 @@ SELECT queue_over_sql_consumers.durable, queue_over_sql_consumers.table_prefix,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
     queue_over_sql_consumers.owner, queue_over_sql_consumers.started_at,
-    queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
+    queue_over_sql_consumers.heartbeat_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now,
+    queue_over_sql_consumers.expires_at > :param_1::BIGINT AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1::VARCHAR
 FOR SHARE;

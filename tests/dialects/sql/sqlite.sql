@@ -677,7 +677,7 @@ UPDATE queue_over_sql_consumers
 SET heartbeat_at=(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     expires_at=((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :value_1)
 WHERE queue_over_sql_consumers.consumer_id = :p_consumer
-  AND queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
+  AND queue_over_sql_consumers.expires_at > :param_1;
 
 -- consumer, unregister (1 of 3)
 -- reads queue_over_sql_consumers by its primary key
@@ -692,23 +692,38 @@ WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1;
 DELETE FROM queue_over_sql_kinds
 WHERE queue_over_sql_kinds.consumer_id = :consumer_id_1;
 
--- reap, find expired consumers
+-- reap, find overdue consumers
 -- reads all of queue_over_sql_consumers
-SELECT queue_over_sql_consumers.consumer_id
+SELECT queue_over_sql_consumers.consumer_id,
+    queue_over_sql_consumers.expires_at > :param_1 AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
 
--- reap, remove expired consumer (1 of 4)
+-- reap, declare dead (1 of 2)
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1)
+  AND queue_over_sql_consumers.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
+
+-- reap, declare dead (2 of 2)
+-- reads queue_over_sql_consumers by its primary key
+UPDATE queue_over_sql_consumers
+SET expires_at=:expires_at
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1, :consumer_id_1_2)
+  AND queue_over_sql_consumers.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
+
+-- reap, remove dead consumer (1 of 4)
 -- reads queue_over_sql_consumers by its primary key
 DELETE FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1
-  AND queue_over_sql_consumers.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000);
+  AND queue_over_sql_consumers.expires_at <= :param_1;
 
--- reap, remove expired consumer (2 of 4): as consumer, unregister, 1
+-- reap, remove dead consumer (2 of 4): as consumer, unregister, 1
 
--- reap, remove expired consumer (3 of 4): as consumer, unregister, 2
+-- reap, remove dead consumer (3 of 4): as consumer, unregister, 2
 
--- reap, remove expired consumer (4 of 4): as consumer, unregister, 3
+-- reap, remove dead consumer (4 of 4): as consumer, unregister, 3
 
 -- reap, find expired leases (1 of 2)
 -- reads queue_jobs by its lease index
@@ -743,10 +758,10 @@ WHERE queue_jobs.lease_expires_at IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+      AND queue_over_sql_consumers.expires_at > :param_1
   ))
 LIMIT :p_count
-OFFSET :param_1;
+OFFSET :param_2;
 
 -- reap, find claims of the dead (2 of 2)
 -- reads queue_over_sql_consumers by its primary key
@@ -760,7 +775,7 @@ WHERE queue_jobs.lease_expires_at IS NOT NULL
     SELECT *
     FROM queue_over_sql_consumers
     WHERE queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
-      AND queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+      AND queue_over_sql_consumers.expires_at > :param_1
   ))
   AND queue_jobs.id IN (:p_id_0, :p_id_1);
 
@@ -794,14 +809,14 @@ WHERE queue_jobs.consumer_id IS NULL
     SELECT *
     FROM queue_over_sql_kinds, queue_over_sql_consumers
     WHERE queue_over_sql_kinds.consumer_id = queue_over_sql_consumers.consumer_id
-      AND queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
-      AND queue_over_sql_consumers.expires_at != :param_1
+      AND queue_over_sql_consumers.expires_at > :param_1
+      AND queue_over_sql_consumers.expires_at != :param_2
       AND queue_over_sql_kinds.table_prefix = :table_prefix_1
       AND queue_over_sql_kinds.queue = :queue_1
       AND (queue_over_sql_kinds.kind = queue_jobs.kind OR queue_over_sql_kinds.kind = :kind_2)
   ))
   AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_2
+    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_3
         AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_2
@@ -809,7 +824,7 @@ WHERE queue_jobs.consumer_id IS NULL
   ) IS NULL
 ORDER BY queue_jobs.available_at, queue_jobs.id
 LIMIT :p_count
-OFFSET :param_3;
+OFFSET :param_4;
 
 -- reap, dead-letter unknown kinds (3 of 4): as take, archive, batch, 3
 
@@ -1123,8 +1138,9 @@ SELECT queue_over_sql_consumers.durable, queue_over_sql_consumers.table_prefix,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
     queue_over_sql_consumers.owner, queue_over_sql_consumers.started_at,
-    queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
-    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
+    queue_over_sql_consumers.heartbeat_at,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now,
+    queue_over_sql_consumers.expires_at > :param_1 AS anon_1
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1;
 

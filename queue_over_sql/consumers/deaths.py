@@ -1,0 +1,87 @@
+"""Deaths: which consumers are declared dead. A heartbeat that a lock delays is no death.
+
+A heartbeat that is overdue is not enough, because another transaction may have locked the table of
+consumers. So a reaper declares a death under the lock of the consumer's row. After a time in which
+it could not write there itself, it first lets the heartbeats of all others come through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.consumers import registrations
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.sql.dialect import BRIEF_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import ServiceSettings
+
+
+_BATCH: Final = 500
+_NEVER: Final = float("-inf")
+
+
+class Deaths:
+    """Declares consumers dead, and spares those whose heartbeat a lock may have delayed."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        system: Callable[[], SystemTables],
+        settings: ServiceSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._connections = connections
+        self._system = system
+        self._clock = clock
+        self.grace = settings.consumer_timeout_us / 3_000_000 + 2 * BRIEF_SECONDS
+        """Seconds for a heartbeat to come through after a lock: one interval, and two waits."""
+        # When this service could not write a heartbeat, or not even read them.
+        self._blocked_at = _NEVER
+        # When others had the rows of consumers locked that are overdue.
+        self._locked_at: dict[str, float] = {}
+
+    def note_blocked(self) -> None:
+        """Note that this service cannot write heartbeats now, so that others may not either."""
+        self._blocked_at = self._clock()
+
+    def declare(self) -> list[str]:
+        """Declare consumers dead whose heartbeat is overdue.
+
+        Returns:
+            The ids of all that are declared dead and still registered.
+
+        Raises:
+            Locked: others hold a lock on all consumers, so nothing was declared.
+        """
+        try:
+            return self._declare()
+        except DatabaseUnavailable:
+            self.note_blocked()
+            raise
+
+    def _declare(self) -> list[str]:
+        run, dialect, system = self._connections.run, self._connections.dialect, self._system()
+        overdue = run(lambda c: registrations.overdue(c, system, dialect))
+        dead = [consumer_id for consumer_id, declared in overdue.items() if declared]
+        locked = {each: at for each, at in self._locked_at.items() if overdue.get(each) is False}
+        since = self._clock() - self.grace
+        due = [
+            each
+            for each, declared in overdue.items()
+            if not declared and max(self._blocked_at, locked.get(each, _NEVER)) <= since
+        ]
+        for first in range(0, len(due), _BATCH):
+            batch = due[first : first + _BATCH]
+            declared = run(
+                lambda c: registrations.declare_dead(c, system, dialect, batch),  # noqa: B023 - runs at once
+                atomic=True,
+            )
+            dead += declared
+            locked.update(dict.fromkeys(set(batch).difference(declared), self._clock()))
+        self._locked_at = locked
+        return dead
