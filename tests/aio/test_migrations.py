@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 @pytest.mark.empty_database
 @pytest.mark.engines("sqlite", "postgresql", "mariadb")
 @pytest.mark.default_on("sqlite", "postgresql")
-def test_a_service_says_what_is_missing_or_does_it(database: TestDatabase) -> None:
+def test_a_service_says_what_is_missing_or_does_it(database: TestDatabase, url: str) -> None:
     """With ``auto_migrate=False`` it waits for somebody else, who may be another loop."""
     engine = create_engine(database.url)
     load(engine, database.engine)
     engine.dispose()
 
     async def main() -> None:
-        service = AsyncQueueService(database.url, auto_migrate=False, notify=False)
+        service = AsyncQueueService(url, auto_migrate=False, notify=False)
         with pytest.raises(SchemaOutdated):
             await service.start()
         assert await service.migrations.pending()
-        async with AsyncQueueService(database.url, notify=False) as other:
+        async with AsyncQueueService(url, notify=False) as other:
             texts = await (await other.queue("texts")).consume(9)
             assert earlier.TEXTS == [message.payload for message in texts]
             assert [] == await other.migrations.apply()
