@@ -318,8 +318,10 @@ class Consumer:
             return False
         except Locked as error:
             self.deaths.note_blocked()
-            # No reaper can declare this consumer dead before the lock is released.
-            identity.renew(max(identity.deadline, elapsed_clock() + self.deaths.grace))
+            # No reaper can declare this consumer dead before the lock is released. But of the time
+            # in which this process was suspended the lock says nothing.
+            if identity.alive:
+                identity.renew(max(identity.deadline, elapsed_clock() + self.deaths.grace))
             self._outage.began(error)
             return None
         except QueueError as error:

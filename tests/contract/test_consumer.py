@@ -17,6 +17,7 @@ from sqlalchemy import column, table, text, update
 
 from queue_over_sql import ClaimLost, ConsumerExpired
 from queue_over_sql.consumers import consumer, registrations
+from queue_over_sql.errors import Locked
 from queue_over_sql.service import parts_of
 from tests.contract.queue_state import counts, ids, live_rows, payloads
 from tests.waiting import consume_exactly, wait_until
@@ -284,3 +285,31 @@ def test_an_identity_that_was_found_late_does_not_live_again(
         (again,) = consume_exactly(queue, 1)
     assert again.attempt == 2
     again.ack()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_lock_revives_nobody_who_was_suspended(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process was stopped for longer than its timeout, and then its heartbeat met a lock.
+
+    Others may have its messages by then, so it begins no handler and settles nothing.
+    """
+    ahead = 0.0
+    monkeypatch.setattr(consumer, "elapsed_clock", lambda: time.monotonic() + ahead)
+    service = make_service(consumer_timeout=3)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish("x")
+    (taken,) = queue.consume()
+
+    def locked(*_: Any) -> bool:
+        nonlocal ahead
+        ahead = 4.0
+        raise Locked("another one writes")
+
+    monkeypatch.setattr(registrations, "renew", locked)
+    parts_of(service).consumer.heartbeat()
+    assert not queue.holds(taken)
+    with pytest.raises(ConsumerExpired):
+        taken.ack()
