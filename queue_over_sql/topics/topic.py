@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DBAPIError
-
-from queue_over_sql.database.callers import callers
 from queue_over_sql.errors import (
-    DatabaseRefused,
-    PayloadInvalid,
-    QueueError,
     QueueNotFound,
-    QueueSchemaMismatch,
     TopicNotFound,
 )
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.publishing.publisher import ON_CONFLICT, check_options, is_new, with_headers
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schema.queue_tables import may_be_name
-from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.topics import store as topic_store
+from queue_over_sql.topics.fan_out import FanOut
 from queue_over_sql.topics.routing import (
     check_filter,
     check_routing_text,
     filter_of,
     filter_text,
-    pattern_fits,
-    pattern_of,
-    payload_fits,
 )
-from queue_over_sql.topics.store import Copy, SubscriptionRow
-from queue_over_sql.values.cached import cached_property
-from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import Duration, instant
-from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -52,11 +31,6 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.values.states import OnConflict
-
-
-# How often subscriptions may change during one publish before it fails.
-_RACES: Final = 50
-_NO_JSON: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,256 +229,3 @@ def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
             "topic does not provide, so it cannot subscribe"
         )
         raise ValueError(msg)
-
-
-@dataclasses.dataclass(frozen=True)
-class RoutedMessage:
-    """A publication with its routing key and all its headers."""
-
-    publication: Publication
-    routing_key: str
-
-    @cached_property
-    def plain(self) -> Any:
-        """The payload as read from JSON, if it is plain JSON for every queue."""
-        try:
-            return json.loads(payloads.encode_json(self.publication.payload, "payload"))
-        except PayloadInvalid:
-            return _NO_JSON
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """The copies for some subscriptions, or the reason why one of them is impossible."""
-
-    copies: Sequence[Copy] = ()
-    refusal: Exception | None = None
-
-    def checked(self) -> Sequence[Copy]:
-        """The copies; raises the error if there is one."""
-        if self.refusal is not None:
-            raise self.refusal
-        return self.copies
-
-
-class FanOut:
-    """Publishes to the subscribers of one topic.
-
-    The copies are encoded before the transaction, for the last known subscriptions. The transaction
-    reads the subscriptions again. If they changed, it writes nothing and the work starts again. So
-    no transaction waits for Python, and none uses outdated subscriptions.
-    """
-
-    def __init__(self, parts: ServiceParts, topic: str) -> None:
-        self._parts = parts
-        self._topic = topic
-        self._sql = StatementCache(parts.system(), parts.connections.engine.dialect)
-        self._seen: list[SubscriptionRow] = []
-
-    def subscriptions(self) -> list[SubscriptionRow]:
-        """The subscriptions by queue and pattern; TopicNotFound if the topic was dropped."""
-        self._parts.check_open()
-        return self._existing(self._parts.connections.run(self._rows))
-
-    def publish(
-        self,
-        publication: Publication,
-        routing_key: str,
-        on_conflict: str,
-        connection: CallersConnection | None,
-    ) -> list[Published]:
-        """Publish to all subscribers; see ``Topic.publish``."""
-        self._parts.check_open()
-        check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        routing_key = check_routing_text("routing_key", routing_key)
-        observer = self._parts.observer
-        if observer is None:
-            return self._published(publication, routing_key, on_conflict, connection)
-        began = time.monotonic()
-        with observer.publishing(self._topic, 1) as headers:
-            publication = with_headers(publication, headers)
-            published = self._published(publication, routing_key, on_conflict, connection)
-            for copy in published:
-                if is_new(copy):
-                    seconds = time.monotonic() - began
-                    observer.published(str(copy.queue), 1, seconds, [copy.id])
-        return published
-
-    def _published(
-        self,
-        publication: Publication,
-        routing_key: str,
-        on_conflict: str,
-        connection: CallersConnection | None,
-    ) -> list[Published]:
-        message = self._addressed(publication, routing_key)
-        if connection is not None:
-            return self._publish_on(connection, message, on_conflict)
-        published = self._publish(message, on_conflict)
-        if published:
-            self._parts.arrivals.announce()
-        reached = {one.queue for one in published}
-        # No query here: it is published, and a queue dropped since then must not raise an error.
-        for queue in self._parts.catalog.opened:
-            if queue.name in reached:
-                self._parts.wakeups.tell(core_of(queue).context.sql)
-        return published
-
-    def _addressed(self, publication: Publication, routing_key: str) -> RoutedMessage:
-        check_options(publication)
-        headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
-        return RoutedMessage(dataclasses.replace(publication, headers=headers), routing_key)
-
-    # -- in our own transaction
-
-    def _publish(self, message: RoutedMessage, on_conflict: str) -> list[Published]:
-        for _ in range(_RACES):
-            seen = self._seen
-            prepared = self._prepare(seen, message)
-            try:
-                rows, published = self._try(seen, prepared, on_conflict)
-            except DatabaseRefused:
-                # A queue may have been dropped, or created again with other columns.
-                rows, published = self.subscriptions(), None
-                if rows == seen:
-                    raise
-            if published is not None:
-                return published
-            if rows == seen:
-                prepared.checked()
-            self._learn(rows)
-        msg = (
-            f"The subscriptions of topic {self._topic!r} changed {_RACES} times during the "
-            "publish. Nothing was published; try again."
-        )
-        raise QueueError(msg)
-
-    def _try(
-        self, seen: list[SubscriptionRow], prepared: Prepared, on_conflict: str
-    ) -> tuple[list[SubscriptionRow], list[Published] | None]:
-        def act(
-            target: Connection,
-        ) -> tuple[list[SubscriptionRow] | None, list[Published] | None]:
-            rows = self._rows(target)
-            if rows != seen or prepared.refusal is not None:
-                return rows, None
-            return rows, topic_store.publish_copies(target, prepared.copies, on_conflict)
-
-        run = self._parts.connections.run
-        rows, published = run(act, atomic=True, durable=True, repeat=False)
-        return self._existing(rows), published
-
-    # -- in the caller's transaction
-
-    def _publish_on(
-        self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
-    ) -> list[Published]:
-        connections, table = self._parts.connections, self._parts.system().topics
-        with callers(connection, connections.callers, table, atomic=True) as target:
-            connections.dialect.lock_database(target, table)
-            return self._publish_within(target, message, on_conflict)
-
-    def _publish_within(
-        self, target: Connection, message: RoutedMessage, on_conflict: str
-    ) -> list[Published]:
-        """Publish except to dropped queues, which the caller's snapshot may still show."""
-        gone = set[str]()
-        while True:
-            rows = self._existing(self._rows(target))
-            if rows != self._seen:
-                self._learn(rows)
-            prepared = self._prepare(
-                [row for row in rows if row.queue not in gone], message, target
-            )
-            try:
-                copies = prepared.checked()
-                published = topic_store.publish_copies_within(target, copies, on_conflict)
-            except QueueNotFound as error:
-                gone.add(error.queue)
-            except DBAPIError as error:
-                lost = self._dropped(error, prepared.copies)
-                if not lost:
-                    raise
-                gone |= lost
-            else:
-                for copy in copies:
-                    self._parts.wakeups.tell_on(target, copy.sql)
-                return published
-
-    def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
-        connections = self._parts.connections
-        kind = connections.dialect.errors.classify(error)
-        hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
-        if hopeless or not connections.background:
-            return set()
-        system, prefix = self._parts.system(), self._parts.settings.table_prefix
-        present = connections.run(lambda c: registry.queue_records(c, system, prefix))
-        return {copy.queue for copy in copies} - {record.name for record in present}
-
-    # -- the copy of each queue
-
-    def _rows(self, target: Connection) -> list[SubscriptionRow] | None:
-        prefix = self._parts.settings.table_prefix
-        return topic_store.subscriptions(target, self._sql, prefix, self._topic)
-
-    def _existing(self, rows: list[SubscriptionRow] | None) -> list[SubscriptionRow]:
-        if rows is None:
-            raise TopicNotFound(self._topic)
-        return rows
-
-    def _learn(self, rows: list[SubscriptionRow]) -> None:
-        """Store new subscriptions; their queues may have been created again since."""
-        new = {row.queue for row in set(rows) - set(self._seen)}
-        # A query on the user's own connection would end the user's transaction.
-        for name in sorted(new) if self._parts.connections.background else ():
-            try:
-                self._parts.queue(name).refresh()
-            except (QueueNotFound, QueueSchemaMismatch):
-                self._parts.catalog.forget(name)
-        self._seen = rows
-
-    def _prepare(
-        self, rows: Sequence[SubscriptionRow], message: RoutedMessage, on: Connection | None = None
-    ) -> Prepared:
-        copies = []
-        for name, all_of_queue in itertools.groupby(rows, attrgetter("queue")):
-            of_queue = list(all_of_queue)
-            try:
-                fitting = [
-                    row
-                    for row in of_queue
-                    if pattern_fits(pattern_of(row.pattern), message.routing_key)
-                ]
-                copy = self._copy(name, fitting, message, on) if fitting else None
-            except (QueueError, ValueError, TypeError) as error:
-                return Prepared(refusal=_naming(name, error))
-            if copy is not None:
-                copies.append(copy)
-        return Prepared(copies)
-
-    def _copy(
-        self,
-        name: str,
-        fitting: Sequence[SubscriptionRow],
-        message: RoutedMessage,
-        on: Connection | None,
-    ) -> Copy | None:
-        filters = [where for row in fitting if (where := filter_of(row.filter)) is not None]
-        everything = len(filters) < len(fitting)
-        payload = _NO_JSON if everything else message.plain
-        if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
-            return None
-        core = core_of(self._parts.queue(name, on))
-        copy = Copy(name, core.context.sql, core.publisher.encode(message.publication))
-        if everything or payload is not _NO_JSON:
-            return copy
-        # An object of one of the queue's kinds, whose JSON was unknown until now.
-        payload = json.loads(copy.message.content["payload"])
-        return copy if any(payload_fits(f, payload) for f in filters) else None
-
-
-def _naming(queue: str, error: Exception) -> Exception:
-    # Otherwise the error would not say which of the queues refused it.
-    if repr(queue) not in str(error):
-        error.args = (f"Queue {queue!r} rejected its copy: {error}", *error.args[1:])
-    return error

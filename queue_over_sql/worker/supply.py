@@ -20,9 +20,9 @@ from queue_over_sql.observer import log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.values.backoff import Backoff
-from queue_over_sql.worker import forecast
+from queue_over_sql.worker import claims_ahead as forecast
 from queue_over_sql.worker.acks import Acks
-from queue_over_sql.worker.forecast import Forecast
+from queue_over_sql.worker.claims_ahead import Forecast
 from queue_over_sql.worker.in_hand import InHand
 from queue_over_sql.worker.outcomes import settle_each
 from queue_over_sql.worker.polls import Polls

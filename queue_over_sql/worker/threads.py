@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.values.backoff import Backoff, OutageLog
-from queue_over_sql.worker.forecast import HORIZON_SECONDS
+from queue_over_sql.worker.claims_ahead import HORIZON_SECONDS
 from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
 from queue_over_sql.worker.time_limits import CallAbandoned, TimeLimits

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from queue_over_sql import Published, QueueNotFound
-from queue_over_sql.topics.topic import FanOut
+from queue_over_sql.topics.fan_out import FanOut
 from tests.contract.queue_state import payloads
 
 if TYPE_CHECKING:

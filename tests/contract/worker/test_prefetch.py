@@ -24,8 +24,8 @@ def test_a_quick_handler_gets_many_at_once(
 ) -> None:
     """The claims grow, all messages are handled once and in order, and the acks follow."""
     # On a busy machine no handler is quick by the usual measure.
-    monkeypatch.setattr("queue_over_sql.worker.forecast._AHEAD_SECONDS", 1.0)
-    monkeypatch.setattr("queue_over_sql.worker.forecast.HORIZON_SECONDS", 2.0)
+    monkeypatch.setattr("queue_over_sql.worker.claims_ahead._AHEAD_SECONDS", 1.0)
+    monkeypatch.setattr("queue_over_sql.worker.claims_ahead.HORIZON_SECONDS", 2.0)
     worker = make_service().worker(concurrency=1, poll_interval=POLL)
     seen: list[tuple[int, int | None]] = []
 
@@ -122,8 +122,8 @@ def test_a_last_attempt_is_never_claimed_ahead(
 ) -> None:
     """A kill would count it for what no handler has begun; what is given back is not counted."""
     # On a busy machine no handler is quick by the usual measure, and heartbeats come late.
-    monkeypatch.setattr("queue_over_sql.worker.forecast._AHEAD_SECONDS", 1.0)
-    monkeypatch.setattr("queue_over_sql.worker.forecast.HORIZON_SECONDS", 60.0)
+    monkeypatch.setattr("queue_over_sql.worker.claims_ahead._AHEAD_SECONDS", 1.0)
+    monkeypatch.setattr("queue_over_sql.worker.claims_ahead.HORIZON_SECONDS", 60.0)
     service = make_service(consumer_timeout=3600)
     queue = service.create_queue("once", max_attempts=2, retry=FixedDelay(0))
     queue.publish_many(list(range(100)))
