@@ -311,12 +311,14 @@ class Settlements:
         keep = settings.archive != "none"
         end = Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
 
-        def act(connection: Connection) -> tuple[bool, dict[int, str]]:
-            refused = dict[int, str]()
-            there = cancel_message(connection, context.sql, message_id, end, refused)
-            return there, refused
+        refused = dict[int, str]()
 
-        there, refused = context.run(act, atomic=True, durable=True, counts=True)
+        def act(connection: Connection) -> bool:
+            # It may be repeated.
+            refused.clear()
+            return cancel_message(connection, context.sql, message_id, end, refused)
+
+        there = context.run(act, atomic=True, durable=True, counts=True)
         self.tell_refused(refused)
         if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}
