@@ -32,7 +32,7 @@ def test_looking_changes_nothing(old: Engine, sqlite_url: str) -> None:
     assert (1, planned.out) == (checked.exit_code, checked.out)
     records = succeed("migrate", "--plan", "--json", url=sqlite_url).records
     assert {False} == {record["done"] for record in records}
-    assert 2 + 9 == len(records)
+    assert 3 + 9 == len(records)
     assert {1} == _versions(old)
 
 
