@@ -408,7 +408,7 @@ def test_a_registration_that_was_lost(make_service: MakeService, engine: Engine)
     """After a failover or a restore without it, its claims are safe again, in all processes."""
     service, other = make_service(consumer_timeout=0.3), make_service()
     queue, jobs = service.create_queue("jobs"), other.queue("jobs")
-    queue.publish_many(range(500))
+    queue.publish_many(range(5_000))
     (before,), (theirs,) = queue.consume(hold_for=60), jobs.consume(hold_for=60)
     consumers = table("queue_over_sql_consumers", column("consumer_id"))
 
