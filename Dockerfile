@@ -19,6 +19,8 @@ FROM python:3.13-slim AS app
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY queue_over_sql ./queue_over_sql
+COPY sqlalchemy_h2 ./sqlalchemy_h2
+COPY pyspark_queue_over_sql ./pyspark_queue_over_sql
 COPY examples ./examples
 RUN pip install --no-cache-dir --constraint constraints.txt ".[postgresql,mysql,prometheus]" \
     && useradd --create-home app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ def cli_commands() -> set[str]:
     from queue_over_sql.cli.app import build_app
 
     return set(getattr(get_command(build_app()), "commands", {}))
+
+
+def test_the_image_has_every_package() -> None:
+    """What the wheel is built from is copied, and is not ignored."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    copied = (ROOT / "Dockerfile").read_text()
+    admitted = (ROOT / ".dockerignore").read_text().splitlines()
+    for package in {each.partition("/")[0] for each in packages}:
+        assert f"COPY {package} ./{package}\n" in copied
+        assert f"!{package}" in admitted
 
 
 def test_has_every_database_and_the_deployment() -> None:
