@@ -257,7 +257,8 @@ class QueueCore:
         """Whether this consumer still holds a message, as far as it knows without a query."""
         if is_by_token(message):
             return not message.settled and elapsed_clock() < lease_ends_at(message)
-        return self.context.consumer.holds(claim_of(message))
+        claim = claim_of(message)
+        return claim is not None and self.context.consumer.holds(claim.consumer_id)
 
     def release_all(self, consumer_id: str) -> int:
         """Release all messages of a consumer of this service, without counting the deliveries."""

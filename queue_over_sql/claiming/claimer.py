@@ -186,8 +186,11 @@ class Claimer:
 
         The claim may have waited for the lock of another transaction, and so may the heartbeats.
         """
+        if not rows:
+            return False
+        first, last = rows[0].consumer_id, rows[-1].consumer_id
         keeps = self._context.consumer.keeps
-        if not rows or (keeps(rows[0].claim) and keeps(rows[-1].claim)):
+        if keeps(first) and (first == last or keeps(last)):
             return False
         self._unclaim(rows)
         return True
@@ -214,7 +217,9 @@ class Claimer:
 
     def _apart(self, rows: list[MessageRow]) -> list[MessageRow]:
         """Give back, uncounted, what must not run beside suspects; the first rows stay."""
-        limits = [may_run_together(row.last_error) for row in rows]
+        limits: Sequence[int | None] = ()
+        if any(row.last_error for row in rows):
+            limits = [may_run_together(row.last_error) for row in rows]
         suspected = [limit for limit in limits if limit is not None]
         self._at_most = min(suspected, default=None)
         if not suspected:

@@ -100,9 +100,10 @@ class Identity:
         That caller drops its messages. If the answer to a late heartbeat revived the identity, they
         would stay claimed until their leases end.
         """
-        if self.looks_alive:
+        here = self.pid == os.getpid()
+        if here and elapsed_clock() < self.deadline and not self._over:
             return True
-        if self.pid != os.getpid():
+        if not here:
             # The lock may have been held when this process was forked.
             return False
         with self._lock:
@@ -229,10 +230,13 @@ class Consumer:
             ConsumerExpired: the service made one of the claims with an identity that has expired.
             ServiceClosed: the service was stopped and has released its messages.
         """
-        self.check_open()
+        if self._closed:
+            raise ServiceClosed
         identity = self._identity
         for claim in claims:
             mine = identity is not None and claim.consumer_id == identity.consumer_id
+            if identity is not None and mine and identity.alive:
+                continue
             inherited = identity is not None and mine and identity.pid != os.getpid()
             if inherited or claim.consumer_id in self._inherited:
                 msg = (
@@ -241,8 +245,7 @@ class Consumer:
                     "queue.held(message.token)."
                 )
                 raise ConsumerExpired(msg, messages)
-            over = identity is not None and mine and not identity.alive
-            if over or claim.consumer_id in self._former:
+            if mine or claim.consumer_id in self._former:
                 msg = (
                     f"This consumer ({claim.consumer_id}) missed its heartbeat deadline of "
                     f"{self._settings.consumer_timeout} s, so its messages went to other "
@@ -260,16 +263,14 @@ class Consumer:
         identity = self._identity
         return identity is not None and identity.looks_alive
 
-    def keeps(self, claim: Claim | None) -> bool:
-        """Whether nobody but the end of its lease takes a claim away, as far as it knows."""
-        return claim is not None and (claim.consumer_id in self._lasting or self.holds(claim))
+    def keeps(self, consumer_id: str | None) -> bool:
+        """Whether only the end of its lease takes away a claim with this id, as far as it knows."""
+        return self.holds(consumer_id) or consumer_id in self._lasting
 
-    def holds(self, claim: Claim | None) -> bool:
-        """Whether this consumer is alive and made the claim with its current identity; no query."""
+    def holds(self, consumer_id: str | None) -> bool:
+        """Whether this is the id of its current registration, and it is alive; no query."""
         identity = self._identity
-        if claim is None or identity is None or claim.consumer_id != identity.consumer_id:
-            return False
-        return identity.alive
+        return identity is not None and consumer_id == identity.consumer_id and identity.alive
 
     def heartbeat(self) -> None:
         """Renew the registration, then give back the messages of interrupted claims.

@@ -114,8 +114,13 @@ class Settlements:
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
         act = finish(context.sql, groups, keep=keep)
-        end, refused = archive_messages if keep else remove, dict[int, str]()
-        apart = each_of(groups, partial(self._finish_apart, end=end, refused=refused))
+        refused: dict[int, str] = {}
+
+        def apart() -> Act[set[int]]:
+            end = archive_messages if keep else remove
+            finish_one = partial(self._finish_apart, end=end, refused=refused)
+            return _noting_anew(each_of(groups, finish_one), refused)
+
         self._settle(messages, act, connection, "done", apart=apart, refused=refused, told=told)
 
     def nack(
@@ -446,7 +451,7 @@ class Settlements:
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
         *,
-        apart: Act[set[int]] | None = None,
+        apart: Callable[[], Act[set[int]]] | None = None,
         refused: dict[int, str] | None = None,
         told: list[Callable[[], None]] | None = None,
     ) -> None:
@@ -460,28 +465,27 @@ class Settlements:
                 ``rejected``, messages that are missing after a lost answer count as settled by this
                 act. None: the messages are not settled yet.
             reason: the reason of a failure.
-            apart: the act for when the database refuses one of the messages.
+            apart: makes the act for when the database refuses one of the messages.
             refused: where the acts note messages that the database refused to finish, and that are
                 held now, with the reasons.
             told: as in ``ack``.
         """
         context, stays = self._context, outcome is None
         ours = connection is None or told is not None
-        refused = {} if refused is None else refused
-        act, ends = _noting_anew(act, refused), outcome in _ENDINGS
-        apart = None if apart is None else _noting_anew(apart, refused)
+        if refused is None:
+            refused = {}
+        elif apart is None:
+            act = _noting_anew(act, refused)
+        ends = outcome in _ENDINGS
         try:
             self.guard(messages)
             if connection is None:
                 settled = self._settle_here(messages, act, apart, ends=ends)
             else:
                 settled = self._settle_on(connection, messages, act, apart, ends=ends)
-            ended, held = settled - set(refused), dict(refused) if ours else {}
-            tell = partial(self._tell, messages, ended, outcome, reason, held)
-            if told is None:
-                tell()
-            else:
-                told.append(tell)
+            ended = settled.difference(refused) if refused else settled
+            held = dict(refused) if ours else {}
+            self._tell(messages, ended, outcome, reason, held, told=told)
             self.refuse(messages, settled)
         except ClaimLost as error:
             if context.observer is not None and not stays:
@@ -501,7 +505,7 @@ class Settlements:
         self,
         messages: Sequence[Message],
         act: Act[set[int]],
-        apart: Act[set[int]] | None,
+        apart: Callable[[], Act[set[int]]] | None,
         *,
         ends: bool,
     ) -> set[int]:
@@ -510,14 +514,14 @@ class Settlements:
         except (DatabaseRefused, PayloadInvalid) as error:
             if apart is None or not self.refuses_row(error):
                 raise
-        return self._run(messages, apart, ends=True)
+        return self._run(messages, apart(), ends=True)
 
     def _settle_on(
         self,
         connection: CallersConnection,
         messages: Sequence[Message],
         act: Act[set[int]],
-        apart: Act[set[int]] | None,
+        apart: Callable[[], Act[set[int]]] | None,
         *,
         ends: bool,
     ) -> set[int]:
@@ -526,7 +530,7 @@ class Settlements:
         def do(target: Connection) -> set[int]:
             if apart is None or not careful or commits_itself(target):
                 return act.do(target)
-            return apart.do(target)
+            return apart().do(target)
 
         try:
             settled = self._context.run_on(connection, do, atomic=act.atomic)
@@ -566,10 +570,16 @@ class Settlements:
         outcome: str | Mapping[int, str] | None,
         reason: str | None,
         held: Mapping[int, str],
+        *,
+        told: list[Callable[[], None]] | None = None,
     ) -> None:
+        if told is not None:
+            told.append(partial(self._tell, messages, ended, outcome, reason, held))
+            return
         if outcome is not None and (outcome not in _QUIET or self._context.observer is not None):
             self._note(messages, ended, outcome, reason)
-        self.tell_refused(held)
+        if held:
+            self.tell_refused(held)
 
     def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
         """Notify observers which of these messages were acked, and which were lost."""
@@ -639,7 +649,10 @@ class Settlements:
         return {
             m.id
             for m in missing
-            if m.id not in there and lease_runs_at(m, now) and keeps(claim_of(m))
+            if m.id not in there
+            and lease_runs_at(m, now)
+            and (claim := claim_of(m)) is not None
+            and keeps(claim.consumer_id)
         }
 
     def delay_after(
@@ -705,6 +718,8 @@ def _newest(messages: Sequence[Message]) -> list[Message]:
 
     If a message was claimed twice, the earlier claim is lost.
     """
+    if len(messages) == 1:
+        return list(messages)
     if len(set(map(id_of, messages))) == len(messages):
         return sorted(messages, key=id_of)
     newest: dict[int, Message] = {}
