@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Never
+from typing import TYPE_CHECKING, Any, Generic, Never, Unpack
 
 from sqlalchemy.exc import DBAPIError
 
@@ -30,6 +30,7 @@ from queue_over_sql.message import (
     may_come_in_time,
 )
 from queue_over_sql.observer import facts_of, log_lost
+from queue_over_sql.publishing.column_values import all_columns
 from queue_over_sql.publishing.publisher import ObservedPublisher, Publisher
 from queue_over_sql.queues.decoding import Decoder, as_where
 from queue_over_sql.queues.pause import change_record
@@ -45,6 +46,12 @@ from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.options import (
+    PUBLISH_DEFAULTS,
+    RequestOptions,
+    names_of,
+    spelled_out,
+)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -276,18 +283,6 @@ class QueueCore:
         self.context.announce()
 
 
-def _all_columns(columns: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
-    if columns is None:
-        return own
-    if not isinstance(columns, Mapping):
-        msg = f"columns must be a mapping of names to values, not {type(columns).__name__}"
-        raise TypeError(msg)
-    if twice := sorted(columns.keys() & own.keys()):
-        msg = f"the column {', '.join(twice)} was given twice: in columns and by itself"
-        raise TypeError(msg)
-    return {**columns, **own}
-
-
 def core_of(queue: Queue) -> QueueCore:
     """The parts of a queue, for the other modules of this package."""
     return queue._core  # noqa: SLF001 - this is the one way to them
@@ -328,6 +323,7 @@ class Queue(Generic[Payload]):
 
     # -- publish
 
+    # It names its options, unlike the other ways to publish, because people look here first.
     def publish(  # noqa: D417 - Publication describes its options
         self,
         payload: Payload,
@@ -349,7 +345,7 @@ class Queue(Generic[Payload]):
 
         Args:
             payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
-            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``.
+            key, …, lease: the options of the message, see ``Publication``.
             on_conflict: what to do if the key is taken: ``"raise"``; ``"skip"`` the new message; or
                 ``"replace"`` the content of the live message, whose holder then loses its claim. If
                 only the ``dedup_window`` still keeps the key, ``"replace"`` skips, too.
@@ -380,7 +376,7 @@ class Queue(Generic[Payload]):
             at=at,
             max_attempts=max_attempts,
             lease=lease,
-            columns=_all_columns(columns, own),
+            columns=all_columns(columns, own),
         )
         return self._core.publish(publication, on_conflict, connection)
 
@@ -738,20 +734,14 @@ class Queue(Generic[Payload]):
 
     # -- ask and answer
 
-    def request(  # noqa: D417 - Publication describes its options
+    @spelled_out(RequestOptions, PUBLISH_DEFAULTS)
+    def request(
         self,
         /,  # so that a column may be named `self`, and proxies can have these types
         payload: Payload,
         *,
         timeout: Duration,
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
-        columns: Mapping[str, Any] | None = None,
-        **own: Never,
+        **options: Unpack[RequestOptions],
     ) -> Message:
         """Publish a message and wait for its consumer's reply.
 
@@ -761,9 +751,8 @@ class Queue(Generic[Payload]):
         Args:
             payload: as in ``publish``.
             timeout: how long to wait for the reply.
-            key, kind, headers, priority, max_attempts, lease: see ``Publication``; this sets the
-                headers ``reply_to`` and ``correlation_id``.
-            columns, own: values of the queue's own columns, as in ``publish``.
+            options: those of ``Publication``, without ``delay`` and ``at``; the queue's own columns
+                as in ``publish``. This sets the headers ``reply_to`` and ``correlation_id``.
 
         Returns:
             The reply, with its payload, kind and headers; you need not ack it.
@@ -776,16 +765,10 @@ class Queue(Generic[Payload]):
             DatabaseUnavailable: it is unknown whether the request was published or handled.
             TypeError, ValueError: an option has an invalid value, or is not possible for a request.
         """
-        publication = Publication(
-            payload,
-            key=key,
-            kind=kind,
-            headers=headers,
-            priority=priority,
-            max_attempts=max_attempts,
-            lease=lease,
-            columns=_all_columns(columns, own),
-        )
+        given, names = dict[str, Any](options), names_of(RequestOptions)
+        own = {name: given.pop(name) for name in list(given) if name not in names}
+        given["columns"] = all_columns(given.get("columns"), own)
+        publication = Publication(payload, **given)
         return self._core.requests.request(publication, timeout)
 
     def reply(

@@ -13,6 +13,7 @@ To give a synchronous class a proxy: write a subclass of ``Proxy``, decorate it 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -129,17 +130,31 @@ def returned_as(
 def proxied(method: Callable[..., Any]) -> Callable[[F], F]:
     """Declare an awaitable method whose types differ; its body never runs.
 
-    Its parameters must have the names and defaults of the synchronous method.
+    Its parameters must have the names and defaults of the synchronous method. ``**options`` stands
+    for those that it does not name.
     """
 
     def decorate(declared: F) -> F:
         made: Any = _proxied(method)
         made.__annotations__ = declared.__annotations__
         made.__wrapped__ = declared
+        made.__signature__ = _with_types(inspect.signature(method), inspect.signature(declared))
         done: F = made
         return done
 
     return decorate
+
+
+def _with_types(whole: inspect.Signature, typed: inspect.Signature) -> inspect.Signature:
+    *_, last = typed.parameters.values()
+    if last.kind is not inspect.Parameter.VAR_KEYWORD:
+        return typed
+    known = {name: each.annotation for name, each in typed.parameters.items()}
+    parameters = [
+        each.replace(annotation=known.get(each.name, each.annotation))
+        for each in whole.parameters.values()
+    ]
+    return typed.replace(parameters=parameters)
 
 
 async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:

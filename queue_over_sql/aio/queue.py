@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import DriverConnection, Publication
     from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.values.options import PublishOptions, RequestOptions
     from queue_over_sql.values.states import OnConflict, Outcome
 
     CallersConnection: TypeAlias = (
@@ -261,18 +262,9 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         self,
         payload: Payload,
         *,
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
-        columns: Mapping[str, Any] | None = None,
-        **own: Never,
+        **options: Unpack[PublishOptions],
     ) -> Published: ...
 
     @proxied(Queue.publish_many)
@@ -381,14 +373,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         payload: Payload,
         *,
         timeout: Duration,  # noqa: ASYNC109 - as the synchronous one
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
-        columns: Mapping[str, Any] | None = None,
-        **own: Never,
+        **options: Unpack[RequestOptions],
     ) -> AsyncMessage: ...
 
     @proxied(Queue.reply)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
         QueueSettings,
         SettingsWithoutKinds,
     )
+    from queue_over_sql.values.options import ScheduleOptions, TopicOptions
     from queue_over_sql.values.states import OnConflict
     from queue_over_sql.worker.handler import HandlerOptions
 
@@ -89,7 +89,7 @@ class AsyncSchedules(Proxy[Schedules]):
         every: Duration | None = None,
         timezone: str | tzinfo = "UTC",
         missed: Missed = "one",
-        **publish_options: Any,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule: ...
 
 
@@ -154,16 +154,9 @@ class AsyncTopic(Proxy[Topic]):
         payload: Any,
         *,
         routing_key: str,
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
+        **options: Unpack[TopicOptions],
     ) -> list[Published]: ...
 
 

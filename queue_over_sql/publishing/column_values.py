@@ -7,6 +7,7 @@ import datetime as dt
 import math
 import struct
 import uuid
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,6 +78,19 @@ _READ: Final[dict[type, Callable[[str], Any]]] = {
     Uuid: uuid.UUID,
 }
 """How to read the values that JSON can only hold as text."""
+
+
+def all_columns(columns: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values given as ``columns`` and those given by themselves; TypeError if one is twice."""
+    if columns is None:
+        return own
+    if not isinstance(columns, Mapping):
+        msg = f"columns must be a mapping of names to values, not {type(columns).__name__}"
+        raise TypeError(msg)
+    if twice := sorted(columns.keys() & own.keys()):
+        msg = f"the column {', '.join(twice)} was given twice: in columns and by itself"
+        raise TypeError(msg)
+    return {**columns, **own}
 
 
 def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:

@@ -14,6 +14,7 @@ from uuid import UUID
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.message import Publication
 from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.publishing.column_values import all_columns
 from queue_over_sql.publishing.publisher import refuse_options
 from queue_over_sql.schedules.calendar import (
     MISSED,
@@ -30,7 +31,7 @@ from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.values.headers import SCHEDULE
 from queue_over_sql.values.limits import LARGEST
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.options import DURATIONS, ScheduleOptions, names_of
 from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ _REFUSED: Final = {
     "at": "use cron= or every=",
     "connection": "a schedule is added in its own transaction",
 }
-_OF_PUBLICATION: Final = tuple(
-    name for name in PUBLISH_OPTIONS if name not in {"columns", *_REFUSED}
-)
+_OF_PUBLICATION: Final = tuple(name for name in names_of(ScheduleOptions) if name != "columns")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,8 +234,9 @@ def define(
     if definition.cron is not None:
         refuse_long_steps(definition.cron)
     given = {option: value for option, value in options.items() if value is not None}
+    columns = given.pop("columns", None)
     own = {option: given.pop(option) for option in list(given) if option not in _OF_PUBLICATION}
-    publication = Publication(payload, columns=own, **given)
+    publication = Publication(payload, columns=all_columns(columns, own), **given)
     plain = publisher.plain(publication)
     # Check the caller's values before anything is added, so that errors name them.
     publisher.encode_plain(plain)
@@ -277,7 +277,7 @@ def _checked_every(cron: Any, every: Any) -> timedelta | None:
 
 def _options(plain: Publication) -> dict[str, Any]:
     options = {name: getattr(plain, name) for name in _OF_PUBLICATION} | dict(plain.columns)
-    for name in ("delay", "lease"):
+    for name in DURATIONS & options.keys():
         if options[name] is not None:
             options[name] = to_timedelta(options[name], name, zero=True)
     if not options["priority"]:

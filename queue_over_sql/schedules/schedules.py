@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue, core_of
@@ -24,6 +24,7 @@ from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.schedules.store import ScheduleRecord
 from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import Duration, instant, optional_instant
+from queue_over_sql.values.options import PUBLISH_DEFAULTS, ScheduleOptions, spelled_out
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -84,6 +85,7 @@ class Schedules:
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
 
+    @spelled_out(ScheduleOptions, PUBLISH_DEFAULTS)
     def add(
         self,
         name: str,
@@ -94,7 +96,7 @@ class Schedules:
         every: Duration | None = None,
         timezone: str | tzinfo = "UTC",
         missed: Missed = "one",
-        **publish_options: Any,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Add a schedule, or change it; safe to call from many servers at once.
 
@@ -112,8 +114,8 @@ class Schedules:
             timezone: time zone of ``cron``: its name or a ``ZoneInfo``.
             missed: what to publish for the times at which no server ran: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
-            publish_options: ``kind``, ``headers``, ``priority``, ``delay`` (after each time),
-                ``max_attempts`` and ``lease``, see ``Publication``; and the queue's own columns.
+            options: those of ``Publication``, without ``key`` and ``at``; ``delay`` counts from
+                each time. The queue's own columns as in ``Queue.publish``.
 
         Raises:
             QueueNotFound: there is no such queue.
@@ -131,7 +133,7 @@ class Schedules:
             every=every,
             timezone=timezone,
             missed=missed,
-            options=publish_options,
+            options=options,
         )
         with self._access.publishing(target, 0) as headers:
             return _schedule(self._again(lambda: self._put(target, name, wanted, headers)))

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.limits import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ UNREAD_COLUMNS: Final = ("last_traceback",)
 """Further columns of messages, also in the archive; no claim reads them."""
 
 _READ_AS_TEXT: Final = frozenset({"payload", "headers"})
-_OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
+_OPTIONS_OF_PUBLISH = {*PUBLISH_OPTIONS, "on_conflict", "connection", "id_0"} - {"columns"}
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 """The columns of an archive besides ``MESSAGE_COLUMNS``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from queue_over_sql.errors import (
     QueueNotFound,
@@ -23,7 +23,13 @@ from queue_over_sql.topics.routing import (
     filter_of,
     filter_text,
 )
-from queue_over_sql.values.durations import Duration, instant
+from queue_over_sql.values.durations import instant
+from queue_over_sql.values.options import (
+    PUBLISH_DEFAULTS,
+    TopicOptions,
+    check_known,
+    spelled_out,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -143,21 +149,15 @@ class Topic:
             for row in self._fan_out.subscriptions()
         ]
 
-    def publish(  # noqa: D417 - Publication describes its options
+    @spelled_out(TopicOptions, PUBLISH_DEFAULTS)
+    def publish(
         self,
         payload: Any,
         *,
         routing_key: str,
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
+        **options: Unpack[TopicOptions],
     ) -> list[Published]:
         """Publish a copy to each queue with a matching subscription, in one transaction.
 
@@ -167,10 +167,10 @@ class Topic:
         Args:
             payload: a payload that each of the queues accepts.
             routing_key: words joined by dots, such as ``orders.eu.paid``; up to 255 bytes of UTF-8.
-            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``.
             on_conflict: as in ``Queue.publish``, for each queue separately.
             connection: the caller's own transaction, which this does not commit. If this raises an
                 error about the message, the transaction is still usable and has none of the copies.
+            options: those of ``Publication``, without ``columns``.
 
         Returns:
             One result per copy, ordered by queue name; an empty list if no subscription matches.
@@ -186,17 +186,8 @@ class Topic:
             TypeError, ValueError: an option has an invalid value for one of the queues, or
                 ``connection`` is in autocommit mode.
         """
-        publication = Publication(
-            payload,
-            key=key,
-            kind=kind,
-            headers=headers,
-            priority=priority,
-            delay=delay,
-            at=at,
-            max_attempts=max_attempts,
-            lease=lease,
-        )
+        check_known("Topic.publish", options, TopicOptions)
+        publication = Publication(payload, **options)
         return self._fan_out.publish(publication, routing_key, on_conflict, connection)
 
     def __repr__(self) -> str:

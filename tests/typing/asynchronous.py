@@ -52,7 +52,7 @@ async def publishing(queue: AsyncQueue, topic: AsyncTopic, mine: AsyncConnection
     assert_type(await queue.load([{}]), int)
     assert_type(await topic.publish({}, routing_key="a.b", connection=mine), list[Published])
     await queue.publish({}, priority="high")  # type: ignore[arg-type]
-    await queue.publish({}, dealy=3)  # type: ignore[arg-type]
+    await queue.publish({}, dealy=3)  # type: ignore[call-arg]
     await topic.publish({}, routing_key="a.b", headers=7)  # type: ignore[arg-type]
     await topic.publish({})  # type: ignore[call-arg]
 
@@ -65,7 +65,7 @@ async def asking(queue: AsyncQueue) -> None:
     assert_type(reply, AsyncMessage)
     assert_type(reply.headers, dict[str, Any])
     await queue.request({})  # type: ignore[call-arg]
-    await queue.request({}, timeout=5, lese=3)  # type: ignore[arg-type]
+    await queue.request({}, timeout=5, lese=3)  # type: ignore[call-arg]
     await queue.request({}, timeout=5, priority="high")  # type: ignore[arg-type]
 
 

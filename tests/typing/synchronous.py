@@ -58,6 +58,8 @@ def words(service: QueueService, queue: Queue, topic: Topic) -> None:
     service.create_queue("jobs", archive="every")  # type: ignore[call-overload]
     service.schedules.add("nightly", "jobs", {}, cron="@daily", missed="skip")
     service.schedules.add("nightly", "jobs", {}, cron="@daily", missed="none")  # type: ignore[arg-type]
+    service.schedules.add("nightly", "jobs", {}, cron="@daily", lease=9, columns={"tenant": 7})
+    service.schedules.add("nightly", "jobs", {}, cron="@daily", dealy=3)  # type: ignore[call-arg]
     service.worker(ack="each")
     service.worker(ack="all")  # type: ignore[arg-type]
 
@@ -67,7 +69,7 @@ def options(queue: Queue) -> None:
     queue.publish({}, delay=3, columns={"tenant": 7})
     queue.publish({}, dealy=3)  # type: ignore[arg-type]
     queue.request({}, timeout=3, columns={"tenant": 7})
-    queue.request({}, timeout=3, lese=3)  # type: ignore[arg-type]
+    queue.request({}, timeout=3, lese=3)  # type: ignore[call-arg]
 
 
 def connections(

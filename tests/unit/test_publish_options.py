@@ -9,21 +9,31 @@ import dataclasses
 import inspect
 from typing import Any, Final, get_args, get_type_hints
 
-from queue_over_sql import Publication, Queue, Topic
-from queue_over_sql.aio import AsyncQueue, AsyncTopic
+from queue_over_sql import Publication, Queue, Schedules, Topic
+from queue_over_sql.aio import AsyncQueue, AsyncSchedules, AsyncTopic
 from queue_over_sql.cli import options, publish, schedules, topics
 from queue_over_sql.cli.lines import READERS
 from queue_over_sql.schedules import definition
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.options import (
+    PUBLISH_OPTIONS,
+    PublishOptions,
+    RequestOptions,
+    ScheduleOptions,
+    TopicOptions,
+    names_of,
+)
 
-# Nobody could answer a request before it is due, and topics know no columns.
-VERBS: Final[tuple[tuple[Any, set[str]], ...]] = (
-    (Queue.publish, set()),
-    (AsyncQueue.publish, set()),
-    (Topic.publish, {"columns"}),
-    (AsyncTopic.publish, {"columns"}),
-    (Queue.request, {"delay", "at"}),
-    (AsyncQueue.request, {"delay", "at"}),
+# Nobody could answer a request before it is due, and topics know no columns. A schedule makes its
+# own keys, and says when.
+VERBS: Final[tuple[tuple[Any, type, set[str]], ...]] = (
+    (Queue.publish, PublishOptions, set()),
+    (AsyncQueue.publish, PublishOptions, set()),
+    (Topic.publish, TopicOptions, {"columns"}),
+    (AsyncTopic.publish, TopicOptions, {"columns"}),
+    (Queue.request, RequestOptions, {"delay", "at"}),
+    (AsyncQueue.request, RequestOptions, {"delay", "at"}),
+    (Schedules.add, ScheduleOptions, {"key", "at"}),
+    (AsyncSchedules.add, ScheduleOptions, {"key", "at"}),
 )
 # A schedule makes its own keys, and says when.
 COMMANDS: Final[tuple[tuple[Any, set[str]], ...]] = (
@@ -48,19 +58,20 @@ DEFAULTS: Final = {field.name: field.default for field in dataclasses.fields(Pub
 
 
 def test_verbs_offer_the_options_of_a_publication() -> None:
-    """By the same names, in the same order, with the same defaults and types."""
+    """By the same names, with the same defaults and types."""
     declared = {
         field.name: (field.type, field.default) for field in dataclasses.fields(Publication)[1:]
     }
     declared["columns"] = ("Mapping[str, Any] | None", None)
-    for verb, without in VERBS:
+    for verb, typed, without in VERBS:
         offered = {
             name: (parameter.annotation, parameter.default)
             for name, parameter in inspect.signature(verb).parameters.items()
             if name in declared
         }
-        wanted = [(name, said) for name, said in declared.items() if name not in without]
-        assert wanted == list(offered.items()), verb.__qualname__
+        wanted = {name: said for name, said in declared.items() if name not in without}
+        assert wanted == offered, verb.__qualname__
+        assert wanted.keys() == set(names_of(typed)), verb.__qualname__
 
 
 def test_the_publishing_verbs_agree_on_conflicts() -> None:
@@ -75,8 +86,8 @@ def test_the_publishing_verbs_agree_on_conflicts() -> None:
 def test_commands_offer_the_options_of_a_publication() -> None:
     """Each by the option that is declared for all commands."""
     fields = [field.name for field in dataclasses.fields(Publication)]
-    assert ["payload", *PUBLISH_OPTIONS] == fields
-    assert list(PUBLISH_OPTIONS) == list(ALIASES)
+    assert {"payload", *PUBLISH_OPTIONS} == set(fields)
+    assert set(PUBLISH_OPTIONS) == ALIASES.keys()
     for command, without in COMMANDS:
         parameters = inspect.signature(command).parameters
         for name, alias in ALIASES.items():

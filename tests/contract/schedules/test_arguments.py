@@ -81,7 +81,7 @@ def test_arguments_that_make_no_sense(service: QueueService) -> None:
             service.schedules.add(**arguments)
     # It is no argument of add.
     with pytest.raises(TypeError, match="on_conflict"):
-        service.schedules.add("s", "jobs", 1, every=1, on_conflict="skip")
+        service.schedules.add("s", "jobs", 1, every=1, on_conflict="skip")  # type: ignore[call-arg]
     assert [] == service.schedules.list()
 
 
@@ -186,8 +186,11 @@ def test_own_columns_are_kept_by_type(service: QueueService, engine: Engine) -> 
     assert values == dict(message.columns)
     with pytest.raises(ARGUMENT_ERRORS, match="tenant"):
         service.schedules.add("other", queue, 1, cron=hourly())
+    wrong = {"tenant": "x", "price": complex(1, 2)}
     with pytest.raises(ARGUMENT_ERRORS, match="price"):
-        service.schedules.add("other", queue, 1, every=1, tenant="x", price=complex(1, 2))
+        service.schedules.add("other", queue, 1, every=1, columns=wrong)
+    given = service.schedules.add("s", queue, 1, cron=hourly(), columns=values)
+    assert added.options == given.options
 
 
 @dataclasses.dataclass
