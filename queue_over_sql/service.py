@@ -52,13 +52,13 @@ from queue_over_sql.schema.queue_tables import (
     may_be_name,
 )
 from queue_over_sql.settings import (
+    NOT_GIVEN,
     UNSET,
-    ArchivePolicy,
     EffectiveSettings,
-    PayloadType,
+    OptionsOfAdopted,
+    QueueOptions,
     QueueSettings,
     ServiceSettings,
-    SettingsWithoutKinds,
     Unset,
 )
 from queue_over_sql.sql_api import SqlApi
@@ -66,15 +66,15 @@ from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.values.checks import check_flag
 from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.options import check_known, spelled_out
 from queue_over_sql.worker.middleware import Middleware
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Column, Engine
+    from sqlalchemy import URL, Engine
 
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.payloads.types import Kinds
-    from queue_over_sql.retry import RetryPolicy
 
 
 _log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class QueueService:
         name: str,
         *,
         kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
-        **settings: Unpack[SettingsWithoutKinds],
+        **settings: Unpack[QueueOptions],
     ) -> Queue[Payload]: ...
     @overload
     def create_queue(
@@ -318,25 +318,15 @@ class QueueService:
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
-        **settings: Unpack[SettingsWithoutKinds],
+        **settings: Unpack[QueueOptions],
     ) -> Queue: ...
+    @spelled_out(QueueOptions, NOT_GIVEN)
     def create_queue(
         self,
         name: str,
         *,
-        lease: Duration | Unset = UNSET,
-        max_attempts: int | Unset = UNSET,
-        retry: RetryPolicy | Unset = UNSET,
-        payload: PayloadType | Unset = UNSET,
-        priorities: int | Unset = UNSET,
-        archive: ArchivePolicy | Unset = UNSET,
-        archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET,
-        archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET,
-        dedup_window: Duration | Unset | None = UNSET,
-        max_payload_bytes: int | Unset = UNSET,
-        columns: Sequence[Column[Any]] | Unset = UNSET,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
-        kind_timeout: Duration | Unset = UNSET,
+        **settings: Unpack[QueueOptions],
     ) -> Queue:
         """Create a queue, or open it if it exists; safe to call from many servers at once.
 
@@ -372,21 +362,8 @@ class QueueService:
             ImportError: there are kinds, and Pydantic is not installed.
             TypeError, ValueError: a setting has an invalid value.
         """
-        asked = QueueSettings(
-            lease=lease,
-            max_attempts=max_attempts,
-            retry=retry,
-            payload=payload,
-            priorities=priorities,
-            archive=archive,
-            archive_ttl=archive_ttl,
-            archive_limit=archive_limit,
-            dedup_window=dedup_window,
-            max_payload_bytes=max_payload_bytes,
-            columns=columns,
-            kinds=kinds,
-            kind_timeout=kind_timeout,
-        )
+        check_known("QueueService.create_queue", settings, QueueOptions)
+        asked = QueueSettings(kinds=kinds, **settings)
         self._parts.check_open()
         # Check first: an invalid name may not even be hashable.
         name = self._parts.catalog.checked_name(name)
@@ -412,6 +389,7 @@ class QueueService:
             raise TypeError(msg)
         return self._parts.catalog.create(queues)
 
+    @spelled_out(OptionsOfAdopted, NOT_GIVEN)
     def adopt_queue(
         self,
         name: str,
@@ -419,10 +397,7 @@ class QueueService:
         *,
         column_prefix: str = "",
         unlogged: bool = False,
-        lease: Duration | Unset = UNSET,
-        max_attempts: int | Unset = UNSET,
-        retry: RetryPolicy | Unset = UNSET,
-        priorities: int | Unset = UNSET,
+        **settings: Unpack[OptionsOfAdopted],
     ) -> AdoptedQueue:
         """Turn an existing table into a queue whose messages are its rows; safe to repeat.
 
@@ -436,10 +411,7 @@ class QueueService:
                 the table's name, as ``table`` or ``schema.table``.
             column_prefix: prefix of the names of the added columns.
             unlogged: accept an UNLOGGED table of PostgreSQL, which a crash of the server empties.
-            lease: how long a consumer holds a message unless it extends the lease (300 s).
-            max_attempts: deliveries before a message becomes a dead letter (5).
-            retry: the retry policy (``ExponentialBackoff()``).
-            priorities: number of priority levels, 1 to 100 (1).
+            settings: as in ``create_queue``.
 
         Raises:
             InvalidQueueName: the name is not valid for a queue.
@@ -452,9 +424,8 @@ class QueueService:
             TypeError, ValueError: an argument has an invalid value.
         """
         self._parts.check_open()
-        asked = QueueSettings(
-            lease=lease, max_attempts=max_attempts, retry=retry, priorities=priorities
-        )
+        check_known("QueueService.adopt_queue", settings, OptionsOfAdopted)
+        asked = QueueSettings(**settings)
         unlogged = check_flag("unlogged", unlogged)
         queue = self._parts.catalog.adopt(name, table, column_prefix, asked, unlogged=unlogged)
         if not isinstance(queue, AdoptedQueue):

@@ -94,17 +94,22 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         for name, value in given_of(self).items():
-            _CHECKS[name](name, value)
+            _KINDS[name].check(name, value)
 
 
-class SettingsWithoutKinds(TypedDict, total=False):
-    """The arguments of ``create_queue`` beside ``kinds``, which says the type of the queue."""
+class OptionsOfAdopted(TypedDict, total=False):
+    """The settings that ``adopt_queue`` takes, and an adopted queue can change."""
 
     lease: Duration | Unset
     max_attempts: int | Unset
     retry: RetryPolicy | Unset
-    payload: PayloadType | Unset
     priorities: int | Unset
+
+
+class QueueOptions(OptionsOfAdopted, total=False):
+    """The arguments of ``create_queue`` beside ``kinds``, which says the type of the queue."""
+
+    payload: PayloadType | Unset
     archive: ArchivePolicy | Unset
     archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None
     archive_limit: int | Mapping[str, int | None] | Unset | None
@@ -112,6 +117,10 @@ class SettingsWithoutKinds(TypedDict, total=False):
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
     kind_timeout: Duration | Unset
+
+
+NOT_GIVEN: Final = dict.fromkeys(QueueOptions.__annotations__, UNSET)
+"""What an option of a queue is if it is not given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,21 +191,8 @@ def updated(present: EffectiveSettings, asked: QueueSettings) -> EffectiveSettin
     """The current settings, updated with the fields set in ``asked``."""
     given = given_of(asked)
     given.pop("kinds", None)
-    for name in ("lease", "dedup_window", "kind_timeout"):
-        if given.get(name) is not None:
-            given[name] = to_timedelta(given[name], name)
-    if "archive_ttl" in given:
-        given["archive_ttl"] = each_outcome(
-            given["archive_ttl"], lambda ttl: to_timedelta(ttl, "archive_ttl")
-        )
-    if "archive_limit" in given:
-        given["archive_limit"] = each_outcome(given["archive_limit"], int)
-    for name in ("max_attempts", "priorities", "max_payload_bytes"):
-        if name in given:
-            given[name] = int(given[name])
-    if "columns" in given:
-        given["columns"] = tuple(given["columns"])
-    return dataclasses.replace(present, **given)
+    plain = {name: _KINDS[name].plain(value) for name, value in given.items()}
+    return dataclasses.replace(present, **plain)
 
 
 def settings_json(
@@ -207,27 +203,14 @@ def settings_json(
     ``columns`` has the SQL type of each of the queue's own columns, alone or as ``sql`` beside the
     result of ``described_type``.
     """
-    ttl = each_outcome(settings.archive_ttl, lambda value: value // MICROSECOND)
     adopted = (
         {} if settings.adoption is None else {"adoption": dataclasses.asdict(settings.adoption)}
     )
-    return json.dumps(
-        {
-            **adopted,
-            "lease_us": settings.lease_us,
-            "max_attempts": settings.max_attempts,
-            "retry": policies.describe(settings.retry),
-            "payload": settings.payload,
-            "priorities": settings.priorities,
-            "archive": settings.archive,
-            "archive_ttl_us": ttl,
-            "archive_limit": settings.archive_limit,
-            "dedup_window_us": settings.dedup_us,
-            "kind_timeout_us": settings.kind_timeout // MICROSECOND,
-            "max_payload_bytes": settings.max_payload_bytes,
-            "columns": dict(columns),
-        }
-    )
+    stored = {
+        kind.stored(name): kind.write(getattr(settings, name)) for name, kind in _STORED.items()
+    }
+    policy = policies.describe(settings.retry)
+    return json.dumps({**adopted, **stored, "retry": policy, "columns": dict(columns)})
 
 
 # On some engines the row is committed before the columns are there.
@@ -295,26 +278,19 @@ class StoredSettings:
         with _readable(self.queue):
             # Settings that a later release added are missing in older rows; they get their
             # defaults.
-            dedup = data.get("dedup_window_us")
-            waits = data.get("kind_timeout_us")
+            stored = {
+                name: kind.read(data[kind.stored(name)])
+                for name, kind in _STORED.items()
+                if name in _FIRST or kind.stored(name) in data
+            }
             settings = EffectiveSettings(
-                lease=timedelta(microseconds=data["lease_us"]),
-                max_attempts=data["max_attempts"],
+                **stored,
                 retry=policies.restore(data["retry"]),
-                payload=data["payload"],
-                priorities=data["priorities"],
-                archive=data["archive"],
-                archive_ttl=each_outcome(data["archive_ttl_us"], _microseconds),
-                archive_limit=data.get("archive_limit"),
-                dedup_window=None if dedup is None else _microseconds(dedup),
-                kind_timeout=timedelta(days=1) if waits is None else _microseconds(waits),
-                max_payload_bytes=data["max_payload_bytes"],
                 columns=tuple(columns),
                 adoption=self.adoption,
             )
-            for name, check in _CHECKS.items():
-                if name not in {"kinds", "columns"}:
-                    check(name, getattr(settings, name))
+            for name in (*_STORED, "retry"):
+                _KINDS[name].check(name, getattr(settings, name))
         return settings
 
 
@@ -409,15 +385,67 @@ def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
     return None if value is None else read(value)
 
 
-def _microseconds(count: int) -> timedelta:
-    return timedelta(microseconds=count)
+def _same(value: Any) -> Any:
+    return value
 
 
-def _check_outcomes(name: str, value: Any, check: Callable[[Any], object]) -> None:
-    if isinstance(value, Mapping):
-        for outcome in value:
-            check_choice(f"the outcome in {name}", outcome, [each.value for each in Outcome])
-    each_outcome(value, check)
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What a setting holds.
+
+    Attributes:
+        check: raises TypeError or ValueError, which names the setting, for an invalid value.
+        plain: converts what was given to what ``EffectiveSettings`` has.
+        write: converts this to JSON data for the registry; ``read`` converts it back.
+        suffix: of its name in the registry.
+    """
+
+    check: Callable[[str, Any], object]
+    plain: Callable[[Any], Any] = _same
+    write: Callable[[Any], Any] = _same
+    read: Callable[[Any], Any] = _same
+    suffix: str = ""
+
+    def stored(self, name: str) -> str:
+        """The name of the setting in the registry."""
+        return name + self.suffix
+
+    def or_none(self) -> _Kind:
+        """As this one, or None."""
+
+        def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda value: None if value is None else read(value)
+
+        def check(name: str, value: Any) -> None:
+            if value is not None:
+                self.check(name, value)
+
+        return _Kind(
+            check, optional(self.plain), optional(self.write), optional(self.read), self.suffix
+        )
+
+    def by_outcome(self) -> _Kind:
+        """One value, a mapping of outcomes to values, or None."""
+
+        def for_each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda value: each_outcome(value, read)
+
+        def check(name: str, value: Any) -> None:
+            for outcome in value if isinstance(value, Mapping) else ():
+                check_choice(f"the outcome in {name}", outcome, [each.value for each in Outcome])
+            each_outcome(value, lambda one: self.check(name, one))
+
+        return _Kind(
+            check, for_each(self.plain), for_each(self.write), for_each(self.read), self.suffix
+        )
+
+
+def _whole(least: int, most: int) -> _Kind:
+    return _Kind(lambda name, value: check_whole(name, value, least, most), int)
+
+
+def _one_of(choices: Sequence[str]) -> _Kind:
+    return _Kind(lambda name, value: check_choice(name, value, choices))
 
 
 def _check_kinds(name: str, value: Any) -> None:
@@ -435,22 +463,34 @@ def _check_columns(name: str, value: Any) -> None:
         raise TypeError(msg)
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
-    "lease": lambda name, value: to_timedelta(value, name),
-    "max_attempts": lambda name, value: check_whole(name, value, 1, 2**31 - 1),
-    "retry": lambda _, value: check_policy(value),
-    "payload": lambda name, value: check_choice(name, value, PAYLOAD_TYPES),
-    "priorities": lambda name, value: check_whole(name, value, 1, MAX_PRIORITIES),
-    "archive": lambda name, value: check_choice(name, value, ARCHIVES),
-    "archive_ttl": lambda name, value: _check_outcomes(
-        name, value, lambda ttl: to_timedelta(ttl, name)
-    ),
-    "archive_limit": lambda name, value: _check_outcomes(
-        name, value, lambda limit: check_whole(name, limit, 0, 2**62)
-    ),
-    "dedup_window": lambda name, value: value is None or to_timedelta(value, name),
-    "kinds": _check_kinds,
-    "kind_timeout": lambda name, value: to_timedelta(value, name),
-    "max_payload_bytes": lambda name, value: check_whole(name, value, 1, 2**30),
-    "columns": _check_columns,
+_DURATION: Final = _Kind(
+    lambda name, value: to_timedelta(value, name),
+    lambda value: to_timedelta(value, "a setting"),
+    lambda value: value // MICROSECOND,
+    lambda value: timedelta(microseconds=value),
+    "_us",
+)
+_STORED: Final[Mapping[str, _Kind]] = {
+    "lease": _DURATION,
+    "max_attempts": _whole(1, 2**31 - 1),
+    "payload": _one_of(PAYLOAD_TYPES),
+    "priorities": _whole(1, MAX_PRIORITIES),
+    "archive": _one_of(ARCHIVES),
+    "archive_ttl": _DURATION.by_outcome(),
+    "archive_limit": _whole(0, 2**62).by_outcome(),
+    "dedup_window": _DURATION.or_none(),
+    "kind_timeout": _DURATION,
+    "max_payload_bytes": _whole(1, 2**30),
+}
+"""The settings whose values are plain data."""
+_FIRST: Final = frozenset(
+    {"lease", "max_attempts", "payload", "priorities", "archive", "archive_ttl"}
+    | {"max_payload_bytes"}
+)
+"""Those that each row has. A setting that is added later does not belong to them."""
+_KINDS: Final[Mapping[str, _Kind]] = {
+    **_STORED,
+    "retry": _Kind(lambda _, value: check_policy(value)),
+    "kinds": _Kind(_check_kinds),
+    "columns": _Kind(_check_columns, tuple),
 }

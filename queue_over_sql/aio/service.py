@@ -46,19 +46,13 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from types import TracebackType
 
-    from sqlalchemy import URL, Column, ColumnElement, Connection
+    from sqlalchemy import URL, ColumnElement, Connection
 
     from queue_over_sql.aio.queue import CallersConnection
     from queue_over_sql.database.runtime import Runtime
     from queue_over_sql.observer import Observer
-    from queue_over_sql.retry import RetryPolicy
     from queue_over_sql.schedules.calendar import Missed
-    from queue_over_sql.settings import (
-        ArchivePolicy,
-        PayloadType,
-        QueueSettings,
-        SettingsWithoutKinds,
-    )
+    from queue_over_sql.settings import QueueOptions, QueueSettings
     from queue_over_sql.values.options import ScheduleOptions, TopicOptions
     from queue_over_sql.values.states import OnConflict
     from queue_over_sql.worker.handler import HandlerOptions
@@ -456,7 +450,7 @@ class AsyncQueueService(Proxy[QueueService]):
         name: str,
         *,
         kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
-        **settings: Unpack[SettingsWithoutKinds],
+        **settings: Unpack[QueueOptions],
     ) -> AsyncQueue[Payload]: ...
     @overload
     async def create_queue(
@@ -464,26 +458,15 @@ class AsyncQueueService(Proxy[QueueService]):
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
-        **settings: Unpack[SettingsWithoutKinds],
+        **settings: Unpack[QueueOptions],
     ) -> AsyncQueue: ...
     @proxied(QueueService.create_queue)
     async def create_queue(
         self,
         name: str,
         *,
-        lease: Duration | Unset = UNSET,
-        max_attempts: int | Unset = UNSET,
-        retry: RetryPolicy | Unset = UNSET,
-        payload: PayloadType | Unset = UNSET,
-        priorities: int | Unset = UNSET,
-        archive: ArchivePolicy | Unset = UNSET,
-        archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET,
-        archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET,
-        dedup_window: Duration | Unset | None = UNSET,
-        max_payload_bytes: int | Unset = UNSET,
-        columns: Sequence[Column[Any]] | Unset = UNSET,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
-        kind_timeout: Duration | Unset = UNSET,
+        **settings: Unpack[QueueOptions],
     ) -> AsyncQueue: ...
 
     @overload

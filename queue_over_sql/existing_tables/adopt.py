@@ -12,7 +12,15 @@ from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismat
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.queues import registry
 from queue_over_sql.schema.existing import added_names, adopted_tables, clashing, primary_key_of
-from queue_over_sql.settings import Adoption, StoredSettings, as_unfinished, given_of, settings_json
+from queue_over_sql.settings import (
+    Adoption,
+    OptionsOfAdopted,
+    StoredSettings,
+    as_unfinished,
+    given_of,
+    settings_json,
+)
+from queue_over_sql.values.options import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.dialect import QueueDialect
 
 
-_CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
 # The age in the statement for those who would have rows pruned.
 _OLD_DAYS = 30
 _DAY_US = 86_400_000_000
@@ -74,12 +81,13 @@ def check_settings(
             it asked to prune, the text has the statement that its user runs instead.
     """
     adoption = stored.adoption
-    refused = [name for name in given_of(asked) if name not in _CHANGEABLE]
+    changeable = names_of(OptionsOfAdopted)
+    refused = [name for name in given_of(asked) if name not in changeable]
     if adoption is None or not refused:
         return
     msg = (
         f"Queue {stored.queue!r} is the adopted table {adoption.where!r}, so it does not accept "
-        f"{', '.join(refused)}. It accepts: {', '.join(_CHANGEABLE)}."
+        f"{', '.join(refused)}. It accepts: {', '.join(changeable)}."
     )
     if {"archive_ttl", "archive_limit"}.intersection(refused):
         msg += (

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 
 from queue_over_sql import QueueSettings, Worker
-from queue_over_sql.settings import SettingsWithoutKinds
+from queue_over_sql.settings import QueueOptions
 from queue_over_sql.worker.handler import HandlerOptions
 
 
@@ -14,7 +14,7 @@ def test_create_queue_has_all_settings() -> None:
     """With the types of the fields of ``QueueSettings``."""
     fields = {field.name: field.type for field in dataclasses.fields(QueueSettings)}
     del fields["kinds"]
-    known = SettingsWithoutKinds.__annotations__
+    known = QueueOptions.__annotations__
     assert fields == {name: given.__forward_arg__ for name, given in known.items()}
 
 
