@@ -76,6 +76,32 @@ _SWITCH_SECONDS = 1.0
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
 
 
+class _Reconnects:
+    """How often one operation may still connect again after an error."""
+
+    def __init__(self, writes_again: Callable[[], bool], *, repeat: bool) -> None:
+        self._writes_again = writes_again
+        # What may only read has changed nothing.
+        may_write = _limit.get() is None
+        self._left = {
+            ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
+            ErrorKind.READ_ONLY: _RECONNECTS if may_write else 0,
+        }
+        self._may_ask = may_write
+
+    def allow(self, kind: ErrorKind) -> bool:
+        """Whether it may connect again, which counts."""
+        if self._left.get(kind, 0) <= 0 and not self._writes_now(kind):
+            return False
+        self._left[kind] -= 1
+        return True
+
+    def _writes_now(self, kind: ErrorKind) -> bool:
+        asks = self._may_ask and kind is ErrorKind.READ_ONLY
+        self._may_ask = self._may_ask and not asks
+        return asks and self._writes_again()
+
+
 class Connections:
     """All connections of a service to its database.
 
@@ -227,12 +253,7 @@ class Connections:
         """
         timeout = self.dialect.creation_seconds if creates else _RETRY_SECONDS
         deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
-        reconnects = {
-            ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
-            # What may only read has changed nothing.
-            ErrorKind.READ_ONLY: _RECONNECTS if _limit.get() is None else 0,
-        }
-        switched = {kind for kind in (ErrorKind.READ_ONLY,) if reconnects[kind]}
+        reconnects: _Reconnects | None = None
         tries = 0
         unknown: DBAPIError | None = None
         while True:
@@ -246,12 +267,10 @@ class Connections:
             except DBAPIError as error:
                 kind = self.dialect.errors.classify(error)
                 hopeless = self.watchdog.gave_up
+                reconnects = reconnects or _Reconnects(self.writes_again, repeat=repeat)
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
-                elif not hopeless and (
-                    reconnects.get(kind, 0) > 0 or self._writes_now(kind, switched)
-                ):
-                    reconnects[kind] -= 1
+                elif not hopeless and reconnects.allow(kind):
                     is_unknown = counts and kind is ErrorKind.DISCONNECT
                     unknown = error if is_unknown else unknown
                     self.runtime.sleep(0.05)
@@ -268,13 +287,6 @@ class Connections:
                 continue
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
-
-    def _writes_now(self, kind: ErrorKind, switched: set[ErrorKind]) -> bool:
-        # Asked once an act.
-        if kind not in switched:
-            return False
-        switched.clear()
-        return self.writes_again()
 
     def _alone(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         with self._write_lock.one_act():
