@@ -26,7 +26,7 @@ from queue_over_sql.values.json_lines import (
     to_json,
 )
 from queue_over_sql.values.json_text import read_exactly
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.options import DURATIONS, PUBLISH_OPTIONS
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -123,9 +123,8 @@ def _as_given(value: Any) -> Any:
 
 READERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(PUBLISH_OPTIONS, _as_given),
-    "delay": parse_duration,
+    **dict.fromkeys(DURATIONS, parse_duration),
     "at": parse_instant,
-    "lease": parse_duration,
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,13 +16,8 @@ import typer
 from queue_over_sql import DatabaseRefused, PayloadInvalid
 from queue_over_sql.cli.session import Session, queue_names
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import (
-    RETRY_HELP,
-    parse_duration,
-    parse_instant,
-    parse_pairs,
-    parse_paths,
-)
+from queue_over_sql.cli.values import parse_duration, parse_instant, parse_pairs, parse_paths
+from queue_over_sql.values.options import PUBLISH_DEFAULTS, names_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
@@ -69,75 +66,10 @@ AllOption = Annotated[
         help="Select all messages (required without filters).",
     ),
 ]
-LeaseOption = Annotated[
-    float | None,
-    duration(
-        "How long a consumer holds a message, unless it extends the lease.", show_default=False
-    ),
-]
-MaxAttemptsOption = Annotated[
-    int | None,
-    number("Deliveries before a message is dead.", show_default="5 for a new queue"),
-]
-RetryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--retry", metavar="POLICY", show_default="exponential for a new queue", help=RETRY_HELP
-    ),
-]
-PrioritiesOption = Annotated[
-    int | None,
-    number("Number of priority levels; 0 is the most urgent.", show_default="1 for a new queue"),
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="KEY",
-        help="Key of the message. A queue has at most one live message with a key.",
-    ),
-]
-OnConflictOption = Annotated[
-    str,
-    typer.Option(
-        "--on-conflict",
-        metavar="raise|skip|replace",
-        help="If a live message has the key: fail, keep that message, or replace its content.",
-    ),
-]
-KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="Name of the payload's type.")
-]
-HeaderOption = Annotated[
-    list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
-]
-PriorityOption = Annotated[
-    int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
-]
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="NAME=VALUE",
-        help="A value for one of the queue's own columns; repeatable.",
-    ),
-]
-DelayOption = Annotated[float | None, duration("Deliver after this delay.", show_default=False)]
-AtOption = Annotated[
-    datetime | None,
-    typer.Option(
-        "--at",
-        metavar="INSTANT",
-        parser=parse_instant,
-        show_default=False,
-        help="Deliver at this time: ISO 8601 with an offset.",
-    ),
-]
-MessageMaxAttemptsOption = Annotated[
-    int | None,
-    typer.Option("--max-attempts", metavar="N", min=1, help="Deliveries before a message is dead."),
-]
+LEASE: Final = duration(
+    "How long a consumer holds a message, unless it extends the lease.", show_default=False
+)
+LeaseOption = Annotated[float | None, LEASE]
 ConsumerTimeoutOption = Annotated[
     float,
     duration(
@@ -148,20 +80,131 @@ ConsumerTimeoutOption = Annotated[
 ]
 
 
-def message_options(
-    *, header: list[str] | None, column: list[str] | None = None, **given: Any
-) -> dict[str, Any]:
-    """The message options that were given, by the names of `Publication`."""
-    given["headers"] = parse_pairs(header or (), "--header") or None
-    given["columns"] = parse_pairs(column or (), "--column") or None
-    return {name: value for name, value in given.items() if value is not None}
+def _same(value: Any) -> Any:
+    return value
 
 
-def message_keywords(**given: Any) -> dict[str, Any]:
-    """The same, for a verb with the queue's own columns as keywords."""
-    options = message_options(**given)
-    columns = options.pop("columns", {})
-    return {**options, **columns}
+@dataclasses.dataclass(frozen=True)
+class SharedOption:
+    """An option of several commands, which `with_options` adds to them.
+
+    Attributes:
+        type: of its value.
+        declared: how Typer shows and reads it.
+        default: its value if it is not given.
+        called: its name here, if that differs; a repeatable option has the singular.
+        read: converts a given value to what the library takes.
+    """
+
+    type: Any
+    declared: Any
+    default: Any = None
+    called: str | None = None
+    read: Callable[[Any], Any] = _same
+
+
+def with_options(
+    options: Mapping[str, SharedOption],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options in place of its ``**given``, which has those that were given."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        found = inspect.signature(function, eval_str=True)
+        *own, _ = found.parameters.values()
+        called = {name: option.called or name for name, option in options.items()}
+        more = [
+            inspect.Parameter(
+                called[name],
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=Annotated[option.type | None, option.declared],
+            )
+            for name, option in options.items()
+        ]
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            given = {name: values.pop(called[name]) for name in options}
+            read = {
+                name: options[name].read(value)
+                for name, value in given.items()
+                if value is not None and value != []
+            }
+            function(**values, **read)
+
+        made: Any = run
+        made.__signature__ = found.replace(parameters=[*own, *more])
+        return run
+
+    return decorate
+
+
+OnConflictOption = Annotated[
+    str,
+    typer.Option(
+        "--on-conflict",
+        metavar="raise|skip|replace",
+        help="If a live message has the key: fail, keep that message, or replace its content.",
+    ),
+]
+MESSAGE_OPTIONS: Final[Mapping[str, SharedOption]] = {
+    "key": SharedOption(
+        str,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Key of the message. A queue has at most one live message with a key.",
+        ),
+    ),
+    "kind": SharedOption(
+        str, typer.Option("--kind", metavar="KIND", help="Name of the payload's type.")
+    ),
+    "headers": SharedOption(
+        list[str],
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
+        called="header",
+        read=lambda pairs: parse_pairs(pairs, "--header"),
+    ),
+    "priority": SharedOption(
+        int,
+        typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent."),
+        default=PUBLISH_DEFAULTS["priority"],
+    ),
+    "delay": SharedOption(float, duration("Deliver after this delay.", show_default=False)),
+    "at": SharedOption(
+        datetime,
+        typer.Option(
+            "--at",
+            metavar="INSTANT",
+            parser=parse_instant,
+            show_default=False,
+            help="Deliver at this time: ISO 8601 with an offset.",
+        ),
+    ),
+    "max_attempts": SharedOption(
+        int,
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, help="Deliveries before a message is dead."
+        ),
+    ),
+    "lease": SharedOption(float, LEASE),
+    "columns": SharedOption(
+        list[str],
+        typer.Option(
+            "--column",
+            metavar="NAME=VALUE",
+            help="A value for one of the queue's own columns; repeatable.",
+        ),
+        called="column",
+        read=lambda pairs: parse_pairs(pairs, "--column"),
+    ),
+}
+"""The options of a message, by the names of `Publication`."""
+
+
+def message_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a message that a verb of the library takes."""
+    return with_options({name: MESSAGE_OPTIONS[name] for name in names_of(options)})
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -24,19 +24,9 @@ from queue_over_sql.cli.lines import (
 )
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
-    AtOption,
-    ColumnOption,
-    DelayOption,
-    HeaderOption,
-    KeyOption,
-    KindOption,
-    LeaseOption,
-    MessageMaxAttemptsOption,
     OnConflictOption,
-    PriorityOption,
     QueueName,
     duration,
-    message_keywords,
     message_options,
 )
 from queue_over_sql.cli.output import Output
@@ -44,7 +34,7 @@ from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import message_fields
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.options import PUBLISH_OPTIONS, PublishOptions, RequestOptions
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -279,6 +269,7 @@ commands = Commands(MESSAGES_PANEL)
 
 
 @commands.add("publish")
+@message_options(PublishOptions)
 def publish(
     session: Session,
     *,
@@ -301,51 +292,32 @@ def publish(
             "--format", metavar="payload|text|message", show_default=False, help=FORMAT_HELP
         ),
     ] = None,
-    key: KeyOption = None,
     on_conflict: OnConflictOption = "raise",
-    kind: KindOption = None,
-    header: HeaderOption = None,
-    priority: PriorityOption = 0,
-    delay: DelayOption = None,
-    at: AtOption = None,
-    max_attempts: MessageMaxAttemptsOption = None,
-    lease: LeaseOption = None,
-    column: ColumnOption = None,
     batch: Annotated[
         int, typer.Option("--batch", metavar="N", min=1, help="Lines per transaction.")
     ] = 1000,
+    **given: Any,
 ) -> None:
     """Publish one message, or one per line of a file or of standard input.
 
     Each transaction publishes --batch lines. After an error, SIGINT or SIGTERM the command names
     the line from which you must publish again.
     """
-    defaults = message_options(
-        key=key,
-        kind=kind,
-        header=header,
-        priority=priority,
-        delay=delay,
-        at=at,
-        max_attempts=max_attempts,
-        lease=lease,
-        column=column,
-    )
     if payload is not None and file is not None:
         raise typer.BadParameter("use either a PAYLOAD or --file, not both")
     with session.connect() as service:
         target, way = service.queue(queue), cast("OnConflict", on_conflict)
         if payload is not None:
             reader = LineReader(
-                target.settings.payload, line_format or argument_format(target), defaults
+                target.settings.payload, line_format or argument_format(target), given
             )
             publish_one(session.output, target, reader, payload, way)
             return
-        if key is not None:
+        if "key" in given:
             raise typer.BadParameter(
                 "many lines cannot share one --key: use --format message, with a key in each line"
             )
-        reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
+        reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, given)
         publish_lines(session.output, service, target, reader, file, on_conflict=way, batch=batch)
 
 
@@ -357,6 +329,7 @@ REQUEST_FORMAT_HELP = (
 
 
 @commands.add("request")
+@message_options(RequestOptions)
 def request(
     session: Session,
     *,
@@ -378,10 +351,6 @@ def request(
             "--format", metavar="payload|text", show_default=False, help=REQUEST_FORMAT_HELP
         ),
     ] = None,
-    kind: KindOption = None,
-    header: HeaderOption = None,
-    priority: PriorityOption = 0,
-    column: ColumnOption = None,
     reply_queue: Annotated[
         str | None,
         typer.Option(
@@ -390,6 +359,7 @@ def request(
             help="An existing reply queue. Default: a temporary one.",
         ),
     ] = None,
+    **given: Any,
 ) -> None:
     """Publish a message, wait for its consumer's reply, and print the reply.
 
@@ -403,13 +373,12 @@ def request(
         raise typer.BadParameter(
             "message is not possible for a request; choose payload or text", param_hint="--format"
         )
-    options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.connect(reply_queue=reply_queue) as service:
         asked = service.queue(queue)
         reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
         question = read_argument(reader, payload).payload
         with wrong_columns_told():
-            reply = asked.request(question, timeout=timeout, **options)
+            reply = asked.request(question, timeout=timeout, **given)
         if session.output.machine:
             session.output.record(message_fields(reply))
         else:

@@ -12,25 +12,25 @@ from queue_over_sql import EffectiveSettings, Outcome
 from queue_over_sql.cli.edit import removed_how
 from queue_over_sql.cli.operations import add_commands
 from queue_over_sql.cli.options import (
+    LEASE,
     NO_QUEUE,
     QUEUES_PANEL,
     CreateFileOption,
-    LeaseOption,
-    MaxAttemptsOption,
-    PrioritiesOption,
     QueueName,
-    RetryOption,
+    SharedOption,
     YesOption,
     argument,
     confirm,
     duration,
     number,
     sql_condition,
+    with_options,
 )
 from queue_over_sql.cli.output import Output, in_yellow
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import (
     COLUMN_HELP,
+    RETRY_HELP,
     named_by_path,
     parse_column,
     parse_duration,
@@ -46,42 +46,6 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = "unlimited"
 DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout
-
-ArchiveTtlOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[OUTCOME=]DURATION|forever",
-        show_default="forever for a new queue",
-        help="How long the archive keeps messages. A value such as done=1h sets one outcome (done, "
-        "failed, rejected or expired). A value such as 7d sets all the others. Repeatable.",
-    ),
-]
-ArchiveLimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[OUTCOME=]N|unlimited",
-        show_default="unlimited for a new queue",
-        help="How many messages the archive keeps per outcome. Older messages are removed. "
-        "A value such as done=1000 sets one outcome. A value such as 500 sets all the others. "
-        "Repeatable.",
-    ),
-]
-DedupWindowOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION|none",
-        show_default="none for a new queue",
-        help="How long a key stays taken after its message is finished.",
-    ),
-]
-KindTimeoutOption = Annotated[
-    float | None,
-    duration(
-        "A kind is the name of a payload's type. After this time a message becomes a dead letter "
-        "if no consumer knows its kind or if its payload does not fit its kind.",
-        show_default="1d for a new queue",
-    ),
-]
 
 
 def _kept_for(text: str) -> float | None:
@@ -127,6 +91,100 @@ def _read(text: str, option: str, read: Callable[[str], Any]) -> Any:
         raise
 
 
+SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
+    "lease": SharedOption(float, LEASE),
+    "max_attempts": SharedOption(
+        int,
+        number("Deliveries before a message is dead.", show_default="5 for a new queue"),
+    ),
+    "retry": SharedOption(
+        str,
+        typer.Option(
+            "--retry",
+            metavar="POLICY",
+            show_default="exponential for a new queue",
+            help=RETRY_HELP,
+        ),
+        read=parse_retry,
+    ),
+    "priorities": SharedOption(
+        int,
+        number(
+            "Number of priority levels; 0 is the most urgent.", show_default="1 for a new queue"
+        ),
+    ),
+    "payload": SharedOption(
+        str,
+        typer.Option(
+            metavar="json|text|bytes",
+            show_default="json for a new queue",
+            help="Payload type; cannot be changed later.",
+        ),
+    ),
+    "archive": SharedOption(
+        str,
+        typer.Option(
+            metavar="none|failed|all",
+            show_default="failed for a new queue",
+            help="Which finished messages the archive keeps.",
+        ),
+    ),
+    "archive_ttl": SharedOption(
+        list[str],
+        typer.Option(
+            metavar="[OUTCOME=]DURATION|forever",
+            show_default="forever for a new queue",
+            help="How long the archive keeps messages. A value such as done=1h sets one outcome "
+            "(done, failed, rejected or expired). A value such as 7d sets all the others. "
+            "Repeatable.",
+        ),
+        read=lambda texts: _by_outcome(texts, "--archive-ttl", _kept_for),
+    ),
+    "archive_limit": SharedOption(
+        list[str],
+        typer.Option(
+            metavar="[OUTCOME=]N|unlimited",
+            show_default="unlimited for a new queue",
+            help="How many messages the archive keeps per outcome. Older messages are removed. "
+            "A value such as done=1000 sets one outcome. A value such as 500 sets all the others. "
+            "Repeatable.",
+        ),
+        read=lambda texts: _by_outcome(texts, "--archive-limit", _number),
+    ),
+    "dedup_window": SharedOption(
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            show_default="none for a new queue",
+            help="How long a key stays taken after its message is finished.",
+        ),
+        read=lambda text: _read(text, "--dedup-window", _window),
+    ),
+    "kind_timeout": SharedOption(
+        float,
+        duration(
+            "A kind is the name of a payload's type. After this time a message becomes a dead "
+            "letter if no consumer knows its kind or if its payload does not fit its kind.",
+            show_default="1d for a new queue",
+        ),
+    ),
+    "max_payload_bytes": SharedOption(
+        int,
+        number("Largest payload in bytes.", show_default="1048576 for a new queue"),
+    ),
+    "columns": SharedOption(
+        list[str],
+        typer.Option(metavar="NAME:TYPE", help=COLUMN_HELP),
+        called="column",
+        read=lambda specs: [parse_column(spec) for spec in specs],
+    ),
+}
+"""The settings of a queue, by the names of `create_queue`."""
+
+OF_ADOPTED: Final = ("lease", "max_attempts", "retry", "priorities")
+"""Those that `adopt_queue` takes."""
+
+
 def rare_settings(settings: EffectiveSettings) -> str:
     """The settings that differ from the defaults, e.g. ``kept 30d; keys 10m``."""
     window, patience = settings.dedup_window, settings.kind_timeout
@@ -149,10 +207,6 @@ def _duration(value: timedelta) -> str:
     return exact_duration(value.total_seconds())
 
 
-DESCRIBED = (
-    *("payload", "lease", "max_attempts", "retry", "priorities", "archive", "archive_ttl"),
-    *("archive_limit", "dedup_window", "kind_timeout", "max_payload_bytes", "columns"),
-)
 LIST_COLUMNS = ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "…retry")
 
 
@@ -160,80 +214,32 @@ commands = Commands(QUEUES_PANEL)
 
 
 @commands.add("create")
+@with_options(SETTING_OPTIONS)
 def create(
     session: Session,
     *,
     queue: QueueName,
-    lease: LeaseOption = None,
-    max_attempts: MaxAttemptsOption = None,
-    retry: RetryOption = None,
-    payload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="json|text|bytes",
-            show_default="json for a new queue",
-            help="Payload type; cannot be changed later.",
-        ),
-    ] = None,
-    priorities: PrioritiesOption = None,
-    archive: Annotated[
-        str | None,
-        typer.Option(
-            metavar="none|failed|all",
-            show_default="failed for a new queue",
-            help="Which finished messages the archive keeps.",
-        ),
-    ] = None,
-    archive_ttl: ArchiveTtlOption = None,
-    archive_limit: ArchiveLimitOption = None,
-    dedup_window: DedupWindowOption = None,
-    kind_timeout: KindTimeoutOption = None,
-    max_payload_bytes: Annotated[
-        int | None, number("Largest payload in bytes.", show_default="1048576 for a new queue")
-    ] = None,
-    column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help=COLUMN_HELP)] = None,
     create_file: CreateFileOption = False,
+    **given: Any,
 ) -> None:
     """Create a queue, or change the settings of an existing one.
 
     It is safe to run this at every start of each of your programs. Options that you leave out do
     not change an existing queue; a new queue gets their defaults.
     """
-    policy = None if retry is None else parse_retry(retry)
-    settings = _given(
-        lease=lease,
-        max_attempts=max_attempts,
-        retry=policy,
-        payload=payload,
-        priorities=priorities,
-        archive=archive,
-        kind_timeout=kind_timeout,
-        max_payload_bytes=max_payload_bytes,
-        columns=[parse_column(spec) for spec in column] if column else None,
-    )
-    # For these, None is a value: forever, any number, or not at all.
-    if archive_ttl:
-        settings["archive_ttl"] = _by_outcome(archive_ttl, "--archive-ttl", _kept_for)
-    if archive_limit:
-        settings["archive_limit"] = _by_outcome(archive_limit, "--archive-limit", _number)
-    if dedup_window is not None:
-        settings["dedup_window"] = _read(dedup_window, "--dedup-window", _window)
-    with session.connect(creates=create_file, retry_policies=named_by_path(policy)) as service:
-        made = service.create_queue(queue, **settings)
+    policies = named_by_path(given.get("retry"))
+    with session.connect(creates=create_file, retry_policies=policies) as service:
+        made = service.create_queue(queue, **given)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."
         )
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def describe(queue: Queue) -> dict[str, Any]:
     """The settings of `queue` as JSON-ready values."""
     settings = queue.settings
     return {
-        **{name: getattr(settings, name) for name in DESCRIBED},
+        **{name: getattr(settings, name) for name in SETTING_OPTIONS},
         "retry": str(settings.retry),
         "columns": [column.name for column in settings.columns],
     }
@@ -320,6 +326,7 @@ add_commands(commands, QueueName, "drop")
 
 
 @commands.add("adopt")
+@with_options({name: SETTING_OPTIONS[name] for name in OF_ADOPTED})
 def adopt(
     session: Session,
     *,
@@ -352,21 +359,16 @@ def adopt(
             help="Enqueue the rows that match this SQL condition and were never messages.",
         ),
     ] = None,
-    lease: LeaseOption = None,
-    max_attempts: MaxAttemptsOption = None,
-    retry: RetryOption = None,
-    priorities: PrioritiesOption = None,
+    **given: Any,
 ) -> None:
     """Turn an existing table into a queue whose messages are the table's rows.
 
     It adds the columns and indexes of a queue to the table. It never deletes a row. A row becomes a
     message when you enqueue it. It is safe to run this again, for example to enqueue more rows.
     """
-    policy = None if retry is None else parse_retry(retry)
-    settings = _given(lease=lease, max_attempts=max_attempts, retry=policy, priorities=priorities)
-    with session.connect(retry_policies=named_by_path(policy)) as service:
+    with session.connect(retry_policies=named_by_path(given.get("retry"))) as service:
         adopted = service.adopt_queue(
-            queue, table, column_prefix=column_prefix, unlogged=unlogged, **settings
+            queue, table, column_prefix=column_prefix, unlogged=unlogged, **given
         )
         enqueued, human = {}, f"Queue {adopted.name} uses the table {table}."
         if enqueue or where is not None:

@@ -13,16 +13,9 @@ from queue_over_sql.cli.lines import LineReader
 from queue_over_sql.cli.operations import add_commands
 from queue_over_sql.cli.options import (
     SCHEDULES_PANEL,
-    ColumnOption,
-    DelayOption,
-    HeaderOption,
-    KindOption,
-    LeaseOption,
-    MessageMaxAttemptsOption,
-    PriorityOption,
     QueueName,
     duration,
-    message_keywords,
+    message_options,
 )
 from queue_over_sql.cli.output import in_yellow
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
@@ -30,6 +23,7 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.json_lines import ENCODING_FIELD, in_base64, to_json
+from queue_over_sql.values.options import ScheduleOptions
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, Schedule
@@ -53,6 +47,7 @@ commands = Commands(
 
 
 @commands.add("add")
+@message_options(ScheduleOptions)
 def add(
     session: Session,
     *,
@@ -94,13 +89,7 @@ def add(
             "one message for the latest of them, one for each, or none.",
         ),
     ] = "one",
-    kind: KindOption = None,
-    header: HeaderOption = None,
-    priority: PriorityOption = 0,
-    delay: DelayOption = None,
-    max_attempts: MessageMaxAttemptsOption = None,
-    lease: LeaseOption = None,
-    column: ColumnOption = None,
+    **given: Any,
 ) -> None:
     """Publish a message regularly, or change the schedule that has this name.
 
@@ -111,15 +100,6 @@ def add(
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb
     """
-    options = message_keywords(
-        kind=kind,
-        header=header,
-        priority=priority,
-        delay=delay,
-        max_attempts=max_attempts,
-        lease=lease,
-        column=column,
-    )
     with session.connect() as service:
         target = service.queue(queue)
         with wrong_columns_told():
@@ -131,7 +111,7 @@ def add(
                 every=every,
                 timezone=timezone,
                 missed=cast("Missed", missed),
-                **options,
+                **given,
             )
     session.output.record(
         fields(added), human=f"Schedule {name} publishes to queue {queue}{_next(added)}."

@@ -10,12 +10,7 @@ from queue_over_sql import Published
 from queue_over_sql.cli.lines import LineFormat, LineReader
 from queue_over_sql.cli.options import (
     CreateFileOption,
-    DelayOption,
-    HeaderOption,
-    KeyOption,
-    KindOption,
     OnConflictOption,
-    PriorityOption,
     QueueName,
     YesOption,
     confirm,
@@ -26,6 +21,7 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant, parse_paths
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
+from queue_over_sql.values.options import TopicOptions
 from queue_over_sql.values.states import OnConflict
 
 PANEL: Final = "Topics"
@@ -98,6 +94,7 @@ def show(session: Session, *, topic: TopicName) -> None:
 
 
 @commands.add("publish")
+@message_options(TopicOptions)
 def publish(
     session: Session,
     *,
@@ -121,12 +118,8 @@ def publish(
         ),
     ],
     text: Annotated[bool, typer.Option("--text", help="PAYLOAD is plain text.")] = False,
-    key: KeyOption = None,
     on_conflict: OnConflictOption = "raise",
-    kind: KindOption = None,
-    header: HeaderOption = None,
-    priority: PriorityOption = 0,
-    delay: DelayOption = None,
+    **given: Any,
 ) -> None:
     """Publish a copy of a message to each queue with a matching subscription, in one transaction.
 
@@ -135,10 +128,9 @@ def publish(
     Example: queue-over-sql topic publish orders '{"id": 7}' --routing-key orders.eu.paid
     """
     content = _content(payload, text=text)
-    options = message_options(key=key, kind=kind, header=header, priority=priority, delay=delay)
     with session.connect() as service:
         published = service.topic(topic).publish(
-            content, routing_key=routing_key, on_conflict=cast("OnConflict", on_conflict), **options
+            content, routing_key=routing_key, on_conflict=cast("OnConflict", on_conflict), **given
         )
     _report(session, topic, published)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from queue_over_sql import Publication, Queue, Schedules, Topic
 from queue_over_sql.aio import AsyncQueue, AsyncSchedules, AsyncTopic
@@ -35,25 +35,12 @@ VERBS: Final[tuple[tuple[Any, type, set[str]], ...]] = (
     (Schedules.add, ScheduleOptions, {"key", "at"}),
     (AsyncSchedules.add, ScheduleOptions, {"key", "at"}),
 )
-# A schedule makes its own keys, and says when.
 COMMANDS: Final[tuple[tuple[Any, set[str]], ...]] = (
     (publish.publish, set()),
-    (publish.request, {"key", "delay", "at", "max_attempts", "lease"}),
-    (topics.publish, {"at", "max_attempts", "lease", "columns"}),
+    (publish.request, {"delay", "at"}),
+    (topics.publish, {"columns"}),
     (schedules.add, {"key", "at"}),
 )
-ALIASES: Final = {
-    "key": options.KeyOption,
-    "kind": options.KindOption,
-    "headers": options.HeaderOption,
-    "priority": options.PriorityOption,
-    "delay": options.DelayOption,
-    "at": options.AtOption,
-    "max_attempts": options.MessageMaxAttemptsOption,
-    "lease": options.LeaseOption,
-    "columns": options.ColumnOption,
-}
-REPEATABLE: Final = {"headers": "header", "columns": "column"}
 DEFAULTS: Final = {field.name: field.default for field in dataclasses.fields(Publication)}
 
 
@@ -84,26 +71,25 @@ def test_the_publishing_verbs_agree_on_conflicts() -> None:
 
 
 def test_commands_offer_the_options_of_a_publication() -> None:
-    """Each by the option that is declared for all commands."""
+    """Each as it is declared for all commands, with the type and the default of the library."""
     fields = [field.name for field in dataclasses.fields(Publication)]
     assert {"payload", *PUBLISH_OPTIONS} == set(fields)
-    assert set(PUBLISH_OPTIONS) == ALIASES.keys()
+    assert set(PUBLISH_OPTIONS) == options.MESSAGE_OPTIONS.keys()
+    hints = get_type_hints(Publication)
     for command, without in COMMANDS:
         parameters = inspect.signature(command).parameters
-        for name, alias in ALIASES.items():
-            own = REPEATABLE.get(name, name)
+        for name, option in options.MESSAGE_OPTIONS.items():
+            own = option.called or name
             said = f"{command.__module__}.{command.__name__} {name}"
             assert (name not in without) == (own in parameters), said
-            if name not in without:
-                default = None if name in REPEATABLE else DEFAULTS[name]
-                assert (alias, default) == (_hint(command, own), parameters[own].default), said
-
-
-def test_command_options_have_the_types_of_a_publication() -> None:
-    """Where the command line has another one, `parse_pairs` or a parser makes it."""
-    hints = get_type_hints(Publication)
-    for name in ("key", "kind", "priority", "at", "max_attempts"):
-        assert hints[name] == get_args(ALIASES[name])[0], name
+            if name in without:
+                continue
+            assert Annotated[option.type | None, option.declared] == parameters[own].annotation
+            if option.called is None:
+                assert DEFAULTS[name] == parameters[own].default, said
+    # Where the command line has another type, `parse_pairs` or a parser makes it.
+    for name in ("key", "kind", "at", "max_attempts"):
+        assert hints[name] == options.MESSAGE_OPTIONS[name].type | None, name
 
 
 def test_lines_and_schedules_take_the_options_of_a_publication() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -146,34 +147,19 @@ def queue(
     name: str, settings: EffectiveSettings, retry: dict[str, Any], *, paused: bool
 ) -> shapes.Queue:
     """A queue and its settings."""
-    dedup = settings.dedup_window
+    fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    adoption = fields.pop("adoption")
+    plain = {setting: _plain(value) for setting, value in fields.items()}
     return shapes.Queue(
-        name=name,
-        paused=paused,
-        lease=settings.lease.total_seconds(),
-        max_attempts=settings.max_attempts,
-        retry=retry,
-        payload=settings.payload,
-        priorities=settings.priorities,
-        archive=settings.archive,
-        archive_ttl=_seconds(settings.archive_ttl),
-        archive_limit=_numbers(settings.archive_limit),
-        dedup_window=None if dedup is None else dedup.total_seconds(),
-        max_payload_bytes=settings.max_payload_bytes,
-        kind_timeout=settings.kind_timeout.total_seconds(),
-        columns=[column.name for column in settings.columns],
-        table=None if settings.adoption is None else settings.adoption.where,
+        **plain
+        | {
+            "name": name,
+            "paused": paused,
+            "retry": retry,
+            "columns": [column.name for column in settings.columns],
+            "table": None if adoption is None else adoption.where,
+        }
     )
-
-
-def _seconds(value: Any) -> Any:
-    if value is None or isinstance(value, timedelta):
-        return None if value is None else value.total_seconds()
-    return {name: each.total_seconds() for name, each in value.items()}
-
-
-def _numbers(value: Any) -> Any:
-    return value if value is None or isinstance(value, int) else dict(value)
 
 
 def schedule(found: Schedule, mask: Mask) -> shapes.Schedule:
@@ -186,12 +172,14 @@ def schedule(found: Schedule, mask: Mask) -> shapes.Schedule:
             "payload": in_base64(found.payload) if binary else mask.apply(found.payload),
             "payload_encoding": "base64" if binary else UNSET,
             "every": None if found.every is None else found.every.total_seconds(),
-            "options": mask.apply({name: _plain(each) for name, each in found.options.items()}),
+            "options": mask.apply(_plain(found.options)),
         }
     )
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 

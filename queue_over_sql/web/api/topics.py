@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_over_sql import inside
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.options import TopicOptions, names_of
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints
 from queue_over_sql.web.settings import Role
@@ -31,8 +31,7 @@ def publish_to_topic(
     call: Call, topic: str, body: shapes.NewTopicMessage
 ) -> shapes.PublishedMessages:
     """Publish a copy to each queue with a matching subscription, in one transaction."""
-    names = [name for name in PUBLISH_OPTIONS if name != "columns"]
-    options = {name: getattr(body, name) for name in names}
+    options = {name: getattr(body, name) for name in names_of(TopicOptions)}
     done = call.service.topic(topic).publish(
         body.payload, routing_key=body.routing_key, on_conflict=body.on_conflict, **options
     )
