@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
-from queue_over_sql import Message, QueueService
+from queue_over_sql import Message, QueueService, ReplyQueueGone
 from tests.chaos.roles.protocol import emit, play
 
 
@@ -50,7 +51,9 @@ def main(arguments: Arguments) -> None:
         message.reply(answer_of(message), connection=connection)
 
     def plainly(message: Message) -> None:
-        message.reply(answer_of(message))
+        # Who asked has a reply, and has stopped: the work is done.
+        with contextlib.suppress(ReplyQueueGone):
+            message.reply(answer_of(message))
         if arguments.deadly_once:
             try:
                 Path(arguments.deadly_once).touch(exist_ok=False)
