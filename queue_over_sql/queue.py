@@ -270,7 +270,10 @@ class QueueCore:
     def release_all(self, consumer_id: str) -> int:
         """Release all messages of a consumer of this service, without counting the deliveries."""
         sql = self.context.sql
-        return self.context.run(lambda c: unclaim_all(c, sql, consumer_id))
+        count = self.context.run(lambda c: unclaim_all(c, sql, consumer_id))
+        if count:
+            self.announce()
+        return count
 
     def announce(self) -> None:
         """Wake this process's waiting consumers; their next claims search the whole queue."""

@@ -156,7 +156,8 @@ class Claimer:
             suspects = bool(rows) and may_run_together(rows[0].last_error) is not None
             if suspects and not apart.admits_suspects():
                 try:
-                    self._unclaim(rows)
+                    # If it woke waiting consumers, this one would claim them again at once.
+                    self._unclaim(rows, wake=False)
                 except BaseException:
                     self.abandon(rows)
                     raise
@@ -264,7 +265,7 @@ class Claimer:
         fresh = [row for row in rows[first:] if row.id not in ids]
         return oldest_first([*rows[:first], *fresh])
 
-    def _unclaim(self, rows: Sequence[MessageRow]) -> None:
+    def _unclaim(self, rows: Sequence[MessageRow], *, wake: bool = True) -> None:
         """Give back messages, uncounted; if this fails, they return with their leases."""
         groups: dict[Claim, list[int]] = {}
         for row in rows:
@@ -278,6 +279,8 @@ class Claimer:
                 _log.warning("Queue %s: %s", self._context.name, error)
         if groups:
             self.look_fully()
+            if wake:
+                self._context.announce()
 
     def abandon(self, rows: Sequence[MessageRow]) -> None:
         """Let the next claim or heartbeat give these back first: nobody works on them."""
@@ -320,6 +323,7 @@ class Claimer:
                     count,
                 )
                 self.look_fully()
+                self._context.announce()
             total += count
         return total
 
@@ -585,11 +589,7 @@ class Claimer:
     def _note_unanswered(self, stamps: Iterable[Claim], *, certain: bool = False) -> None:
         now = time.monotonic()
         self._unanswered.extend(_Unanswered(stamp, now, certain) for stamp in stamps)
-        self._holder.recall_by(self._recall_and_announce)
-
-    def _recall_and_announce(self) -> None:
-        if self._unanswered and self.recall():
-            self._context.announce()
+        self._holder.recall_by(self.recall)
 
     def _restore_if_due(self) -> bool:
         """Recover messages of dead consumers, as the reaper does and with its rate limit."""
@@ -600,6 +600,9 @@ class Claimer:
             restored, is_over = self._recovery.restore_in_turn()
             if not is_over:
                 pace.go_on()
+        if restored:
+            # This claim may leave some of them to others.
+            self._context.announce()
         return restored > 0
 
     def _mark(self, level: int) -> LowWatermark:

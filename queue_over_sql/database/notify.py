@@ -280,6 +280,8 @@ class _Listener:
         if opened is None:
             return False
         session, watch = opened
+        # When a burst is over of which only the first message was notified.
+        over_at = math.inf
         try:
             with contextlib.closing(watch):
                 while not (self._ended.is_set() or self._forks.forking):
@@ -288,8 +290,13 @@ class _Listener:
                     if self._is_left(session):
                         break
                     awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
-                    if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
+                    seconds = min(_WATCH_SECONDS if awaited else 0, over_at - time.monotonic())
+                    if watch.wait(max(0, seconds), self._wanted):
                         self._arrivals.announce(burst=watch.bursts)
+                        over_at = time.monotonic() + 2 * _BURST_SECONDS if watch.bursts else over_at
+                    elif time.monotonic() >= over_at:
+                        self._arrivals.announce()
+                        over_at = math.inf
         finally:
             session.drop()
         return True

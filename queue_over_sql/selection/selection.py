@@ -167,10 +167,10 @@ class Selection:
         check_function("progress", progress)
         sql, chosen = self._context.sql, self._chosen
         if progress is None or connection is not None:
-            return self._run(lambda c: remove_messages(c, sql, chosen), connection)
+            return self._run(lambda c: remove_messages(c, sql, chosen), connection, news=False)
         removed = skipped = 0
         for batch in self._batches():
-            edited = self._run(lambda c: remove_messages(c, sql, batch), None)  # noqa: B023 - runs at once
+            edited = self._run(lambda c: remove_messages(c, sql, batch), None, news=False)  # noqa: B023 - runs at once
             removed, skipped = removed + edited, skipped + edited.skipped
             progress(removed)
         return EditResult(removed, skipped)
@@ -193,11 +193,13 @@ class Selection:
         connection: CallersConnection | None,
         *,
         repeat: bool = False,
+        news: bool = True,
     ) -> T:
         if connection is not None:
-            return self._context.run_on(connection, act, atomic=True)
+            return self._context.run_on(connection, act, atomic=True, news=news)
         done = self._context.run(act, atomic=True, durable=True, repeat=repeat)
-        self._context.announce()
+        if news:
+            self._context.announce()
         return done
 
     def _listed(self, row: MessageRow) -> Message:

@@ -151,8 +151,9 @@ class Settlements:
         atomic = None in delays.values() or not updates_at_once(sql, groups)
         act = each_of(groups, fail, atomic=atomic or connection is not None)
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
-        self._settle(messages, act, connection, became, reason, refused=refused)
-        if any(wait == 0 for wait in delays.values()):
+        again = 0 in delays.values()
+        self._settle(messages, act, connection, became, reason, refused=refused, again=again)
+        if again:
             self._came_back(None)
 
     def keep_traceback(self, messages: Sequence[Message], text: str | None) -> None:
@@ -181,7 +182,7 @@ class Settlements:
         act = give_back(self._context.sql, self.grouped(messages), wait)
         if connection is not None:
             act = act._replace(atomic=True)
-        self._settle(messages, act, connection, "released")
+        self._settle(messages, act, connection, "released", again=not wait)
         if not wait:
             self._came_back(None)
 
@@ -454,6 +455,7 @@ class Settlements:
         apart: Callable[[], Act[set[int]]] | None = None,
         refused: dict[int, str] | None = None,
         told: list[Callable[[], None]] | None = None,
+        again: bool = False,
     ) -> None:
         """Run an act on claimed messages, and raise if it did not change all of them.
 
@@ -469,6 +471,7 @@ class Settlements:
             refused: where the acts note messages that the database refused to finish, and that are
                 held now, with the reasons.
             told: as in ``ack``.
+            again: whether messages can be claimed again when the caller's transaction commits.
         """
         context, stays = self._context, outcome is None
         ours = connection is None or told is not None
@@ -482,7 +485,7 @@ class Settlements:
             if connection is None:
                 settled = self._settle_here(messages, act, apart, ends=ends)
             else:
-                settled = self._settle_on(connection, messages, act, apart, ends=ends)
+                settled = self._settle_on(connection, messages, act, apart, ends=ends, again=again)
             ended = settled.difference(refused) if refused else settled
             held = dict(refused) if ours else {}
             self._tell(messages, ended, outcome, reason, held, told=told)
@@ -524,6 +527,7 @@ class Settlements:
         apart: Callable[[], Act[set[int]]] | None,
         *,
         ends: bool,
+        again: bool,
     ) -> set[int]:
         careful = apart is not None and self.may_be_refused(keep=self.keeps_finished)
 
@@ -533,7 +537,7 @@ class Settlements:
             return apart().do(target)
 
         try:
-            settled = self._context.run_on(connection, do, atomic=act.atomic)
+            settled = self._context.run_on(connection, do, atomic=act.atomic, news=again)
         except (DatabaseRefused, PayloadInvalid) as error:
             self.refuses_on(error)
             raise

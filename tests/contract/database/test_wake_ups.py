@@ -1,4 +1,4 @@
-"""A publish wakes an idle consumer; without notifications it polls."""
+"""What becomes claimable wakes an idle consumer; without notifications it polls."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, update
 
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.queue import core_of
+from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.sql.driver_calls import driver_connection
+from queue_over_sql.values.backoff import RateLimit
+from tests.contract.test_reaper import kill
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -116,6 +121,170 @@ def test_a_publish_elsewhere_wakes_the_consumer(
         assert not again.found
     again.ended()
     engine.dispose()
+
+
+class Ways:
+    """Ways to make a message claimable: each yields while none is, and ends when one is."""
+
+    def __init__(self, queue: Queue, engine: Engine, make_service: MakeService) -> None:
+        self.queue = queue
+        self.engine = engine
+        self.make_service = make_service
+
+    def _claimed(self) -> list[Message]:
+        self.queue.publish("x")
+        return self.queue.consume()
+
+    def _leave_with_the_dead(self, count: int) -> None:
+        dead = self.make_service()
+        self.queue.publish_many(range(count))
+        assert count == len(dead.queue("jobs").consume(count))
+        kill(self.engine, dead)
+
+    def _edit(self, **values: int) -> None:
+        """Edit by hand, which wakes nobody."""
+        with self.engine.begin() as connection:
+            connection.execute(update(self.queue.table).values(**values))
+
+    def release(self) -> Iterator[None]:
+        messages = self._claimed()
+        yield
+        self.queue.release(messages)
+
+    def release_by_caller(self) -> Iterator[None]:
+        messages = self._claimed()
+        with self.engine.begin() as connection:
+            self.queue.release(messages, connection=connection)
+            yield
+
+    def nack(self) -> Iterator[None]:
+        messages = self._claimed()
+        yield
+        self.queue.nack(messages, delay=0)
+
+    def nack_by_caller(self) -> Iterator[None]:
+        messages = self._claimed()
+        with self.engine.begin() as connection:
+            self.queue.nack(messages, delay=0, connection=connection)
+            yield
+
+    def requeue(self) -> Iterator[None]:
+        self.queue.reject(self._claimed(), "no")
+        yield
+        self.queue.archive.messages().requeue()
+
+    def requeue_by_caller(self) -> Iterator[None]:
+        self.queue.reject(self._claimed(), "no")
+        with self.engine.begin() as connection:
+            self.queue.archive.messages().requeue(connection=connection)
+            yield
+
+    def reschedule(self) -> Iterator[None]:
+        self.queue.publish("x", delay=60)
+        yield
+        self.queue.messages().reschedule(delay=0)
+
+    def reschedule_by_caller(self) -> Iterator[None]:
+        self.queue.publish("x", delay=60)
+        with self.engine.begin() as connection:
+            self.queue.messages().reschedule(delay=0, connection=connection)
+            yield
+
+    def resume(self) -> Iterator[None]:
+        self.queue.pause()
+        self.queue.publish("x")
+        yield
+        self.queue.resume()
+
+    def stop(self) -> Iterator[None]:
+        holder = self.make_service()
+        self.queue.publish("x")
+        assert holder.queue("jobs").consume()
+        yield
+        holder.stop()
+
+    def recall(self) -> Iterator[None]:
+        claimer = core_of(self.queue).claimer
+        self.queue.publish("x")
+        claimer.abandon(claimer.claim(1, None))
+        yield
+        claimer.recall()
+
+    def reap(self) -> Iterator[None]:
+        reaper = self.make_service()
+        reaper.queue("jobs")
+        self._leave_with_the_dead(1)
+        yield
+        reaper.reap()
+
+    def restore_by_claim(self) -> Iterator[None]:
+        self._leave_with_the_dead(2)
+        core_of(self.queue).recovery.pace = RateLimit(0.0, ready=True)
+        yield
+        self.queue.ack(self.queue.consume())
+
+    def keep_from_suspect(self) -> Iterator[None]:
+        self._leave_with_the_dead(1)
+        core_of(self.queue).recovery.restore()
+        self.queue.release(self.queue.consume(), delay=60)
+        self.queue.publish("x", delay=60)
+        yield
+        self._edit(available_at=1)
+        # It does not know yet that there are suspects.
+        other = self.make_service().queue("jobs")
+        other.ack(other.consume(2))
+
+    def set_clock_back(self) -> Iterator[None]:
+        self.queue.publish("x", delay=60)
+        now = int(time.time() * 1_000_000)
+        ahead = now + 30_000_000
+        self._edit(published_at=ahead, available_at=ahead)
+        yield
+        core_of(self.queue).recovery.keep_due(ClockStep(now, until=now + 60_000_000))
+
+
+WAYS = [name for name in vars(Ways) if name[0] != "_"]
+
+
+@tells
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("seldom")
+def test_whatever_makes_a_message_claimable_wakes_consumers_elsewhere(
+    publisher: Queue, make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way after its commit, although they would not look by themselves."""
+    monkeypatch.setattr("queue_over_sql.database.notify._BURST_SECONDS", 0)
+    service, ways = make_service(), Ways(publisher, engine, make_service)
+    watched(service)
+    queue, arrivals = service.queue("jobs"), core_of(service.queue("jobs")).context.arrivals
+    for name in WAYS:
+        way = getattr(ways, name)()
+        next(way)
+        waiting = Waiting(queue)
+        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=PATIENCE)
+        assert not waiting.found, name
+        next(way, None)
+        waiting.thread.join(PATIENCE)
+        assert waiting.found, name
+        queue.ack(waiting.found)
+
+
+@hears
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("seldom")
+def test_the_last_of_a_burst_is_found(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its first message is notified, and a consumer may get that one before the last comes."""
+    monkeypatch.setattr("queue_over_sql.database.notify._BURST_SECONDS", 1.0)
+    service = make_service()
+    watched(service)
+    arrivals = core_of(service.queue("jobs")).context.arrivals
+    for _ in range(2):
+        waiting = Waiting(service.queue("jobs"))
+        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=PATIENCE)
+        publisher.publish("x")
+        waiting.ended()
 
 
 @tells
