@@ -82,7 +82,7 @@ def test_a_service_is_ready_while_its_loop_answers(url: str) -> None:
             return service
 
         service = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
-        health = Health(service)
+        health = Health(service, database_timeout=60)
         assert {"heartbeat": "ok", "database": "ok"} == health.ready().checks
         assert {"event loop": "ok"} == health.live().checks
         began = time.monotonic()

@@ -159,7 +159,7 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
     """One, many, with a key, delayed, in bulk, to a topic; starting it is no error."""
     service = logins.service("publisher")
     with service:
-        assert {"database": "ok"} == Health(service).ready().checks
+        assert {"database": "ok"} == Health(service, database_timeout=60).ready().checks
         jobs = jobs_of(service)
         first = jobs.publish({"n": 1}, key="k", delay=60)
         assert jobs.publish({"n": 2}, key="k", on_conflict="skip").id == first.id
