@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 from queue_over_sql.catalog.catalog import Catalog
 from queue_over_sql.catalog.reply_boxes import ReplyBoxesOfCatalog
 from queue_over_sql.catalog.service_parts import ServiceParts
-from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.consumer import Consumer
+from queue_over_sql.consumers.registered import RegisteredConsumers
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.database.notify import Arrivals, WakeUps
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.runtime import THREADS, Background, Runtime
 from queue_over_sql.dialects.engines import open_engine
-from queue_over_sql.durable.consumer import DurableConsumer
+from queue_over_sql.durable.operators import DurableConsumers
 from queue_over_sql.errors import (
-    ConsumerNotFound,
     DatabaseUnavailable,
-    InvalidQueueName,
     NotPermitted,
     QueueError,
     QueueNotFound,
     ServiceClosed,
-    TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
 from queue_over_sql.message import Payload
@@ -47,9 +44,7 @@ from queue_over_sql.schedules import Schedules
 from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.schema.queue_tables import (
     QueueTables,
-    check_queue_name,
     check_table_prefix,
-    may_be_name,
 )
 from queue_over_sql.settings import (
     NOT_GIVEN,
@@ -63,7 +58,7 @@ from queue_over_sql.settings import (
 )
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
-from queue_over_sql.topics import store as topic_store
+from queue_over_sql.topics.topics import Topics
 from queue_over_sql.values.checks import check_flag
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.options import check_known, spelled_out
@@ -176,7 +171,9 @@ class QueueService:
             self._background,
             as_observers(observer),
         )
-        self._topics: dict[str, Topic] = {}
+        self._topics = Topics(parts)
+        self._registered = RegisteredConsumers(connections, catalog.system)
+        self._durable = DurableConsumers(parts, self._registered)
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
         self._lock = runtime.lock()
         # The process that started it: a fork has none of the threads.
@@ -190,7 +187,7 @@ class QueueService:
         self._reaper = Reaper(
             self.queues,
             consumer.deaths.declare,
-            self._forget_dead,
+            self._registered.forget_dead,
             chores=[
                 ClockWatch(parts, self.queues).look,
                 self._reply_queues.reap,
@@ -499,17 +496,7 @@ class QueueService:
             InvalidQueueName: the name is not valid for a topic.
             DatabaseUnavailable: nothing was created.
         """
-        parts = self._parts
-        parts.check_open()
-        dialect, prefix = parts.connections.dialect, parts.settings.table_prefix
-        try:
-            name = check_queue_name(name, prefix, dialect.identifier_limit)
-        except InvalidQueueName as error:
-            msg = f"A topic name follows the rules for queue names. {error}"
-            raise InvalidQueueName(msg) from error
-        system = parts.system()
-        parts.connections.run(lambda c: topic_store.add_topic(c, system, dialect, prefix, name))
-        return self._opened(name)
+        return self._topics.create(name)
 
     def topic(self, name: str) -> Topic:
         """Open an existing topic.
@@ -517,39 +504,18 @@ class QueueService:
         Raises:
             TopicNotFound: there is no such topic.
         """
-        parts = self._parts
-        parts.check_open()
-        if not may_be_name(name):
-            raise TopicNotFound(name)
-        if name in self._topics:
-            return self._topics[name]
-        system, prefix = parts.system(), parts.settings.table_prefix
-        if not parts.connections.run(lambda c: topic_store.has_topic(c, system, prefix, name)):
-            raise TopicNotFound(name)
-        return self._opened(name)
+        return self._topics.get(name)
 
     def topics(self) -> list[Topic]:
         """List all topics with this service's table prefix, ordered by name."""
-        parts = self._parts
-        parts.check_open()
-        system, prefix = parts.system(), parts.settings.table_prefix
-        names = parts.connections.run(lambda c: topic_store.topic_names(c, system, prefix))
-        return [self._opened(name) for name in names]
+        return self._topics.list()
 
     def drop_topic(self, name: str) -> bool:
         """Drop a topic with its subscriptions; False if there is none.
 
         The queues and their messages stay.
         """
-        parts = self._parts
-        parts.check_open()
-        if not may_be_name(name):
-            return False
-        self._topics.pop(name, None)
-        system, prefix = parts.system(), parts.settings.table_prefix
-        return parts.connections.run(
-            lambda c: topic_store.remove_topic(c, system, prefix, name), atomic=True, counts=True
-        )
+        return self._topics.drop(name)
 
     # -- consumers and workers
 
@@ -559,14 +525,7 @@ class QueueService:
         Consumers whose rows cannot be read are logged and left out.
         """
         self._parts.check_open()
-        system = self._parts.catalog.system()
-        rows = self._parts.connections.run(
-            lambda connection: registrations.registered(connection, system)
-        )
-        for row in rows:
-            if isinstance(row, QueueError):
-                _log.warning("A consumer is left out of the list: %s", row)
-        return [row for row in rows if not isinstance(row, QueueError)]
+        return self._registered.list()
 
     def release_consumer(self, consumer_id: str) -> int:
         """Release the messages that a durable consumer holds, and fence its query.
@@ -585,7 +544,7 @@ class QueueService:
             ConsumerNotFound: there is no such consumer.
             ValueError: it is not durable, or belongs to another table prefix.
         """
-        return self._durable_consumer(consumer_id).release()
+        return self._durable.release(consumer_id)
 
     def drop_consumer(self, consumer_id: str) -> int:
         """Release the messages that a durable consumer holds, and delete its registration.
@@ -602,13 +561,7 @@ class QueueService:
         Raises:
             ConsumerNotFound, ValueError: as in ``release_consumer``.
         """
-        try:
-            count = self._durable_consumer(consumer_id).drop()
-        except QueueNotFound:
-            # Its messages were dropped together with the queue.
-            self._forget_consumer(consumer_id)
-            return 0
-        return count
+        return self._durable.drop(consumer_id)
 
     def reap(self) -> ReaperReport:
         """Run one pass of the reaper now; a started service does it regularly.
@@ -704,9 +657,6 @@ class QueueService:
             return Queue(QueueCore(context, self._reply_queues))
         return AdoptedQueue(QueueCore(context, self._reply_queues, RowPublisher))
 
-    def _opened(self, name: str) -> Topic:
-        return self._topics.setdefault(name, Topic(self._parts, name))
-
     def _maintain(self) -> ReaperReport:
         for job in self._parts.connections.maintenance:
             job()
@@ -765,7 +715,7 @@ class QueueService:
                 )
             self._released.append(queue.name)
         self._reply_queues.drop_own(consumer_id)
-        self._forget_consumer(consumer_id)
+        self._registered.forget(consumer_id)
 
     def _tell_what_is_left(self, consumer_id: str | None, reason: str) -> None:
         if self._told_what_is_left:
@@ -785,35 +735,6 @@ class QueueService:
             seconds,
         )
 
-    def _durable_consumer(self, consumer_id: str) -> DurableConsumer:
-        known = {consumer.consumer_id: consumer for consumer in self.consumers()}
-        found = known.get(consumer_id) if isinstance(consumer_id, str) else None
-        if found is None:
-            raise ConsumerNotFound(consumer_id)
-        if found.queue is None or not found.durable:
-            why = "its process releases its messages itself"
-            if found.permanent:
-                why = "each of its messages comes back when its lease ends"
-            msg = f"{consumer_id!r} is not a durable consumer: {why}"
-            raise ValueError(msg)
-        if found.table_prefix != self._settings.table_prefix:
-            msg = (
-                f"{consumer_id!r} belongs to the table prefix {found.table_prefix!r}: use that "
-                "prefix"
-            )
-            raise ValueError(msg)
-        return DurableConsumer(self.queue(found.queue), consumer_id, owner="")
-
-    def _forget_consumer(self, consumer_id: str) -> None:
-        system = self._parts.catalog.system()
-        self._parts.connections.run(lambda c: registrations.remove(c, system, consumer_id))
-
-    def _forget_dead(self, consumer_id: str) -> None:
-        system = self._parts.catalog.system()
-        self._parts.connections.run(
-            lambda c: registrations.remove_dead(c, system, consumer_id), atomic=True
-        )
-
 
 def start_to_serve(service: QueueService) -> None:
     """Start a service that consumes nothing: with a reaper, and without a registered consumer.
@@ -825,7 +746,7 @@ def start_to_serve(service: QueueService) -> None:
     service.start()
     consumer_id = parts_of(service).consumer.resign() if is_new else None
     if consumer_id is not None:
-        service._forget_consumer(consumer_id)  # noqa: SLF001 - its own module
+        service._registered.forget(consumer_id)  # noqa: SLF001 - its own module
 
 
 def parts_of(service: QueueService) -> ServiceParts:

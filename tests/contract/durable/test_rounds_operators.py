@@ -167,7 +167,7 @@ def test_the_reaper_forgets_only_who_is_still_dead(
     dead = parts_of(service).consumer.deaths.declare()
     query = Query(queue)
     for consumer_id in dead:
-        service._forget_dead(consumer_id)
+        service._registered.forget_dead(consumer_id)
     assert [[1]] == query.batch()
 
 
