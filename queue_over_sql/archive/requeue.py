@@ -12,7 +12,7 @@ from queue_over_sql.archive.statements import begin_anew
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
 from queue_over_sql.message import Unreadable
 from queue_over_sql.publishing import deduplication as keys
-from queue_over_sql.publishing.new_messages import NewMessage
+from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.publishing.operations import publish_many
 from queue_over_sql.selection.operations import Chosen, Page, list_ids
 from queue_over_sql.sql.compiled import CompiledStatement
@@ -102,12 +102,9 @@ def _begin_anew(
 
 def _again(row: MessageRow, priorities: int) -> NewMessage:
     content = {
-        "kind": row.kind,
-        "payload": row.payload,
+        **{name: getattr(row, name) for name in CONTENT},
         "headers": _headers_with(row.headers, row.last_error, row.id),
         "priority": min(row.priority, priorities - 1),
-        "max_attempts": row.max_attempts,
-        "lease_us": row.lease_us,
         **row.columns,
     }
     return NewMessage(key=row.message_key, content=content, delay=0, at=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_over_sql.statements.requests import NewRows
 
@@ -23,12 +23,19 @@ BYTES_PER_CHARACTER = 4
 CHARACTERS_PER_ROW = 64
 
 
-# How many columns of content each queue has.
-_COMMON_COLUMNS = 6
+CONTENT: Final[Mapping[str, Any]] = {
+    "kind": None,
+    "payload": None,
+    "headers": None,
+    "priority": 0,
+    "max_attempts": None,
+    "lease_us": None,
+}
+"""The columns of content that each queue has, and their values in a message without options."""
 
 
 # Those that often have the same value in many messages.
-_ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
+_ALIKE = frozenset({"message_key", *CONTENT}) - {"payload"}
 
 
 class NewMessage(NamedTuple):
@@ -218,6 +225,6 @@ def _plain_values(blank: Mapping[str, Any], now: int) -> dict[str, Any]:
 def _weight(message: NewMessage) -> int:
     content = message.content
     weight = len(content["payload"]) + len(content["headers"] or "") + len(message.key or "")
-    if len(content) > _COMMON_COLUMNS:
+    if len(content) > len(CONTENT):
         weight += sum(len(value) for value in content.values() if isinstance(value, str | bytes))
     return weight

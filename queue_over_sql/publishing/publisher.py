@@ -12,7 +12,7 @@ from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.publishing.column_values import own_value
-from queue_over_sql.publishing.new_messages import NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.publishing.new_messages import CONTENT, NewMessage, PlainMessages, PlainPayloads
 from queue_over_sql.publishing.operations import load, publish_many, publishing
 from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
 from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
@@ -146,15 +146,7 @@ class Publisher:
         if any(issubclass(each, Publication) for each in set(map(type, items))):
             return None
         limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
-        blank = {
-            "kind": None,
-            "payload": None,
-            "headers": None,
-            "priority": 0,
-            "max_attempts": None,
-            "lease_us": None,
-            **own,
-        }
+        blank = {**CONTENT, **own}
         return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
 
     def _load_batch(self, items: list[Any]) -> int:

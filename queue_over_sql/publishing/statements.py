@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
 
+from queue_over_sql.publishing.new_messages import CONTENT
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number, words
 
 if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
+_PUBLISHED: Final = {"message_key", *CONTENT, "published_at", "scheduled_at", "available_at"}
+
+
 def insert_columns(tables: QueueTables) -> list[str]:
     """The columns that a publish fills."""
-    return [
-        "message_key",
-        "kind",
-        "payload",
-        "headers",
-        "priority",
-        "published_at",
-        "scheduled_at",
-        "available_at",
-        "max_attempts",
-        "lease_us",
-        *tables.own_columns,
-    ]
+    return [*(name for name in MESSAGE_COLUMNS if name in _PUBLISHED), *tables.own_columns]
 
 
 def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:

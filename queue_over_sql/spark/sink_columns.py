@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,21 +44,34 @@ PAYLOAD: Final = "payload"
 _ALIASES: Final = {"value": PAYLOAD}
 _DURATION: Final = (spark.NumericType, spark.DayTimeIntervalType)
 _TEXT: Final = (spark.StringType, spark.BinaryType)
-_ACCEPTED: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    PAYLOAD: (_TEXT, "a string or binary; convert other columns to JSON with to_json(struct(...))"),
-    "key": (_TEXT, "a string"),
-    "kind": ((spark.StringType,), "a string"),
-    "headers": (
+
+
+class _Accepted(NamedTuple):
+    types: tuple[type, ...]
+    expected: str
+    stored: str
+
+
+_ACCEPTED: Final[Mapping[str, _Accepted]] = {
+    PAYLOAD: _Accepted(
+        _TEXT,
+        "a string or binary; convert other columns to JSON with to_json(struct(...))",
+        "payload",
+    ),
+    "key": _Accepted(_TEXT, "a string", "message_key"),
+    "kind": _Accepted((spark.StringType,), "a string", "kind"),
+    "headers": _Accepted(
         (spark.MapType, spark.StringType, spark.ArrayType),
         "a map of strings, the text of a JSON object, or an array of key and value",
+        "headers",
     ),
-    "priority": ((spark.IntegralType,), "a whole number"),
-    "delay": (_DURATION, "seconds, or an interval of days to seconds"),
-    "at": ((spark.TimestampType,), "a timestamp with a time zone"),
-    "lease": (_DURATION, "seconds, or an interval of days to seconds"),
-    "max_attempts": ((spark.IntegralType,), "a whole number"),
+    "priority": _Accepted((spark.IntegralType,), "a whole number", "priority"),
+    "delay": _Accepted(_DURATION, "seconds, or an interval of days to seconds", DELAY),
+    "at": _Accepted((spark.TimestampType,), "a timestamp with a time zone", AT),
+    "lease": _Accepted(_DURATION, "seconds, or an interval of days to seconds", "lease_us"),
+    "max_attempts": _Accepted((spark.IntegralType,), "a whole number", "max_attempts"),
 }
-"""The columns that every queue accepts, and their types."""
+"""The columns that every queue accepts, their types, and the columns that store them."""
 
 _NUMBER: Final = (spark.NumericType,)
 _OWN: Final[tuple[tuple[type[Any], tuple[type, ...], str], ...]] = (
@@ -107,7 +120,7 @@ def _plan(field: spark.StructField, tables: QueueTables) -> ColumnPlan:
     role = _ALIASES.get(name, name)
     if role not in _ACCEPTED:
         raise ValueError(_unknown(field.name, tables))
-    types, expected = _ACCEPTED[role]
+    types, expected, _ = _ACCEPTED[role]
     if not isinstance(field.dataType, types) or not _elements_fit(field.dataType):
         raise TypeError(_misfit(field, expected))
     return ColumnPlan(field.name, role)
@@ -164,17 +177,6 @@ _LONGEST_US: Final = 365_250 * 86_400 * _SECOND
 # Python can always read JSON with fewer nested levels than this.
 _DEPTH: Final = 400
 _LARGEST_ATTEMPTS: Final = 2**31 - 1
-_STORED: Final = {
-    "payload": "payload",
-    "key": "message_key",
-    "kind": "kind",
-    "headers": "headers",
-    "priority": "priority",
-    "delay": DELAY,
-    "at": AT,
-    "lease": "lease_us",
-    "max_attempts": "max_attempts",
-}
 
 
 class Encoder:
@@ -184,7 +186,9 @@ class Encoder:
         self._plans = plans
         self._tables = inside.tables(queue)
         self._settings = queue.settings
-        self.columns = tuple(plan.role if plan.own else _STORED[plan.role] for plan in plans)
+        self.columns = tuple(
+            plan.role if plan.own else _ACCEPTED[plan.role].stored for plan in plans
+        )
         self._row = 0
         named = next((plan.source for plan in plans if plan.role == "payload"), "payload")
         self._null_payload = "" if named == "payload" else f": column {named} is NULL"

@@ -15,7 +15,7 @@ from queue_over_sql.durable import staged_write_store as staged_writes
 from queue_over_sql.message import Claim
 from queue_over_sql.publishing import deduplication, statements
 from queue_over_sql.publishing import operations as publishing
-from queue_over_sql.publishing.new_messages import NewMessage
+from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import purge, registry, stats
 from queue_over_sql.recovery import dead_claims
@@ -116,9 +116,7 @@ class Stage:
 
     def message(self, **more: Any) -> NewMessage:
         """A message with a payload."""
-        content = dict.fromkeys(("kind", "headers", "max_attempts", "lease_us"))
-        own = dict.fromkeys(self.tables.own_columns)
-        given = {"payload": "1", "priority": 0, **content, **own}
+        given = {**CONTENT, "payload": "1", **dict.fromkeys(self.tables.own_columns)}
         return NewMessage(**({"key": None, "delay": 0, "at": None, "content": given} | more))
 
 
