@@ -58,7 +58,8 @@ def test_what_fails_once_is_listed_and_counted(
     )
 
     lines = done.stdout.splitlines()
-    assert (code, True) == (done.returncode, closing in lines[-1])
+    assert code == done.returncode
+    assert closing in lines[-1]
     flaky = {line.split("::", 1)[1] for line in lines if line.startswith("FLAKY test_cases.py")}
     expected = {"test_unlucky[a b]", "test_unlucky[c::d]", "test_unlucky[\\xfc[1]]"}
     assert expected | {"test_unlucky_fixture"} == flaky

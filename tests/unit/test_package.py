@@ -40,7 +40,5 @@ def test_names_are_imported_when_somebody_asks() -> None:
         text=True,
         check=False,
     )
-    assert ("module 'queue_over_sql' has no attribute 'Nothing'\n", "") == (
-        ended.stdout,
-        ended.stderr,
-    )
+    assert "module 'queue_over_sql' has no attribute 'Nothing'\n" == ended.stdout
+    assert "" == ended.stderr

@@ -83,7 +83,9 @@ def test_every_error_can_be_pickled() -> None:
         error.add_note("a note")
         for again in (_copied(error), copy.copy(error)):
             assert type(again) is type(error)
-            assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+            assert str(error) == str(again)
+            assert error.args == again.args
+            assert vars(error) == vars(again)
 
 
 def _raise_duplicate(number: int) -> None:
@@ -97,7 +99,8 @@ def test_a_process_pool_goes_on_after_an_error() -> None:
         for number in range(2):
             with pytest.raises(errors.DuplicateKey, match="id") as raised:
                 pool.submit(_raise_duplicate, number).result(60)
-            assert (raised.value.queue, raised.value.id) == ("jobs", number)
+            assert "jobs" == raised.value.queue
+            assert number == raised.value.id
 
 
 @pytest.mark.engines("sqlite")
@@ -120,10 +123,10 @@ def test_a_message_is_read_in_another_process(service: QueueService) -> None:
         with pytest.raises(QueueError, match="settle the message there"):
             settle()
     queue.ack(again)
-    assert queue.stats().claimed == 0
+    assert 0 == queue.stats().claimed
     queue.publish({"a": 1}, columns={"price": 3})
     copy.copy(queue.consume(1)[0]).ack()
-    assert queue.stats().claimed == 0
+    assert 0 == queue.stats().claimed
 
 
 @pytest.mark.engines("sqlite")
@@ -140,4 +143,5 @@ def test_a_row_of_an_adopted_table_is_read_in_another_process(service: QueueServ
     message = queue.consume(1)[0]
     again = _copied(message)
     assert again.payload is again.row
-    assert (type(again.row), dict(again.row)) == (type(message.row), {"id": 1, "x": "y"})
+    assert {"id": 1, "x": "y"} == dict(again.row)
+    assert type(again.row) is type(message.row)

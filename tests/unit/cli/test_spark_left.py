@@ -68,7 +68,8 @@ def test_a_script_is_told_the_same(
     session.output.machine = True
     _tell(session, "jobs", "reports", _done(messages), stopped=stopped)
     record = json.loads(capsys.readouterr().out)
-    assert (stopped, left) == (record["stopped"], record["left"])
+    assert stopped == record["stopped"]
+    assert left == record["left"]
 
 
 def test_where_others_hold_all_it_is_said(

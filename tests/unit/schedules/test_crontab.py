@@ -174,8 +174,11 @@ def test_the_next_instant_is_the_first_that_fits(line: Fields, begin: datetime) 
     )
     assert found is not None
     at = instant(found)
-    assert (at.second, at.microsecond) == (0, 0)
-    assert (at.minute in minute[1], at.hour in hour[1], fits(at.date())) == (True, True, True)
+    assert 0 == at.second
+    assert 0 == at.microsecond
+    assert at.minute in minute[1]
+    assert at.hour in hour[1]
+    assert fits(at.date())
     earliest = min(
         candidate
         for candidate in (

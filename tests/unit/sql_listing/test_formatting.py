@@ -39,7 +39,7 @@ RETURNING id, payload ->> '$.a'"""
 
 def test_clauses_and_subqueries_have_their_lines() -> None:
     """Words inside of texts, names, functions and CASE break nothing."""
-    assert formatted(NESTED) == LINES
+    assert LINES == formatted(NESTED)
 
 
 def test_only_white_space_changes() -> None:

@@ -63,7 +63,8 @@ def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     eventually(lambda: not accepts(server.url), "the port is closed")
     server.start()
 
-    assert (False, [42]) == (down, after_stop)
+    assert not down
+    assert [42] == after_stop
     assert [42] == read(server.url)
 
 
@@ -93,7 +94,8 @@ def test_closing_removes_the_folder(engine: str) -> None:
         folder = private.folder
         there = folder.exists()
 
-    assert (True, False) == (there, folder.exists())
+    assert there
+    assert not folder.exists()
 
 
 @PRIVATE
@@ -180,7 +182,8 @@ def test_a_given_server_serves_fresh_databases(
         given.create_database("first")
         write(url)
 
-        assert ([42], [42]) == (rows, read(url))
+        assert [42] == rows
+        assert [42] == read(url)
 
 
 def test_a_given_server_is_not_stopped() -> None:
@@ -243,7 +246,8 @@ def test_the_folder_that_the_environment_names_comes_first(
     program = tmp_path / "sh"
     program.touch(mode=0o755)
 
-    assert (None, program) == (missing, find_binary("mysql", "sh"))
+    assert missing is None
+    assert program == find_binary("mysql", "sh")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +285,8 @@ def test_the_command_tells_where_each_server_comes_from() -> None:
         command, capture_output=True, text=True, check=False, env={**os.environ, **given}
     )
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert 0 == done.returncode
+    assert "" == done.stderr
     expected = [f"{engine}: given by {url_variable(engine)}" for engine in SERVER_ENGINES]
     assert expected == done.stdout.splitlines()
 
@@ -292,5 +297,6 @@ def test_the_command_explains_itself(argument: str, code: int) -> None:
     command = [sys.executable, "-m", "queue_over_sql.testing.servers", argument]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
-    assert (code, False) == (done.returncode, "Traceback" in said)
+    assert code == done.returncode
+    assert "Traceback" not in said
     assert [] == [engine for engine in SERVER_ENGINES if engine not in said]

@@ -51,7 +51,7 @@ def test_a_short_lease_is_renewed_beside_long_ones(keeper: LeaseKeeper) -> None:
         wait_until(lambda: keeper._wakes_at < float("inf"))
         with keeper.keeping(cast("Any", queue), [short]):
             wait_until(lambda: queue.extended.count(short) >= 3)
-    assert set(queue.extended) == {short}
+    assert {short} == set(queue.extended)
 
 
 @pytest.mark.parametrize("broken", ["thread", "queue"])
