@@ -47,7 +47,8 @@ def test_prints_everything_once_and_acknowledges(database: TestDatabase) -> None
     succeed("publish", "jobs", url=database.url, stdin='"a"\n{"b":1}\n')
     assert '"a"\n{"b":1}\n' == succeed("consume", "jobs", url=database.url).out
     again = run("consume", "jobs", url=database.url)
-    assert (3, "") == (again.exit_code, again.out)
+    assert 3 == again.exit_code
+    assert "" == again.out
 
 
 def test_a_terminal_obeys_no_payload(sqlite_url: str) -> None:
@@ -57,26 +58,26 @@ def test_a_terminal_obeys_no_payload(sqlite_url: str) -> None:
         service.create_queue("texts", payload="text").publish_many([text, text])
     shown = on_terminal("consume", "texts", "--count", "1", url=sqlite_url)
     piped = succeed("consume", "texts", url=sqlite_url)
-    assert ((0, "a\tb\r\n\\x1b[2J\\x9b\\u202e\r\n"), f"{text}\n") == (shown, piped.out)
+    assert (0, "a\tb\r\n\\x1b[2J\\x9b\\u202e\r\n") == shown
+    assert f"{text}\n" == piped.out
 
 
 def test_count_leaves_the_rest(jobs: str) -> None:
     """--count takes the oldest so many, whatever the batch, and claims no others."""
     succeed("publish", "jobs", url=jobs, stdin="1\n2\n3\n4\n5\n")
     out = succeed("consume", "jobs", "--count", "3", "--batch", "2", url=jobs).out
-    assert ("1\n2\n3\n", 2) == (out, _ready(jobs))
+    assert "1\n2\n3\n" == out
+    assert 2 == _ready(jobs)
 
 
 def test_json_has_the_delivery(jobs: str) -> None:
     """With --json each message comes with its id, attempt, headers and claim."""
     succeed("publish", "jobs", "1", "-H", "h=x", url=jobs)
     record = succeed("consume", "jobs", "--json", url=jobs).record
-    assert (1, 1, {"h": "x"}, True) == (
-        record["payload"],
-        record["attempt"],
-        record["headers"],
-        bool(record["consumer_id"]),
-    )
+    assert 1 == record["payload"]
+    assert 1 == record["attempt"]
+    assert {"h": "x"} == record["headers"]
+    assert record["consumer_id"]
 
 
 def test_wait_takes_what_comes_later(jobs: str, tmp_path: Path) -> None:
@@ -102,7 +103,8 @@ def test_a_reader_that_leaves_costs_no_message(jobs: str) -> None:
         timeout=60,
     )
     os.close(write_end)
-    assert (141, b"") == (ended.returncode, ended.stderr)
+    assert 141 == ended.returncode
+    assert b"" == ended.stderr
     assert 3 == _ready(jobs)
 
 
@@ -116,12 +118,10 @@ def test_exec_acks_successes_and_nacks_failures(
         "consume", "jobs", "--exec", "grep true || (echo boom >&2; exit 7)", url=database.url
     )
     [dead] = queue.archive.messages().list()
-    assert (5, '{"ok":true}\n', {"ok": False}, "exit code 7: boom") == (
-        ended.exit_code,
-        ended.out,
-        dead.payload,
-        dead.last_error,
-    )
+    assert 5 == ended.exit_code
+    assert '{"ok":true}\n' == ended.out
+    assert {"ok": False} == dead.payload
+    assert "exit code 7: boom" == dead.last_error
     assert 0 == queue.messages().count()
 
 
@@ -130,11 +130,9 @@ def test_exec_retries_until_it_succeeds(jobs: str, tmp_path: Path) -> None:
     succeed("publish", "jobs", "1", url=jobs)
     script = 'echo "$QUEUE_OVER_SQL_ATTEMPT" >> tries; test "$QUEUE_OVER_SQL_ATTEMPT" = 3'
     ended = run("consume", "jobs", "--wait", "50ms", "--exec", script, url=jobs, cwd=tmp_path)
-    assert (5, "1\n2\n3\n", 0) == (
-        ended.exit_code,
-        (tmp_path / "tries").read_text(),
-        _ready(jobs),
-    )
+    assert 5 == ended.exit_code
+    assert "1\n2\n3\n" == (tmp_path / "tries").read_text()
+    assert 0 == _ready(jobs)
 
 
 def test_exec_environment_and_standard_input(jobs: str) -> None:
@@ -144,22 +142,18 @@ def test_exec_environment_and_standard_input(jobs: str) -> None:
     shown = "; ".join(f'printf "%s\\n" "$QUEUE_OVER_SQL_{name}"' for name in names)
     out = succeed("consume", "jobs", "--exec", f"cat; echo; {shown}", url=jobs).out
     payload, *facts = out.splitlines()
-    assert ({"é": [1, None]}, ["jobs", "1", "1", "5", "k", '{"trace-id":"t 1"}', "t 1"]) == (
-        json.loads(payload),
-        facts,
-    )
+    assert {"é": [1, None]} == json.loads(payload)
+    assert ["jobs", "1", "1", "5", "k", '{"trace-id":"t 1"}', "t 1"] == facts
 
 
 def test_exec_with_json_reports_each_message(jobs: str) -> None:
     """With --json standard output has one record per message and nothing of the command's own."""
     succeed("publish", "jobs", "1", url=jobs)
     ended = run("consume", "jobs", "--json", "--exec", "echo noise", url=jobs)
-    assert (0, 0, None, True) == (
-        ended.exit_code,
-        ended.record["exit_code"],
-        ended.record["error"],
-        "noise" in ended.err,
-    )
+    assert 0 == ended.exit_code
+    assert 0 == ended.record["exit_code"]
+    assert ended.record["error"] is None
+    assert "noise" in ended.err
 
 
 def test_exec_gets_bytes_exactly(sqlite_url: str) -> None:
@@ -180,7 +174,8 @@ def test_exec_extends_the_lease_of_a_long_command(jobs: str, tmp_path: Path) -> 
         eventually(lambda: _lease_end(jobs) > first, "the lease is extended")
         (tmp_path / "go").touch()
         assert 0 == process.wait(30)
-    assert ("1", 0) == (Path(f"{log}.out").read_text(), _ready(jobs))
+    assert "1" == Path(f"{log}.out").read_text()
+    assert 0 == _ready(jobs)
 
 
 @pytest.mark.chaos
@@ -196,7 +191,9 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
         (tmp_path / "go").touch()
         code = process.wait(30)
     assert 1 == log.read_text().count("Draining; send the signal again to stop immediately.")
-    assert (0, "1", 2) == (code, Path(f"{log}.out").read_text(), _ready(jobs))
+    assert 0 == code
+    assert "1" == Path(f"{log}.out").read_text()
+    assert 2 == _ready(jobs)
     attempts = [m["attempt"] for m in succeed("peek", "jobs", "--json", url=jobs).records]
     assert [0, 0] == attempts
 
@@ -227,7 +224,5 @@ def test_follow_stays_and_stops_cleanly(jobs: str, tmp_path: Path) -> None:
             eventually(lambda e=expected: e in Path(f"{log}.out").read_text(), "it is printed")  # type: ignore[misc]
         process.send_signal(signal.SIGINT)
         assert 0 == process.wait(30)
-    assert ("0\n1\n", 3) == (
-        Path(f"{log}.out").read_text(),
-        run("consumers", url=jobs).exit_code,
-    )
+    assert "0\n1\n" == Path(f"{log}.out").read_text()
+    assert 3 == run("consumers", url=jobs).exit_code

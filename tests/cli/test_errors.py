@@ -17,19 +17,18 @@ from tests.cli.command_line import command, environment, run, succeed
 def test_without_a_url_the_error_says_how_to_give_one() -> None:
     """Exit code 2, with the option, the variable and examples."""
     ended = run("list")
-    assert (2, "", True, True) == (
-        ended.exit_code,
-        ended.out,
-        "--url" in ended.err,
-        "QUEUE_OVER_SQL_URL" in ended.err,
-    )
+    assert 2 == ended.exit_code
+    assert "" == ended.out
+    assert "--url" in ended.err
+    assert "QUEUE_OVER_SQL_URL" in ended.err
 
 
 def test_a_url_that_is_none_is_explained() -> None:
     """Text that is no URL, and an unknown engine: an error in words."""
     for url in ("not a url", "nosuchengine://host/db"):
         ended = run("list", url=url)
-        assert (True, False) == (ended.exit_code in {1, 2}, "Traceback" in ended.err)
+        assert ended.exit_code in {1, 2}
+        assert "Traceback" not in ended.err
         assert ended.err.strip()
 
 
@@ -42,8 +41,10 @@ def test_an_unknown_queue_is_code_3(sqlite_url: str) -> None:
         ("drop", "none", "--yes"),
     ):
         ended = run(*arguments, url=sqlite_url)
-        said = ("none" in ended.err, "Traceback" in ended.err)
-        assert (3, "", (True, False)) == (ended.exit_code, ended.out, said), arguments
+        assert 3 == ended.exit_code, arguments
+        assert "" == ended.out, arguments
+        assert "none" in ended.err, arguments
+        assert "Traceback" not in ended.err, arguments
 
 
 def test_advice_is_something_to_type(sqlite_url: str) -> None:
@@ -55,19 +56,16 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
     taken = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
-    assert (True, True, False) == (
-        "create it with: queue-over-sql create none" in missing.err,
-        "--on-conflict skip or replace" in taken.err,
-        "service.create_queue" in missing.err or "on_conflict=" in taken.err,
-    )
+    assert "create it with: queue-over-sql create none" in missing.err
+    assert "--on-conflict skip or replace" in taken.err
+    assert "service.create_queue" not in missing.err
+    assert "on_conflict=" not in taken.err
     assert "create it with: queue-over-sql create emails\n" in refused.err
     mistyped = run("stats", "Job", url=sqlite_url)
     assert "did you mean 'jobs'? If not, create it with: queue-over-sql create job" in mistyped.err
-    assert (True, True, False) == (
-        "create it with: queue-over-sql topic create none" in no_topic.err,
-        "queue-over-sql schedule list" in no_schedule.err,
-        "service." in no_topic.err + no_schedule.err,
-    )
+    assert "create it with: queue-over-sql topic create none" in no_topic.err
+    assert "queue-over-sql schedule list" in no_schedule.err
+    assert "service." not in no_topic.err + no_schedule.err
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
@@ -77,18 +75,17 @@ def test_an_unreachable_server_is_code_4_and_hides_the_password(scheme: str) -> 
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     ended = run("list", url=f"{scheme}://someone:s3cret-pw@127.0.0.1:{port}/db")
-    assert (4, False, False, True) == (
-        ended.exit_code,
-        "s3cret-pw" in ended.err + ended.out,
-        "Traceback" in ended.err,
-        "127.0.0.1" in ended.err,
-    )
+    assert 4 == ended.exit_code
+    assert "s3cret-pw" not in ended.err + ended.out
+    assert "Traceback" not in ended.err
+    assert "127.0.0.1" in ended.err
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path) -> None:
     """A SQLite file in a folder that is not there."""
     ended = run("create", "jobs", "--create", url=f"sqlite:///{tmp_path / 'missing' / 'queues.db'}")
-    assert (True, False) == (ended.exit_code in {1, 4}, "Traceback" in ended.err)
+    assert ended.exit_code in {1, 4}
+    assert "Traceback" not in ended.err
 
 
 def test_only_what_creates_makes_the_file_of_a_database(tmp_path: Path) -> None:
@@ -108,8 +105,9 @@ def test_only_what_creates_makes_the_file_of_a_database(tmp_path: Path) -> None:
         "topic create news",
     ):
         ended = run(*arguments.split(), url=f"sqlite:///{file}")
-        told = (str(file) in ended.err, "queue-over-sql create" in ended.err)
-        assert (4, (True, True)) == (ended.exit_code, told), arguments
+        assert 4 == ended.exit_code, arguments
+        assert str(file) in ended.err, arguments
+        assert "queue-over-sql create" in ended.err, arguments
         assert not file.exists(), arguments
     for number, create in enumerate(("create jobs", "topic create news")):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
@@ -125,7 +123,8 @@ def test_the_file_of_h2_is_not_made_by_looking_either(
     del database  # It says that H2 is there.
     url = f"h2:///{tmp_path / 'queues'}"
     ended = run("list", url=url)
-    assert (4, True) == (ended.exit_code, str(tmp_path / "queues.mv.db") in ended.err)
+    assert 4 == ended.exit_code
+    assert str(tmp_path / "queues.mv.db") in ended.err
     assert [] == list(tmp_path.iterdir())
     succeed("create", "jobs", "--create", url=url)
     assert ["jobs"] == [record["queue"] for record in succeed("list", "--json", url=url).records]
@@ -144,7 +143,8 @@ def test_arguments_that_the_library_refuses_are_wrong_usage(sqlite_url: str) -> 
         ("create jobs --max-payload-bytes 9999999999", "--max-payload-bytes must be at most"),
     ):
         ended = run(*arguments.split(), url=sqlite_url)
-        assert (2, True) == (ended.exit_code, told in ended.err), (arguments, ended.err)
+        assert 2 == ended.exit_code, (arguments, ended.err)
+        assert told in ended.err, (arguments, ended.err)
 
 
 def test_passwords_are_hidden_in_any_text() -> None:
@@ -209,7 +209,8 @@ def test_a_reader_that_leaves_ends_a_command_as_sigpipe_does(sqlite_url: str) ->
             check=False,
             timeout=60,
         )
-        assert (141, b"") == (ended.returncode, ended.stderr), arguments
+        assert 141 == ended.returncode, arguments
+        assert b"" == ended.stderr, arguments
     os.close(write_end)
 
 
@@ -218,4 +219,5 @@ def test_output_that_cannot_be_written_is_told_once(sqlite_url: str) -> None:
     """A full disk, say: exit code 1 and the reason."""
     succeed("create", "jobs", url=sqlite_url)
     ended = _with_streams(">/dev/full", "stats", "jobs", url=sqlite_url)
-    assert (1, 1) == (ended.returncode, len(ended.stderr.splitlines())), ended.stderr
+    assert 1 == ended.returncode, ended.stderr
+    assert 1 == len(ended.stderr.splitlines()), ended.stderr

@@ -29,7 +29,8 @@ def test_looking_changes_nothing(old: Engine, sqlite_url: str) -> None:
     planned = succeed("migrate", "--plan", url=sqlite_url)
     assert "Pending: queue 'texts' from version 1 to 2: add the column" in planned.out
     checked = run("migrate", "--check", url=sqlite_url)
-    assert (1, planned.out) == (checked.exit_code, checked.out)
+    assert 1 == checked.exit_code
+    assert planned.out == checked.out
     records = succeed("migrate", "--plan", "--json", url=sqlite_url).records
     assert {False} == {record["done"] for record in records}
     assert 3 + 9 == len(records)
@@ -53,7 +54,8 @@ def test_migrate_does_it_once(old: Engine, sqlite_url: str) -> None:
     assert {True} == {record["done"] for record in done}
     assert {SCHEMA_VERSION} == _versions(old)
     again = succeed("migrate", url=sqlite_url)
-    assert ("", "The tables are up to date.\n") == (again.out, again.err)
+    assert "" == again.out
+    assert "The tables are up to date.\n" == again.err
 
 
 def test_a_newer_database_is_refused(old: Engine, sqlite_url: str) -> None:
@@ -62,7 +64,8 @@ def test_a_newer_database_is_refused(old: Engine, sqlite_url: str) -> None:
         connection.exec_driver_sql("UPDATE queue_over_sql_queues SET schema_version = 99")
     for option in ("--plan", "--sql", "--check", "--json"):
         refused = run("migrate", option, url=sqlite_url)
-        assert (1, "") == (refused.exit_code, refused.out)
+        assert 1 == refused.exit_code
+        assert "" == refused.out
         assert "Install the newest release of queue-over-sql" in refused.err
     assert {99} == _versions(old)
 

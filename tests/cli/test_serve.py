@@ -30,7 +30,8 @@ def test_it_serves_pages_and_the_api_until_a_signal(
         root = address_in(log)
         assert root is not None, log.read_text()
         page = httpx2.get(root, trust_env=False)
-        assert (200, True) == (page.status_code, "staging" in page.text)
+        assert 200 == page.status_code
+        assert "staging" in page.text
         queues = httpx2.get(f"{root}/api/v1/queues", trust_env=False).json()["queues"]
         assert ["jobs"] == [queue["name"] for queue in queues]
         consumers = httpx2.get(f"{root}/api/v1/consumers", trust_env=False).json()["consumers"]
@@ -45,7 +46,7 @@ def test_nobody_comes_in_without_a_token_where_there_is_one(
     sqlite_url: str, jobs: Queue, tmp_path: Path
 ) -> None:
     """Also on this machine; the token opens pages and the API."""
-    assert jobs.name == "jobs"
+    assert "jobs" == jobs.name
     token = succeed("token", "add", "ada", "--role", "viewer", url=sqlite_url).out.strip()
     log = tmp_path / "serve.log"
     with started("serve", "--http", "0", url=sqlite_url, log=log) as process:
@@ -61,7 +62,7 @@ def test_nobody_comes_in_without_a_token_where_there_is_one(
 
 def test_others_are_not_served_without_a_token(sqlite_url: str, jobs: Queue) -> None:
     """The error says how to make one."""
-    assert jobs.name == "jobs"
+    assert "jobs" == jobs.name
     ended = run("serve", "--http", "0.0.0.0:0", url=sqlite_url)
     assert 2 == ended.exit_code
     assert "token add" in ended.err

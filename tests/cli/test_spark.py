@@ -46,10 +46,11 @@ def test_from_a_file_to_the_end_of_its_messages(
         url=database.url,
         cwd=tmp_path,
     )
-    assert (5, 31, 30, 0, 1) == (
-        ended.exit_code,
-        *(ended.record[name] for name in ("read", "published", "skipped", "rejected")),
-    ), ended.err
+    assert 5 == ended.exit_code, ended.err
+    assert 31 == ended.record["read"]
+    assert 30 == ended.record["published"]
+    assert 0 == ended.record["skipped"]
+    assert 1 == ended.record["rejected"]
     assert 30 == queue.stats().ready
 
     ended = run_spark(
@@ -57,13 +58,15 @@ def test_from_a_file_to_the_end_of_its_messages(
         url=database.url,
         cwd=tmp_path,
     )
-    assert (5, 29, 1, 1) == (
-        ended.exit_code,
-        *(ended.record[name] for name in ("handled", "failed", "dead")),
-    ), ended.err
+    assert 5 == ended.exit_code, ended.err
+    assert 29 == ended.record["handled"]
+    assert 1 == ended.record["failed"]
+    assert 1 == ended.record["dead"]
     assert {"empty"} == {worker["ended"] for worker in ended.record["workers"]}
     [dead] = queue.archive.messages(status="failed").list()
-    assert ({"n": 7}, "too large", 29) == (dead.payload, dead.last_error, queue.stats().done)
+    assert {"n": 7} == dead.payload
+    assert "too large" == dead.last_error
+    assert 29 == queue.stats().done
     # What Spark itself has to say is not the command's output.
     assert 1 == len(ended.out.splitlines())
 
@@ -81,7 +84,8 @@ def test_wrong_usage_is_said_before_spark_starts(sqlite_url: str) -> None:
     }
     for arguments, words in wrong.items():
         ended = run("spark", *arguments, url=sqlite_url)
-        assert (2, True) == (ended.exit_code, words in ended.err), ended.err
+        assert 2 == ended.exit_code, ended.err
+        assert words in ended.err, ended.err
 
 
 def test_without_a_database() -> None:
@@ -93,4 +97,5 @@ def test_without_a_database() -> None:
         ("report", "folder"),
     ):
         ended = run("spark", *arguments)
-        assert (2, True) == (ended.exit_code, "--url" in ended.err), arguments
+        assert 2 == ended.exit_code, arguments
+        assert "--url" in ended.err, arguments

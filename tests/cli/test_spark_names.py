@@ -55,13 +55,14 @@ def test_a_module_that_needs_none_is_known(tmp_path: Path) -> None:
     """Under the name that a command has for its functions."""
     (tmp_path / "mine.py").write_text("def handle(message): pass\n")
     checked = _check("mine", tmp_path, "handle")
-    assert (0, "True\n") == (checked.returncode, checked.stdout), checked.stderr
+    assert 0 == checked.returncode, checked.stderr
+    assert "True\n" == checked.stdout, checked.stderr
 
 
 def test_a_wrong_name_is_told_before_spark_starts(tmp_path: Path) -> None:
     """Its start takes long."""
     checked = _check("nowhere:transform", tmp_path)
-    assert checked.returncode == 1
+    assert 1 == checked.returncode
     assert "there is no module 'nowhere'" in checked.stderr
 
 
@@ -69,7 +70,8 @@ def test_a_mistake_of_the_module_itself_is_not_put_off(tmp_path: Path) -> None:
     """It is raised as it is."""
     (tmp_path / "mine.py").write_text("assert 1 == 2, 'mine'\n")
     checked = _check("mine", tmp_path)
-    assert (1, True) == (checked.returncode, "AssertionError: mine" in checked.stderr)
+    assert 1 == checked.returncode
+    assert "AssertionError: mine" in checked.stderr
 
 
 def test_commands_get_as_far_as_the_session(sqlite_url: str, tmp_path: Path) -> None:
@@ -78,4 +80,5 @@ def test_commands_get_as_far_as_the_session(sqlite_url: str, tmp_path: Path) -> 
     process = ("process", "jobs", "mine", "--to", "x", "--checkpoint", "y")
     for arguments in (("workers", "jobs", "mine"), process):
         ended = run(*("spark", *arguments, "--conf", "memory=1g"), url=sqlite_url, cwd=tmp_path)
-        assert (2, True) == (ended.exit_code, "memory=1g" in ended.err), ended.err
+        assert 2 == ended.exit_code, ended.err
+        assert "memory=1g" in ended.err, ended.err

@@ -28,7 +28,8 @@ def test_an_unknown_operation_names_the_others(sqlite_url: str) -> None:
     succeed("create", "jobs", url=sqlite_url)
     for names in (["acknowledge"], ["ack", "acknowledge"]):
         result = run("sql", "jobs", *names, url=sqlite_url)
-        assert (3, "") == (result.exit_code, result.out)
+        assert 3 == result.exit_code
+        assert "" == result.out
         assert "begins with 'acknowledge'. The operations are: publish, " in result.err
 
 

@@ -30,10 +30,8 @@ def test_a_message_travels_to_its_subscribers(database: TestDatabase) -> None:
     assert [("orders", "bills"), ("orders", "mails")] == [(r["topic"], r["queue"]) for r in both]
     assert ["bills"] == [record["queue"] for record in one]
     [message] = succeed("peek", "mails", "--json", url=database.url).records
-    assert (both[1]["id"], {"topic": "orders", "routing_key": "eu.paid"}) == (
-        message["id"],
-        message["headers"],
-    )
+    assert both[1]["id"] == message["id"]
+    assert {"topic": "orders", "routing_key": "eu.paid"} == message["headers"]
 
 
 def test_a_message_with_its_options(sqlite_url: str) -> None:
@@ -42,13 +40,14 @@ def test_a_message_with_its_options(sqlite_url: str) -> None:
     given = ("--key", "k", "--kind", "note", "-H", "trace=abc", "--delay", "1h", "--text")
     told = succeed("topic", "publish", "orders", "hi", "-r", "eu.paid", *given, url=sqlite_url).out
     [message] = succeed("peek", "bills", "--json", "--status", "delayed", url=sqlite_url).records
-    assert ("hi", "k", "note", "abc") == (
-        *(message[name] for name in ("payload", "key", "kind")),
-        message["headers"]["trace"],
-    )
+    assert "hi" == message["payload"]
+    assert "k" == message["key"]
+    assert "note" == message["kind"]
+    assert "abc" == message["headers"]["trace"]
     assert f"Published to 1 queue: bills (message {message['id']} created).\n" == told
     again = run("topic", "publish", "orders", "1", "-r", "eu.paid", "--key", "k", url=sqlite_url)
-    assert (1, True) == (again.exit_code, "already" in again.err)
+    assert 1 == again.exit_code
+    assert "already" in again.err
     skip = ("--key", "k", "--on-conflict", "skip", "--json")
     skipped = succeed("topic", "publish", "orders", "1", "-r", "a.paid", *skip, url=sqlite_url)
     assert "skipped" == skipped.record["outcome"]
@@ -70,10 +69,8 @@ def test_nobody_subscribed_to_that(sqlite_url: str) -> None:
     prepared(sqlite_url)
     words = succeed("topic", "publish", "orders", "1", "-r", "eu.sent", url=sqlite_url).out
     lines = succeed("topic", "publish", "orders", "1", "-r", "", "--json", url=sqlite_url).out
-    assert ("No subscription to topic orders matches: nothing was published.\n", "") == (
-        words,
-        lines,
-    )
+    assert "No subscription to topic orders matches: nothing was published.\n" == words
+    assert "" == lines
 
 
 def test_topics_are_listed_and_shown(sqlite_url: str) -> None:
@@ -104,7 +101,8 @@ def test_unsubscribing(sqlite_url: str) -> None:
     assert ["*.paid", "b"] == [record["pattern"] for record in left]
     succeed("unsubscribe", "orders", "mails", url=sqlite_url)
     again = run("unsubscribe", "orders", "mails", url=sqlite_url)
-    assert (3, True) == (again.exit_code, "no such subscription" in again.err)
+    assert 3 == again.exit_code
+    assert "no such subscription" in again.err
 
 
 def test_dropping_asks_and_leaves_the_queues(sqlite_url: str) -> None:
@@ -112,10 +110,12 @@ def test_dropping_asks_and_leaves_the_queues(sqlite_url: str) -> None:
     prepared(sqlite_url)
     succeed("topic", "publish", "orders", "1", "-r", "eu.paid", url=sqlite_url)
     refused = run("topic", "drop", "orders", url=sqlite_url)
-    assert (1, True) == (refused.exit_code, "1 subscription?" in refused.err)
+    assert 1 == refused.exit_code
+    assert "1 subscription?" in refused.err
     succeed("topic", "drop", "orders", "--yes", url=sqlite_url)
     gone = run("topic", "drop", "orders", "--yes", url=sqlite_url)
-    assert (3, True) == (gone.exit_code, "no topic 'orders'" in gone.err)
+    assert 3 == gone.exit_code
+    assert "no topic 'orders'" in gone.err
     assert "1\n" == succeed("consume", "bills", url=sqlite_url).out
 
 
@@ -137,8 +137,6 @@ def test_wrong_usage_is_explained(sqlite_url: str) -> None:
     }
     for arguments, (code, words) in wrong.items():
         ended = run(*arguments, url=sqlite_url)
-        assert (code, True, False) == (
-            ended.exit_code,
-            words in ended.err,
-            "Traceback" in ended.err,
-        ), (arguments, ended.err)
+        assert code == ended.exit_code, (arguments, ended.err)
+        assert words in ended.err, (arguments, ended.err)
+        assert "Traceback" not in ended.err, (arguments, ended.err)
