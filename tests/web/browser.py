@@ -27,14 +27,14 @@ class Browser:
     def get(self, path: str, status: int = 200) -> str:
         """Open a page, and insist on its status."""
         self.page = self._client.get(self._prefix + path)
-        assert self.page.status_code == status, self.page.text
+        assert status == self.page.status_code, self.page.text
         return self.page.text
 
     def post(self, path: str, expected: int = 200, **fields: Any) -> str:
         """Send a form as a page of this server does, and follow to where it leads."""
         headers = {"origin": self.root}
         self.page = self._client.post(self._prefix + path, data=fields, headers=headers)
-        assert self.page.status_code == expected, self.page.text
+        assert expected == self.page.status_code, self.page.text
         return self.page.text
 
     def press(self, button: str, expected: int = 200, **fields: Any) -> str:

@@ -57,7 +57,7 @@ class Server:
     def refused(self, method: str, path: str, **options: Any) -> tuple[int, str]:
         """Send a request that is refused; the status and the problem's code."""
         answer = self.ask(method, path, **options)
-        assert answer.headers["content-type"] == "application/problem+json", answer.text
+        assert "application/problem+json" == answer.headers["content-type"], answer.text
         return answer.status_code, answer.json()["type"].removeprefix("/problems/")
 
 

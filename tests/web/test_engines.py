@@ -51,7 +51,8 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
         body = {"claims": [held[verb]], **options}
         assert {"settled": 1} == server.json("POST", f"/queues/jobs/{verb}", body)
     lost = server.call("POST", "/queues/jobs/ack", json={"claims": list(held.values())}).json()
-    assert ({*held.values()} - {held["extend"]}, 1) == (set(lost["lost"]), lost["settled"])
+    assert {*held.values()} - {held["extend"]} == set(lost["lost"])
+    assert 1 == lost["settled"]
 
     query = {"key": "nack", "status": "delayed"}
     answer = server.call("GET", "/queues/jobs/messages", params=query)
@@ -60,13 +61,16 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
     by_field = server.call("GET", "/queues/jobs/messages", params=fields).json()
     if "type" in by_field:
         # An older H2 cannot look into JSON.
-        assert ("h2", "/problems/unsupported-by-engine") == (database.engine, by_field["type"])
+        assert "h2" == database.engine
+        assert "/problems/unsupported-by-engine" == by_field["type"]
     else:
         assert [found["id"]] == [message["id"] for message in by_field["messages"]]
-    assert ("bad", {"verb": "nack", "n": 2**60}) == (found["last_error"], found["payload"])
+    assert "bad" == found["last_error"]
+    assert {"verb": "nack", "n": 2**60} == found["payload"]
     every: dict[str, Any] = {"filter": {}}
     refused = server.call("POST", "/queues/jobs/messages/hold", json={**every, "at_most": 1})
-    assert (409, 2) == (refused.status_code, refused.json()["found"])
+    assert 409 == refused.status_code
+    assert 2 == refused.json()["found"]
     assert 0 == server.json("POST", "/queues/jobs/messages/count", {"status": "held"})["count"]
     assert (
         2 == server.json("POST", "/queues/jobs/messages/hold", {**every, "at_most": 2})["changed"]
@@ -76,11 +80,14 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
         refused = server.call(
             "POST", f"/queues/jobs/archive/{verb}", json={**rejected, "at_most": 0}
         )
-        assert (409, 1) == (refused.status_code, refused.json()["found"]), refused.text
+        assert 409 == refused.status_code, refused.text
+        assert 1 == refused.json()["found"], refused.text
     assert 1 == server.service.queue("jobs").stats().rejected
     assert 1 == server.json("POST", "/queues/jobs/archive/requeue", rejected)["changed"]
     stats = server.json("GET", "/queues/jobs/stats")
-    assert (1, 2, 2) == (stats["ready"], stats["held"], stats["done"])
+    assert 1 == stats["ready"]
+    assert 2 == stats["held"]
+    assert 2 == stats["done"]
     assert ["requeue", "hold", "settings"] == [
         row["what"] for row in server.json("GET", "/audit", role=Role.OPERATOR)["rows"]
     ]
@@ -115,10 +122,10 @@ def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:
         assert {80 + 1} == {len(each) for each in live if each.endswith("…")}
         assert any("4711" in each and "a\\n <b>" in each for each in live)
         live, archived, (dead,) = seen("text", browser)
-        assert live == archived == {"one two <b>", "y" * 80 + "…"}
+        assert {"one two <b>", "y" * 80 + "…"} == live == archived
         assert dead in live
         live, archived, (dead,) = seen("bytes", browser)
-        assert live == archived == {"00ff 3c62 3e21", ("0101 " * 16) + "…"}
+        assert {"00ff 3c62 3e21", ("0101 " * 16) + "…"} == live == archived
         browser.close()
     with serving(create_app(service, WebSettings(open_role=Role.ADMIN, masked=["number"]))) as root:
         browser = Browser(root)
