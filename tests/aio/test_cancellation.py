@@ -45,7 +45,8 @@ async def at_every_await(service: AsyncQueueService, check: Check, *, late: bool
     await queue.purge(claimed=True)
     published = await queue.publish("after")
     (message,) = await queue.consume(wait=PATIENCE)
-    assert (published.id, "after") == (message.id, message.payload)
+    assert published.id == message.id
+    assert "after" == message.payload
     await message.ack()
     assert 0 == (await queue.stats()).claimed
 

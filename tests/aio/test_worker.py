@@ -137,7 +137,7 @@ def test_context_variables_of_one_message_are_not_seen_by_the_next(tmp_path: Pat
                     with pytest.raises(TimeoutError):
                         async with asyncio.timeout(0.001):
                             await asyncio.Event().wait()
-                    assert tenant.get() == "handler"
+                    assert "handler" == tenant.get()
 
                 worker.handle("jobs", **form)(handle)  # type: ignore[call-overload] # any form
                 await queue.publish_many(range(4))
@@ -212,7 +212,7 @@ def test_a_worker_that_is_cancelled_after_its_handler_counts_no_failure(tmp_path
 
             @worker.handle("jobs", transactional=True)
             async def handle(message: AsyncMessage, connection: AsyncConnection) -> None:
-                assert message.payload == "x"
+                assert "x" == message.payload
                 sync = connection.sync_connection
                 task = asyncio.current_task()
                 assert sync is not None
@@ -223,7 +223,8 @@ def test_a_worker_that_is_cancelled_after_its_handler_counts_no_failure(tmp_path
             async with asyncio.timeout(30):
                 await worker.run()
             (again,) = await queue.consume()
-            assert (1, None) == (again.attempt, again.last_error)
+            assert 1 == again.attempt
+            assert again.last_error is None
 
     asyncio.run(main())
 
@@ -294,7 +295,7 @@ def test_a_service_that_the_worker_started_leaves_with_the_loop(tmp_path: Path) 
 
         @worker.handle("jobs")
         async def handle(message: AsyncMessage) -> None:
-            assert message.payload == "x"
+            assert "x" == message.payload
             worker.stop()
 
         await worker.run()
@@ -350,7 +351,7 @@ def test_middleware_and_observers_go_around_coroutines(tmp_path: Path) -> None:
     asyncio.run(main())
     assert all(message_id == found for _, message_id, found in seen)
     whose = [sorted(who for who, message_id, _ in seen if message_id == each) for each in (1, 2)]
-    assert whose == [["handler", "handler", "middleware", "observer"]] * 2
+    assert [["handler", "handler", "middleware", "observer"]] * 2 == whose
 
 
 def test_plain_middleware_is_refused_on_a_loop(tmp_path: Path) -> None:
@@ -390,7 +391,8 @@ def test_a_handler_that_ignores_its_cancellation_is_left(
             async with asyncio.timeout(30):
                 await worker.run()
             (done,) = await queue.archive.messages().list()
-            assert (2, "timed out after 0.05 s") == (done.attempt, done.last_error)
+            assert 2 == done.attempt
+            assert "timed out after 0.05 s" == done.last_error
             async with asyncio.timeout(30):
                 while cancelled < 2:  # noqa: ASYNC110 - the loop tells nobody
                     await asyncio.sleep(0.01)
@@ -416,7 +418,8 @@ def test_an_aborted_worker_counts_no_failure_of_a_handler_with_a_limit(tmp_path:
             async with asyncio.timeout(30):
                 await worker.run()
             (again,) = await queue.consume(wait=10)
-            assert (1, None) == (again.attempt, again.last_error)
+            assert 1 == again.attempt
+            assert again.last_error is None
 
     asyncio.run(main())
 
