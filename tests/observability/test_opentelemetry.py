@@ -97,27 +97,29 @@ def test_a_trace_crosses_processes(traced: Traced, database: TestDatabase) -> No
         (order["trace"], order["span"])
     ] * 2
     assert "PRODUCER" == published[0]["kind"]
-    assert published[0]["attributes"] == {
+    assert {
         "messaging.system": "queue_over_sql",
         "messaging.operation.name": "publish",
         "messaging.operation.type": "send",
         "messaging.destination.name": "jobs",
         "messaging.message.id": str(good),
-    }
+    } == published[0]["attributes"]
     first, failed, again = (span for span in spans if span["name"] == "process jobs")
     for span, of in ((first, published[0]), (failed, published[1])):
-        assert (span["kind"], span["trace"], span["parent"], span["links"]) == (
-            *("CONSUMER", of["trace"], of["span"]),
-            [],
-        )
-    assert again["links"] == [[published[1]["trace"], published[1]["span"]]]
-    assert (again["parent"], again["trace"] == order["trace"]) == (None, False)
-    assert [span["status"] for span in (first, failed, again)] == ["UNSET", "ERROR", "UNSET"]
+        assert "CONSUMER" == span["kind"]
+        assert of["trace"] == span["trace"]
+        assert of["span"] == span["parent"]
+        assert [] == span["links"]
+    assert [[published[1]["trace"], published[1]["span"]]] == again["links"]
+    assert again["parent"] is None
+    assert order["trace"] != again["trace"]
+    assert ["UNSET", "ERROR", "UNSET"] == [span["status"] for span in (first, failed, again)]
     assert "ConnectionError" == failed["attributes"]["error.type"]
     (further,) = (span for span in spans if span["name"] == "publish others")
-    assert (further["trace"], further["parent"]) == (order["trace"], first["span"])
+    assert order["trace"] == further["trace"]
+    assert first["span"] == further["parent"]
     received = [span for span in spans if span["name"] == "receive jobs"]
-    assert received[0]["links"] == [[published[0]["trace"], published[0]["span"]]]
+    assert [[published[0]["trace"], published[0]["span"]]] == received[0]["links"]
 
 
 @pytest.mark.engines("sqlite")
@@ -158,7 +160,8 @@ def test_failures_and_metrics(traced: Traced) -> None:
     message.ack()
     failed = traced.spans[1]
     kind = "queue_over_sql.errors.DuplicateKey"
-    assert (failed["status"], failed["attributes"]["error.type"]) == ("ERROR", kind)
+    assert "ERROR" == failed["status"]
+    assert kind == failed["attributes"]["error.type"]
     plain = {
         "messaging.system": "queue_over_sql",
         "messaging.operation.name": "publish",
@@ -169,11 +172,11 @@ def test_failures_and_metrics(traced: Traced) -> None:
         "messaging.operation.name": "receive",
         "messaging.operation.type": "receive",
     }
-    assert traced.measured() == {
+    assert {
         "messaging.client.operation.duration": [plain, plain | {"error.type": kind}, receive],
         "messaging.client.sent.messages": [plain],
         "messaging.client.consumed.messages": [receive],
-    }
+    } == traced.measured()
 
 
 @pytest.mark.engines("sqlite")
@@ -184,4 +187,5 @@ def test_headers_that_are_no_context(traced: Traced, service: QueueService) -> N
     worker.handle("jobs")(lambda _: worker.stop())
     worker.run()
     span = traced.span("process jobs")
-    assert (span["parent"], span["links"]) == (None, [])
+    assert span["parent"] is None
+    assert [] == span["links"]

@@ -140,7 +140,7 @@ def test_what_the_database_holds(make_service: MakeService, registry: CollectorR
         'consumers{state="alive"}': 1,
         'consumers{state="expired"}': 0,
     }
-    assert ages == [0, 0]
+    assert [0, 0] == ages
     queue.publish("more")
     again = samples(exposition(collector, registry=registry))
     assert 0 == again['messages{queue="jobs",status="ready"}']
@@ -222,7 +222,8 @@ def test_looking_takes_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) 
         shared.seen()
         assert 5.0 == shared.pause
         now += 5.0
-        assert (2, pause) == (shared.seen(), shared.pause)
+        assert 2 == shared.seen()
+        assert pause == shared.pause
         now += pause - 0.1
         assert 2 == shared.seen()
         now += 0.1
@@ -274,7 +275,9 @@ def test_promtool_has_no_complaint(make_service: MakeService, registry: Collecto
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False
     )
-    assert (0, b"", b"") == (checked.returncode, checked.stdout, checked.stderr)
+    assert 0 == checked.returncode
+    assert b"" == checked.stdout
+    assert b"" == checked.stderr
 
 
 @pytest.mark.engines("sqlite")
