@@ -127,7 +127,8 @@ def test_own_columns_are_encoded_by_their_types(orders: Queue) -> None:
     assert (7, 0.5, Decimal("1.25"), True) == tuple(
         found[name][0] for name in ("amount", "share", "price", "paid")
     )
-    assert (seen.replace(tzinfo=None), seen.date()) == (found["seen_at"][0], found["day"][0])
+    assert seen.replace(tzinfo=None) == found["seen_at"][0]
+    assert seen.date() == found["day"][0]
 
 
 def test_delays_and_instants_become_microseconds(queue: Queue) -> None:

@@ -83,7 +83,10 @@ def test_options_of_messages_arrive(
     schema = "key STRING, value STRING, headers MAP<STRING, STRING>, priority INT, delay DOUBLE"
     write(spark.createDataFrame(rows, schema).coalesce(1), database)
     first, second = queue.messages().list()
-    assert ("k1", 1, {"a": "b"}, 1) == (first.key, first.payload, first.headers, first.priority)
+    assert "k1" == first.key
+    assert 1 == first.payload
+    assert {"a": "b"} == first.headers
+    assert 1 == first.priority
     assert 3600.0 == (second.scheduled_at - second.published_at).total_seconds()
 
 

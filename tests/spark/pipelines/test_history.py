@@ -57,17 +57,22 @@ def test_each_finished_message_once(
     _finish(orders, 30, amount=7)
     _finish(blobs, 5, payload=b"\x00\xff")
     first = export()
-    assert (1, {"orders": 30, "blobs": 5}) == (first.number, dict(first.exported))
+    assert 1 == first.number
+    assert {"orders": 30, "blobs": 5} == dict(first.exported)
     _finish(orders, 4, amount=8)
     second = export()
-    assert (2, {"orders": 4}, {}) == (second.number, dict(second.exported), dict(second.late))
-    assert (None, 0) == (export().number, export().messages)
+    assert 2 == second.number
+    assert {"orders": 4} == dict(second.exported)
+    assert {} == dict(second.late)
+    assert export().number is None
+    assert 0 == export().messages
     assert _in_archive(orders) | _in_archive(blobs) == _in_history(spark, folder)
     # Who knows nothing of commits sees the same.
     plain = spark.read.parquet(str(folder))
     assert 39 == plain.count()
     [row] = plain.where("queue = 'orders' and columns like '%8%'").limit(1).collect()
-    assert ({"n": row["id"] - 31}, 1) == (json.loads(row["payload"]), row["attempt"])
+    assert {"n": row["id"] - 31} == json.loads(row["payload"])
+    assert 1 == row["attempt"]
     assert row["date"] == row["finished_at"].astimezone(UTC).date()
     assert b"\x00\xff" == plain.where("queue = 'blobs'").first()["payload_bytes"]  # type: ignore[index]
 
@@ -85,7 +90,8 @@ def test_what_is_committed_late_is_not_lost(
         queue_kept.ack(message, connection=connection)
         assert {"jobs": 3} == dict(export().exported)
     report = export()
-    assert ({"jobs": 1}, {"jobs": 1}) == (dict(report.exported), dict(report.late))
+    assert {"jobs": 1} == dict(report.exported)
+    assert {"jobs": 1} == dict(report.late)
     assert _in_archive(queue_kept) == _in_history(spark, folder)
     assert 0 == export().messages
     engine.dispose()
@@ -107,7 +113,8 @@ def test_what_is_committed_during_the_export_is_added(
     queue_kept.ack(message, connection=connection)
     _after(monkeypatch, "stage", connection.commit)
     report = export()
-    assert ({"jobs": 4}, {}) == (dict(report.exported), dict(report.late))
+    assert {"jobs": 4} == dict(report.exported)
+    assert {} == dict(report.late)
     connection.close()
     engine.dispose()
 
@@ -129,12 +136,16 @@ def test_pruning_takes_exactly_what_was_exported(
     _after(monkeypatch, "commit", lambda: _finish(queue_kept, 2))
     report = export(prune=True)
     monkeypatch.undo()
-    assert ({"jobs": 2}, {"jobs": 5}) == (dict(report.exported), dict(report.pruned))
+    assert {"jobs": 2} == dict(report.exported)
+    assert {"jobs": 5} == dict(report.pruned)
     left = _in_archive(queue_kept)
-    assert (2, set()) == (len(left), left & before)
+    assert 2 == len(left)
+    assert set() == left & before
     last = export(prune=True)
-    assert ({"jobs": 2}, {"jobs": 2}) == (dict(last.exported), dict(last.pruned))
-    assert (set(), before | left) == (_in_archive(queue_kept), _in_history(spark, folder))
+    assert {"jobs": 2} == dict(last.exported)
+    assert {"jobs": 2} == dict(last.pruned)
+    assert set() == _in_archive(queue_kept)
+    assert before | left == _in_history(spark, folder)
 
 
 @pytest.mark.engines("sqlite")
@@ -216,7 +227,8 @@ def test_without_anything_there_is_no_history(
     spark: SparkSession, queue_kept: Queue, export: RunExport, folder: Path
 ) -> None:
     """An export of empty archives adds nothing, and reading says that there is no history."""
-    assert (None, {}) == (export(prune=True).number, dict(export().exported))
+    assert export(prune=True).number is None
+    assert {} == dict(export().exported)
     with pytest.raises(FileNotFoundError, match="no history"):
         history_of(spark, folder)
     assert 0 == queue_kept.stats().archived

@@ -46,9 +46,16 @@ def test_a_second_run_publishes_only_what_is_new(
     more = lines(tmp_path / "more.json", [*rows, {"path": "/new", "size": 1}])
     second = load(spark, more, "jobs", url=database.url, columns={"key": "path"})
 
-    assert (300, 300, 0, 0) == (first.read, first.published, first.skipped, first.rejected)
-    assert (0, 0) == (first.unkeyed, second.unkeyed)
-    assert (301, 1, 300, 0) == (second.read, second.published, second.skipped, second.rejected)
+    assert 300 == first.read
+    assert 300 == first.published
+    assert 0 == first.skipped
+    assert 0 == first.rejected
+    assert 0 == first.unkeyed
+    assert 0 == second.unkeyed
+    assert 301 == second.read
+    assert 1 == second.published
+    assert 300 == second.skipped
+    assert 0 == second.rejected
     assert 301 == queue.stats().ready
     assert {"path": "/f7", "size": 7} == queue.messages(key="/f7").list()[0].payload
 
@@ -92,7 +99,10 @@ def test_rows_that_can_be_no_message_are_kept_apart_with_the_reason(
 
     refused = spark.read.parquet(str(tmp_path / "rejected")).collect()
     reasons = {row["id"]: row["reason"] for row in refused}
-    assert (21, 16, 0, 5) == (report.read, report.published, report.skipped, report.rejected)
+    assert 21 == report.read
+    assert 16 == report.published
+    assert 0 == report.skipped
+    assert 5 == report.rejected
     assert {3, 5, 11, 12, None} == set(reasons)
     assert "not valid JSON" in reasons[3]
     assert "has no payload" == reasons[5]
@@ -125,7 +135,8 @@ def test_a_key_may_be_a_whole_number(
         load(spark, str(path), "jobs", url=database.url, columns={"key": "share"})
     for published in (2, 0):
         report = load(spark, str(path), "jobs", url=database.url, columns={"key": "n"})
-        assert (published, 2 - published) == (report.published, report.skipped)
+        assert published == report.published
+        assert 2 - published == report.skipped
     assert ["1", "9007199254740993"] == [message.key for message in queue.messages().list()]
 
 
@@ -155,7 +166,8 @@ def test_fields_of_the_message_come_from_expressions(
     found = {m.key: m for m in queue.messages().list()}
     assert 2 == report.published
     assert {"name": "a"} == found["k-a"].payload
-    assert (0, 2) == (found["k-a"].priority, found["k-b"].priority)
+    assert 0 == found["k-a"].priority
+    assert 2 == found["k-b"].priority
     assert "File" == found["k-a"].kind
     assert {"source": "csv"} == found["k-a"].headers
     assert {"size": 20} == found["k-b"].columns
@@ -187,7 +199,9 @@ def test_several_databases_share_by_key_and_keep_their_shares(
         keys += found
         service.stop()
     assert sorted(f"id-{n}" for n in range(300)) == sorted(str(key) for key in keys)
-    assert (300, 0, 300) == (runs[0].published, runs[1].published, runs[1].skipped)
+    assert 300 == runs[0].published
+    assert 0 == runs[1].published
+    assert 300 == runs[1].skipped
     assert "Publishing to three" in [state.doing for state in told]
 
 
@@ -198,7 +212,9 @@ def test_keys_that_stand_twice_in_the_input_are_published_once(
     """The account has the others as skipped."""
     source = lines(tmp_path / "rows.json", [{"id": n % 10} for n in range(40)])
     report = load(spark, source, "jobs", url=database.url, columns={"key": "cast(id AS string)"})
-    assert (40, 10, 30) == (report.read, report.published, report.skipped)
+    assert 40 == report.read
+    assert 10 == report.published
+    assert 30 == report.skipped
     assert [{"id": n} for n in range(10)] == payloads(queue)
 
 

@@ -111,7 +111,8 @@ def test_a_crash_between_files_and_queue(
     with pytest.raises(StreamingQueryException, match="the driver is gone"):
         pipeline.run()
     before = pipeline.written()
-    assert (40, 20) == (len(before), len(pipeline.published()))
+    assert 40 == len(before)
+    assert 20 == len(pipeline.published())
     pipeline.run()
     assert expected == [twice for twice, _ in pipeline.written()]
     assert pipeline.written() == pipeline.published()

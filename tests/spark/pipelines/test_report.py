@@ -88,8 +88,12 @@ def test_what_happened_per_hour(spark: SparkSession, made: ReportFiles) -> None:
     assert (13, 10, 3, 4, 2 + 2 * 4 + 1) == tuple(
         first[name] for name in ("finished", "done", "failed", "retried", "retries")
     )
-    assert (1.0, 2.0, 3.0) == (first["wait_p50"], first["run_p99"], first["total_max"])
-    assert (1, 30.0, 90.0) == (second["finished"], second["wait_p99"], second["run_p50"])
+    assert 1.0 == first["wait_p50"]
+    assert 2.0 == first["run_p99"]
+    assert 3.0 == first["total_max"]
+    assert 1 == second["finished"]
+    assert 30.0 == second["wait_p99"]
+    assert 90.0 == second["run_p50"]
     # All were published three seconds before noon.
     assert 13 == table["orders", noon - timedelta(hours=1)]["published"]
     assert {"done": 11, "failed": 3, "live": 0, "published": 14} == {
@@ -105,7 +109,10 @@ def test_why_they_failed(spark: SparkSession, made: ReportFiles) -> None:
     """One reason is one line, with how it ended; the examples keep what is particular."""
     reasons = {r["reason"]: r for r in _rows(spark, made, "failures") if r["queue"] == "orders"}
     same = reasons["ValueError: row <n> of <text>"]
-    assert (3, 2, 1, 0) == (same["messages"], same["dead"], same["done_later"], same["live"])
+    assert 3 == same["messages"]
+    assert 2 == same["dead"]
+    assert 1 == same["done_later"]
+    assert 0 == same["live"]
     assert "row 9" not in same["newest_error"]
     assert {same["oldest_error"], same["newest_error"]} <= {
         "ValueError: row 17 of 'a.csv'",
@@ -134,7 +141,7 @@ def test_the_page_is_safe_and_alone(made: ReportFiles) -> None:
     page = Path(made.page).read_text(encoding="utf-8")
     seen = _Seen()
     seen.feed(page)
-    assert {"script", "img", "iframe", "object", "link", "form"} & seen.tags == set()
+    assert set() == {"script", "img", "iframe", "object", "link", "form"} & seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert all(target.startswith("#") for target in seen.targets)
     assert [] == seen.open
@@ -169,7 +176,9 @@ def test_only_what_is_asked_for(
     report(spark, tmp_path, history=history)
     made = report(spark, tmp_path, history=history, queues=["orders"], since=since, top=1)
     assert f"the history in the folder {history} " in Path(made.page).read_text()
-    assert (1, 1, 0) == (made.queues, made.finished, made.live)
+    assert 1 == made.queues
+    assert 1 == made.finished
+    assert 0 == made.live
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("_work")]
 
 
@@ -190,7 +199,8 @@ def test_archives_and_live_messages(
     [row] = _rows(spark, made, "queues")
     counts = ("finished", "done", "rejected", "live", "ready", "delayed", "claimed", "held")
     assert (2, 1, 1, 5, 3, 1, 1, 0) == tuple(row[name] for name in counts)
-    assert (2, 5) == (made.finished, made.live)
+    assert 2 == made.finished
+    assert 5 == made.live
     reasons = {row["reason"]: row["live"] for row in _rows(spark, made, "failures")}
     assert {"no such customer": 0, "ValueError: bad <b>row</b> <n>": 1} == reasons
     page = Path(made.page).read_text()
@@ -206,7 +216,9 @@ def test_nothing_to_tell(
     """A database without messages, or without queues, gives a page that says so."""
     assert [] == service.queues()
     made = report(spark, tmp_path / "none", url=database.url)
-    assert (0, 0, 0) == (made.queues, made.finished, made.live)
+    assert 0 == made.queues
+    assert 0 == made.finished
+    assert 0 == made.live
     service.create_queue("jobs")
     made = report(spark, tmp_path / "empty", url=database.url)
     assert "There are no messages yet" in Path(made.page).read_text()

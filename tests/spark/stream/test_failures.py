@@ -86,14 +86,19 @@ def test_failed_messages_are_retried_or_end_and_the_others_are_done_once(
     ids = [p.id for p in queue.publish_many([str(number) for number in range(COUNT)])]
     query = Query(spark, database.url, tmp_path)
     query.run()
-    assert (7, 7) == (query.failed, query.settled)
+    assert 7 == query.failed
+    assert 7 == query.settled
     query.run()
 
     [dead] = queue.archive.messages(status="failed").list()
-    assert (ids[5], 2, "no luck") == (dead.id, dead.attempt, dead.last_error)
+    assert ids[5] == dead.id
+    assert 2 == dead.attempt
+    assert "no luck" == dead.last_error
     assert [number for number in ids if number != ids[5]] == sorted(query.written)
-    assert (0, COUNT - 1) == (queue.stats().live, queue.stats().done)
-    assert (8, 8) == (query.failed, query.settled)
+    assert 0 == queue.stats().live
+    assert COUNT - 1 == queue.stats().done
+    assert 8 == query.failed
+    assert 8 == query.settled
 
 
 @pytest.mark.engines("sqlite")

@@ -46,9 +46,13 @@ def test_each_form_ends_each_message(service: QueueService, make_service: MakeSe
     for done, form in enumerate(FORMS, start=1):
         queue.publish_many([{"n": number} for number in range(COUNT)])
         report = work(service, make_service, handle, form=form)
-        assert (COUNT, 0, "empty") == (report.handled, report.failed, report.ended), form
-        assert done * COUNT == len(found) == len(set(found)), form
-        assert (0, done * COUNT) == (queue.stats().live, queue.stats().done), form
+        assert COUNT == report.handled, form
+        assert 0 == report.failed, form
+        assert "empty" == report.ended, form
+        assert done * COUNT == len(found), form
+        assert done * COUNT == len(set(found)), form
+        assert 0 == queue.stats().live, form
+        assert done * COUNT == queue.stats().done, form
 
 
 @pytest.mark.parametrize(
@@ -64,9 +68,11 @@ def test_writes_of_a_transactional_handler_are_there_once(
     handler: Any = write_batch if form == "arrow" else write_message
     report = work(service, make_service, handler, form=form, transactional=True)
 
-    assert (COUNT, 0) == (report.handled, report.failed)
+    assert COUNT == report.handled
+    assert 0 == report.failed
     assert ids == result_ids(service)
-    assert (0, COUNT if archive == "all" else 0) == (queue.stats().live, queue.stats().done)
+    assert 0 == queue.stats().live
+    assert (COUNT if archive == "all" else 0) == queue.stats().done
 
 
 @pytest.mark.engines("postgresql")
@@ -88,7 +94,8 @@ def test_a_handler_cannot_commit_what_was_taken(
                 raise ValueError("after the commit")
 
     report = work(service, make_service, handle, form="arrow", transactional=True)
-    assert (COUNT, 0) == (report.handled, queue.stats().live)
+    assert COUNT == report.handled
+    assert 0 == queue.stats().live
 
 
 @pytest.mark.engines("postgresql", "mariadb")
@@ -108,8 +115,11 @@ def test_a_message_that_fails_is_found_among_those_taken_with_it(
     report = work(service, make_service, handle, form="arrow", transactional=True, batch=40)
     [dead] = queue.archive.messages().list()
     assert [number for number in ids if number != ids[20]] == result_ids(service)
-    assert (ids[20], 2, "RuntimeError: poison") == (dead.id, dead.attempt, dead.last_error)
-    assert (COUNT - 1, 0) == (report.handled, queue.stats().live)
+    assert ids[20] == dead.id
+    assert 2 == dead.attempt
+    assert "RuntimeError: poison" == dead.last_error
+    assert COUNT - 1 == report.handled
+    assert 0 == queue.stats().live
 
 
 @twice
@@ -139,7 +149,8 @@ def test_an_arrow_handler_names_the_messages_that_failed(
     assert [(number, 2, "divisible") for number in bad] == [
         (m.id, m.attempt, m.last_error) for m in dead
     ]
-    assert (COUNT - len(bad), 2 * len(bad)) == (report.handled, report.failed)
+    assert COUNT - len(bad) == report.handled
+    assert 2 * len(bad) == report.failed
     if transactional:
         assert [number for number in ids if number % 10] == result_ids(service)
 
@@ -158,8 +169,12 @@ def test_failures_of_single_messages_are_retried_and_counted(
             raise ValueError("no")
 
     report = work(service, make_service, handle)
-    assert (9, 4, "empty") == (report.handled, report.failed, report.ended)
-    assert (1, 1, 1) == (queue.stats().live, queue.stats().delayed, queue.stats().failed)
+    assert 9 == report.handled
+    assert 4 == report.failed
+    assert "empty" == report.ended
+    assert 1 == queue.stats().live
+    assert 1 == queue.stats().delayed
+    assert 1 == queue.stats().failed
 
 
 @twice
@@ -180,7 +195,8 @@ def test_it_waits_for_what_others_hold(
 
     monkeypatch.setattr(EndingWatch, "_nothing_left", look)
     report = work(service, make_service, nothing)
-    assert (1, "empty") == (report.handled, report.ended)
+    assert 1 == report.handled
+    assert "empty" == report.ended
 
 
 @twice
@@ -227,7 +243,8 @@ def test_after_a_loss_attempts_are_counted_and_batches_are_small(
         assert batch.num_rows == queue.messages(status="claimed").count()
 
     report = work(service, make_service, handle, form="arrow", transactional=True, losses=1)
-    assert (20, 0) == (report.handled, report.failed)
+    assert 20 == report.handled
+    assert 0 == report.failed
     assert [1] * 20 == attempts
 
 
@@ -244,7 +261,9 @@ def test_messages_that_are_given_up_are_counted_apart(
     for runs, form in enumerate(FORMS, start=1):
         queue.publish_many(range(5))
         report = work(service, make_service, handle, form=form)
-        assert (0, 10, 5) == (report.handled, report.failed, report.dead), form
+        assert 0 == report.handled, form
+        assert 10 == report.failed, form
+        assert 5 == report.dead, form
         assert 5 * runs == queue.archive.messages(status="failed").count(), form
 
 
@@ -258,4 +277,6 @@ def test_those_that_a_handler_names_are_given_up(
     report = work(
         service, make_service, lambda batch: ["bad"] + [None] * (batch.num_rows - 1), form="arrow"
     )
-    assert (4, 1, 1) == (report.handled, report.failed, report.dead)
+    assert 4 == report.handled
+    assert 1 == report.failed
+    assert 1 == report.dead
