@@ -113,7 +113,8 @@ def test_the_consumer_of_sql_clients_is_shown_sensibly(installed: QueueService) 
     """It is registered for good, and no reaper takes it for dead."""
     [consumer] = installed.consumers()
     assert consumer.permanent
-    assert ("sql-api", "sql-api") == (consumer.consumer_id, consumer.name)
+    assert "sql-api" == consumer.consumer_id
+    assert "sql-api" == consumer.name
     installed.reap()
     assert [consumer] == installed.consumers()
     with installed:

@@ -77,7 +77,9 @@ def test_ack_ends_a_message(installed: QueueService, client: SqlClient) -> None:
     got = client.must_get()
     client.settle("ack", got)
     kept = archived(queue)
-    assert ("done", 1, None) == (kept.outcome, kept.attempt, kept.last_error)
+    assert "done" == kept.outcome
+    assert 1 == kept.attempt
+    assert kept.last_error is None
     assert 0 == queue.stats().live
     assert_lost(client, "ack", got)
 
@@ -96,7 +98,8 @@ def test_a_lost_claim_changes_nothing(installed: QueueService, client: SqlClient
         assert_lost(client, verb, {"id": 10**6, "token": first["token"]}, *more)
         after = live(queue)
         assert before.lease_expires_at == after.lease_expires_at, verb
-        assert (2, 1) == (after.attempt, queue.stats().claimed), verb
+        assert 2 == after.attempt, verb
+        assert 1 == queue.stats().claimed, verb
     client.settle("ack", second)
 
 
@@ -179,7 +182,9 @@ def test_without_retries_the_first_nack_ends(installed: QueueService, client: Sq
     client.settle("nack", client.must_get(), "once", 0)
     client.settle("nack", client.must_get(), "twice", None)
     kept = archived(queue)
-    assert ("failed", 2, "twice") == (kept.outcome, kept.attempt, kept.last_error)
+    assert "failed" == kept.outcome
+    assert 2 == kept.attempt
+    assert "twice" == kept.last_error
 
 
 @pytest.mark.usefixtures("functions_allowed", "installed")
@@ -217,7 +222,8 @@ def test_endings_follow_the_archive_setting(installed: QueueService, client: Sql
         client.settle("reject", second, "never", queue=archive)
         stats = queue.stats()
         found = (stats.done, stats.rejected, stats.failed, stats.discarded)
-        assert (kept[archive], 0) == (found, stats.live), archive
+        assert kept[archive] == found, archive
+        assert 0 == stats.live, archive
         dead = queue.archive.messages(status="failed").list()
         assert {("broken", 1)} >= {(one.last_error, one.attempt) for one in dead}, archive
 
@@ -228,7 +234,8 @@ def test_a_release_is_not_counted(installed: QueueService, client: SqlClient) ->
     first = client.must_get()
     client.settle("release", first)
     again = client.must_get()
-    assert (first["id"], 1) == (again["id"], again["read_cnt"])
+    assert first["id"] == again["id"]
+    assert 1 == again["read_cnt"]
     assert first["token"] != again["token"]
     assert 2 == installed.queue("jobs").stats().live
 
@@ -341,7 +348,8 @@ def test_expired_leases_come_back(installed: QueueService, client: SqlClient) ->
         if reaped:
             wait_until(lambda: installed.reap().restored)
         second = next_of(client)
-        assert (first["id"], 2) == (second["id"], second["read_cnt"]), reaped
+        assert first["id"] == second["id"], reaped
+        assert 2 == second["read_cnt"], reaped
         assert "lease expired" in str(live(queue).last_error), reaped
         queue.purge(claimed=True)
 
