@@ -36,7 +36,7 @@ def test_a_delivery_before_the_ack_is_a_double_hold(tmp_path: Path) -> None:
     account = written(
         tmp_path, DELIVERED, late, by(DELIVERED, "settling", 3.0), by(DELIVERED, "settled", 4.0)
     )
-    assert account.double_holds() == [(DELIVERED, late)]
+    assert [(DELIVERED, late)] == account.double_holds()
 
 
 def test_a_delivery_after_a_release_is_none(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_delivery_after_a_release_is_none(tmp_path: Path) -> None:
         to_another(at=2.5),
         by(DELIVERED, "settled", 3.0, "release"),
     )
-    assert account.double_holds() == []
+    assert [] == account.double_holds()
 
 
 def test_a_refused_ack_proves_no_hold(tmp_path: Path) -> None:
@@ -60,25 +60,25 @@ def test_a_refused_ack_proves_no_hold(tmp_path: Path) -> None:
         by(DELIVERED, "settling", 3.0),
         by(DELIVERED, "lost", 4.0),
     )
-    assert account.double_holds() == []
+    assert [] == account.double_holds()
 
 
 def test_a_consumer_holds_until_its_last_sign_of_life(tmp_path: Path) -> None:
     """A was alive at 5 and had settled nothing, so that B's delivery at 4 was one too many."""
     other = dataclasses.replace(DELIVERED, at=5.0, id=2, token="u")
     late = to_another(at=4.0)
-    assert written(tmp_path, DELIVERED, late, other).double_holds() == [(DELIVERED, late)]
+    assert [(DELIVERED, late)] == written(tmp_path, DELIVERED, late, other).double_holds()
 
 
 def test_a_killed_consumer_holds_nothing_afterwards(tmp_path: Path) -> None:
     """A was last seen at 1: B's delivery at 4 may be a rescue."""
-    assert written(tmp_path, DELIVERED, to_another(at=4.0)).double_holds() == []
+    assert [] == written(tmp_path, DELIVERED, to_another(at=4.0)).double_holds()
 
 
 def test_a_round_used_twice_is_found(tmp_path: Path) -> None:
     """Two batches with one stamp are what a counter that is not atomic leaves behind."""
     account = written(tmp_path, DELIVERED, dataclasses.replace(DELIVERED, id=2, batch=2))
-    assert account.rounds_shared_by_batches() == [("A", 1)]
+    assert [("A", 1)] == account.rounds_shared_by_batches()
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     written(tmp_path, DELIVERED)
     with (tmp_path / "a.jsonl").open("a") as journal:
         journal.write('{"act": "settl')
-    assert Account(tmp_path).tokens("delivered") == ["t"]
+    assert ["t"] == Account(tmp_path).tokens("delivered")

@@ -42,7 +42,7 @@ def test_many_servers_boot_the_same_queues(
     """All get through; each queue exists once, has its own indexes, and works."""
     for server in booting(crew, count, booter.Arguments(database.url, QUEUES)):
         server.expect("done", within=120)
-        assert server.join() == 0
+        assert 0 == server.join()
 
     service = make_service()
     assert sorted(QUEUES) == sorted(queue.name for queue in service.queues())
@@ -80,7 +80,7 @@ def test_creators_that_are_killed_keep_nobody_from_creating(
         server.kill()
     for server in servers[1::2]:
         server.expect("done", within=120)
-        assert server.join() == 0
+        assert 0 == server.join()
 
     service = make_service()
     for name in (*QUEUES, "fresh"):

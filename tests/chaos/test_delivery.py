@@ -95,7 +95,7 @@ def finish(consumers: Sequence[Process]) -> None:
         process.tell("stop")
     for process in consumers:
         process.expect("done")
-        assert process.join() == 0
+        assert 0 == process.join()
 
 
 @loads

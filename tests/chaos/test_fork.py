@@ -72,4 +72,5 @@ def test_a_child_that_a_handler_forked_ends_with_its_call(database: TestDatabase
 def _run(role: str, *arguments: str) -> None:
     command = [sys.executable, "-m", f"tests.chaos.roles.{role}", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (0, "") == (ended.returncode, ended.stderr)
+    assert 0 == ended.returncode
+    assert "" == ended.stderr

@@ -58,11 +58,12 @@ def test_a_killed_consumer_is_replaced_without_a_reaper(
     published = queue.publish({"token": "orphan"})
     victim = crew.spawn(puppet.Arguments(database.url, consumer_timeout=1.0, started=False))
     victim.expect("ready")
-    assert len(victim.ask("consume")["messages"]) == 1
+    assert 1 == len(victim.ask("consume")["messages"])
     victim.kill()
 
     [message] = eventually(lambda: queue.consume(wait=0.5), "the message of the dead consumer")
-    assert (published.id, 2) == (message.id, message.attempt)
+    assert published.id == message.id
+    assert 2 == message.attempt
     message.ack()
 
 

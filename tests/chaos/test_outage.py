@@ -74,7 +74,7 @@ def test_a_server_without_its_database_ends_with_an_error(server: TestServer, cr
     process = crew.spawn(booter.Arguments(server.url, ("mails",)))
     process.expect("ready")
     process.tell("go")
-    assert process.join() != 0
+    assert 0 != process.join()
     assert "DatabaseUnavailable" in process.errors()
 
 

@@ -69,7 +69,8 @@ def test_a_signal_in_the_middle_of_the_start_drains(
         timeout=60,
         check=False,
     )
-    assert (0, "drained\n") == (ended.returncode, ended.stdout), ended.stderr
+    assert 0 == ended.returncode, ended.stderr
+    assert "drained\n" == ended.stdout, ended.stderr
     assert [] == service.consumers()
     assert 1 == service.queue("jobs").stats().ready
 

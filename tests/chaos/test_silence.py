@@ -368,7 +368,7 @@ def check_that_it_ends_at_once(proxy: Proxy, workers: Workers) -> None:
         with pytest.raises(AssertionError, match="still running"):
             process.join(within=1.0)
         process.send(signal.SIGTERM)
-        assert process.join(within=A_SECOND) == 0
+        assert 0 == process.join(within=A_SECOND)
 
     busy = workers.start(proxy.url, seconds=0.01)
     finished = workers.crew.account

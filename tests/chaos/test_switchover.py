@@ -219,7 +219,7 @@ def test_a_server_that_writes_again_just_now_refuses_nothing(pair: Pair) -> None
         pair.demote()
         proxy.refused = 0
         queue.publish("meanwhile")
-        assert proxy.refused == 3
+        assert 3 == proxy.refused
         worker = service.worker(concurrency=1, poll_interval=(0.01, 0.1))
         tries: list[tuple[str, int]] = []
 
@@ -237,7 +237,7 @@ def test_a_server_that_writes_again_just_now_refuses_nothing(pair: Pair) -> None
 
         with running(worker):
             eventually(lambda: not queue.stats().live, "both are handled")
-        assert tries == [("before", 1)] * 3 + [("meanwhile", 1)]
+        assert [("before", 1)] * 3 + [("meanwhile", 1)] == tries
         assert not queue.archive.messages(status="failed").list()
 
 

@@ -109,12 +109,12 @@ def test_workers_of_the_release_before_drain_the_queue_meanwhile(
     # On H2 a minute passes until the lock of who was killed counts no more.
     for dies_after in KILLS[-1:] if database.engine == "h2" else KILLS:
         killed = crew.spawn(migrator.Arguments(database.url, dies_after))
-        assert killed.join(150) == -9, killed.errors()
+        assert -9 == killed.join(150), killed.errors()
         assert version_and_columns(sql)[0] < SCHEMA_VERSION
         if beside:
             goes_on()
     done = crew.spawn(migrator.Arguments(database.url)).expect("done", within=150)
-    assert done["queues"][-1] == "jobs"
+    assert "jobs" == done["queues"][-1]
     assert (SCHEMA_VERSION, True) == version_and_columns(sql)
 
     after = crew.spawn(at_work)

@@ -155,7 +155,7 @@ def test_a_stopped_process_fences_itself(
     zombie.thaw()
 
     for message_id, (verb, arguments) in zip(ids, VERBS.items(), strict=True):
-        assert zombie.ask(verb, id=message_id, **arguments)["error"] == "ConsumerExpired", verb
+        assert "ConsumerExpired" == zombie.ask(verb, id=message_id, **arguments)["error"], verb
     assert before == rows(sql)
 
     again = eventually(

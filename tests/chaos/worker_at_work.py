@@ -44,7 +44,7 @@ def drain(crew: Crew, process: Process, queue: Queue, number: signal.Signals) ->
     """Ask it to stop: what it had begun is finished, and all else is untouched and free."""
     process.send(number)
     process.expect("drained")
-    assert process.join() == 0
+    assert 0 == process.join()
     account = crew.account()
     finished = sorted(account.tokens("finished"))
     assert sorted(account.tokens("started")) == finished

@@ -115,7 +115,7 @@ def test_other_sizes_after_a_kill(database: TestDatabase, crew: Crew, tmp_path: 
         point = ("after_publish", "in_publish", "after_stage")[number % 3]
         run.flags.arm("reports", point, passes=number % 2)
         driver = run.start()
-        assert driver.join(within=300.0) == -9
+        assert -9 == driver.join(within=300.0)
     run.drain(most_lives=run.lives + 2)
     run.check()
 
@@ -125,7 +125,7 @@ def test_a_deleted_checkpoint(database: TestDatabase, crew: Crew, tmp_path: Path
     run = Run(crew, tmp_path)
     query = run.add("reports", database.url, "batches", messages=4_000, **SMALL)
     run.flags.arm("reports", "after_write", passes=3)
-    assert run.start().join(within=300.0) == -9
+    assert -9 == run.start().join(within=300.0)
     shutil.rmtree(Path(query.folder) / "checkpoint")
     shutil.move(Path(query.folder) / "batches.db", Path(query.folder) / "first.db")
     run.drain(most_lives=4)
@@ -204,7 +204,7 @@ def test_an_expired_consumer(database: TestDatabase, crew: Crew, tmp_path: Path)
     brief = {**query.options, "consumerTimeout": "1s"}
     run.queries = [Query(**{**vars(query), "options": brief})]
     run.flags.arm("reports", "before_write", passes=1)
-    assert run.start().join(within=300.0) == -9
+    assert -9 == run.start().join(within=300.0)
     time.sleep(2.0)
     service = QueueService(database.url)
     with service:
