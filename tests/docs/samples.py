@@ -89,7 +89,7 @@ def blocks(page: str) -> list[Block]:
         else:
             marked = _MARK.match(line)
             mark = marked[1] if marked else mark if not line.strip() else ""
-    assert started == 0, f"{page}:{started}: the block is not closed"
+    assert 0 == started, f"{page}:{started}: the block is not closed"
     return found
 
 

@@ -88,7 +88,7 @@ def test_databases_are_closed_and_checked() -> None:
         service = services()[name]
 
         assert all(port.startswith("127.0.0.1:${") for port in service["ports"]), name
-        assert service["healthcheck"]["test"][0] == "CMD", name
+        assert "CMD" == service["healthcheck"]["test"][0], name
         assert {"databases", name} <= set(service["profiles"])
 
 
@@ -97,7 +97,7 @@ def test_dependencies_are_started_by_the_same_profile() -> None:
     for service in services().values():
         for needed, condition in service.get("depends_on", {}).items():
             assert set(service["profiles"]) <= set(services()[needed]["profiles"])
-            assert condition == {"condition": "service_healthy"}
+            assert {"condition": "service_healthy"} == condition
             assert "healthcheck" in services()[needed]
 
 
@@ -138,7 +138,8 @@ def test_the_deployment_reaches_its_database() -> None:
     server = services()["postgresql"]["environment"]
     for name in DEPLOYMENT:
         url = make_url(services()[name]["environment"]["QUEUE_OVER_SQL_URL"])
-        assert ("postgresql", 5432) == (url.host, url.port)
+        assert "postgresql" == url.host
+        assert 5432 == url.port
         expected = (server["POSTGRES_USER"], server["POSTGRES_PASSWORD"], server["POSTGRES_DB"])
         assert expected == (url.username, url.password, url.database)
 
@@ -184,4 +185,5 @@ def test_docker_compose_accepts_the_file() -> None:
         text=True,
         check=False,
     )
-    assert (0, "") == (done.returncode, done.stderr)
+    assert 0 == done.returncode
+    assert "" == done.stderr

@@ -37,13 +37,16 @@ def test_balances_on_every_engine(database: TestDatabase, make_service: MakeServ
     """
     arguments = ("--limit", "300", "--json", "--url", database.url)
     ended = run("demo", *arguments, seconds=300)
-    assert (0, []) == (ended.exit_code, ended.record["problems"]), ended.err
+    assert 0 == ended.exit_code, ended.err
+    assert [] == ended.record["problems"], ended.err
     account = ended.record
     assert (300, 300, 300, [], []) == tuple(
         account[name] for name in ("files", "published", "results", "lost", "twice")
     )
     assert account["killed"].startswith("server-")
-    assert account["redelivered"] >= account["came_back"] == account["held_at_kill"] > 0
+    assert account["held_at_kill"] > 0
+    assert account["held_at_kill"] == account["came_back"]
+    assert account["redelivered"] >= account["came_back"]
     assert [] == make_service().queues()
 
 
@@ -56,7 +59,8 @@ def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
     folder = _folder_of_files(tmp_path, 300)
     ended = run("demo", "--folder", str(folder), url="nosuchengine://real", seconds=300)
     assert 0 == ended.exit_code, ended.err
-    assert (True, True) == ("kill -9" in ended.err, "each done exactly once" in ended.out)
+    assert "kill -9" in ended.err
+    assert "each done exactly once" in ended.out
 
 
 @pytest.mark.chaos
@@ -96,7 +100,8 @@ def test_results_that_somebody_changed_are_found_out(sqlite_url: str) -> None:
     """
     ended = _tampered(sqlite_url)
     found = {name: len(ended.record[name]) for name in ("lost", "twice", "wrong")}
-    assert (5, {"lost": 1, "twice": 1, "wrong": 1}) == (ended.exit_code, found)
+    assert 5 == ended.exit_code
+    assert {"lost": 1, "twice": 1, "wrong": 1} == found
 
 
 @pytest.mark.chaos
@@ -111,7 +116,8 @@ def test_a_file_that_cannot_be_processed_unbalances_it(tmp_path: Path) -> None:
         passing.unlink()
         out, _ = process.communicate(timeout=100)
     account = json.loads(out)
-    assert (5, ["file-zz"]) == (process.returncode, account["lost"])
+    assert 5 == process.returncode
+    assert ["file-zz"] == account["lost"]
 
 
 @pytest.mark.chaos
@@ -127,8 +133,10 @@ def test_keep_leaves_everything(sqlite_url: str, tmp_path: Path) -> None:
         TMPDIR=str(temporary),
     )
     tables = inspect(create_engine(sqlite_url)).get_table_names()
-    assert (0, 1) == (ended.exit_code, sum(name.endswith("_results") for name in tables))
-    assert (True, 1) == ("Kept:" in ended.err, len(list(temporary.glob("*/server-1.log"))))
+    assert 0 == ended.exit_code
+    assert 1 == sum(name.endswith("_results") for name in tables)
+    assert "Kept:" in ended.err
+    assert 1 == len(list(temporary.glob("*/server-1.log")))
 
 
 def test_one_server_cannot_be_killed() -> None:
@@ -146,11 +154,9 @@ def test_servers_that_cannot_start_are_reported(sqlite_url: str, tmp_path: Path)
         *("demo", "--folder", str(folder), "--url", sqlite_url),
         PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}",
     )
-    assert (1, True, True) == (
-        ended.exit_code,
-        "ended unexpectedly" in ended.err,
-        "no start" in ended.err,
-    )
+    assert 1 == ended.exit_code
+    assert "ended unexpectedly" in ended.err
+    assert "no start" in ended.err
 
 
 def test_a_server_that_ended_before_its_order_is_stopped(tmp_path: Path) -> None:
@@ -166,11 +172,9 @@ def test_a_server_that_ended_before_its_order_is_stopped(tmp_path: Path) -> None
 def test_a_database_of_one_process_is_refused(tmp_path: Path) -> None:
     """What no second process can open is wrong usage, said before anything is made."""
     ended = run("demo", "--url", "sqlite://", cwd=tmp_path)
-    assert (2, True, []) == (
-        ended.exit_code,
-        "one process" in ended.err,
-        list(tmp_path.iterdir()),
-    )
+    assert 2 == ended.exit_code
+    assert "one process" in ended.err
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_which_databases_many_processes_can_share() -> None:
@@ -183,11 +187,9 @@ def test_which_databases_many_processes_can_share() -> None:
 def test_no_files_are_said_at_once(tmp_path: Path) -> None:
     """An empty folder is code 3 with its name, before a server is started."""
     ended = run("demo", "--folder", str(tmp_path))
-    assert (3, True, False) == (
-        ended.exit_code,
-        f"no files below {tmp_path}" in ended.err,
-        "ready" in ended.err,
-    )
+    assert 3 == ended.exit_code
+    assert f"no files below {tmp_path}" in ended.err
+    assert "ready" not in ended.err
 
 
 def test_the_standard_library_is_without_what_was_installed(tmp_path: Path) -> None:

@@ -30,14 +30,12 @@ RIGHT = Ledger(
 def test_a_right_run_balances() -> None:
     """Ten files, ten results, two of them redelivered after the kill: no problem found."""
     account = settle(RIGHT)
-    assert (True, [], 10, 2, 2, 50) == (
-        account.balanced,
-        account.problems(),
-        account.results,
-        account.redelivered,
-        account.came_back,
-        account.size,
-    )
+    assert account.balanced
+    assert [] == account.problems()
+    assert 10 == account.results
+    assert 2 == account.redelivered
+    assert 2 == account.came_back
+    assert 50 == account.size
 
 
 WRONG = [
@@ -62,7 +60,8 @@ def test_anything_wrong_unbalances_it() -> None:
     for ledger, problem in WRONG:
         account = settle(ledger)
         named = any(problem in found for found in account.problems())
-        assert (False, True) == (account.balanced, named), problem
+        assert not account.balanced, problem
+        assert named, problem
 
 
 def test_long_lists_are_shortened() -> None:

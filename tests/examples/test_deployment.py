@@ -51,4 +51,5 @@ def test_every_order_becomes_one_invoice(tmp_path: Path) -> None:
 
     assert orders == len(set(published.stdout.splitlines()))
     assert [0, 0, 0] == exits
-    assert (0, 0) == (left.ready, left.claimed)
+    assert 0 == left.ready
+    assert 0 == left.claimed
