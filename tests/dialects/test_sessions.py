@@ -28,13 +28,13 @@ def test_an_old_session_is_replaced(service: QueueService, monkeypatch: pytest.M
     """A switchover may leave its server alive; so no session is kept for ever, nor in the pool."""
     connections = parts_of(service).connections
     first = connections.run(session)
-    assert connections.run(session) == first
+    assert first == connections.run(session)
     monkeypatch.setattr(type(connections.dialect), "session_seconds", 0.0)
     connections._sessions.renew()
     found = {connections.run(session) for _ in range(3)}
     with connections.transaction() as connection:
         found.add(session(connection))
-    assert len(found - {first}) == 4
+    assert 4 == len(found - {first})
 
 
 @pytest.mark.engines("mysql", "mariadb")
@@ -54,7 +54,7 @@ def test_a_node_that_is_not_ready_counts_as_a_lost_connection(
 
     with pytest.raises(DatabaseUnavailable, match="not ready"):
         connections.run(act)
-    assert len(set(seen)) == 3
+    assert 3 == len(set(seen))
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb")

@@ -104,13 +104,13 @@ def test_a_creator_that_never_ends_is_an_error(
     service.create_queue("mails")
     name = mysql._creation_lock_name(sql.url.database)
     with sql.connect() as creator, monkeypatch.context() as hurried:
-        assert creator.scalar(select(func.get_lock(name, 0))) == 1
+        assert 1 == creator.scalar(select(func.get_lock(name, 0)))
         # Nobody but this service is in a hurry, since nobody else waits.
         hurried.setattr(mysql, "_CREATION_SECONDS", 1)
         with pytest.raises(DatabaseUnavailable, match=name):
             service.create_queue("orders")
         assert ["mails"] == [queue.name for queue in service.queues()]
-        assert creator.scalar(select(func.release_lock(name))) == 1
+        assert 1 == creator.scalar(select(func.release_lock(name)))
     assert "orders" == service.create_queue("orders").name
 
 

@@ -41,12 +41,12 @@ def impatient(database: TestDatabase) -> Iterator[Engine]:
 
 def _take(queue: Queue, engine: Engine) -> None:
     with engine.begin() as caller:
-        assert len(queue.take(COUNT, connection=caller)) == COUNT
+        assert COUNT == len(queue.take(COUNT, connection=caller))
 
 
 def _consume(queue: Queue, engine: Engine) -> None:
     del engine
-    assert len(queue.consume(COUNT)) == COUNT
+    assert COUNT == len(queue.consume(COUNT))
 
 
 def _release(queue: Queue, engine: Engine) -> None:
@@ -66,7 +66,7 @@ def _nobody_waits(engine: Engine, act: Callable[[Queue, Engine], None]) -> None:
         queue = service.create_queue("jobs")
         queue.publish_many(list(range(COUNT + 1)))
         with engine.begin() as other:
-            assert len(queue.take(connection=other)) == 1
+            assert 1 == len(queue.take(connection=other))
             act(queue, engine)
 
 

@@ -124,11 +124,9 @@ def test_our_connections_send_every_character(database: TestDatabase, charset: s
         queue = service.create_queue("jobs")
         queue.publish({"text": SENT}, key=SENT, headers={"h": SENT})
         (message,) = queue.consume()
-        assert ({"text": SENT}, SENT, {"h": SENT}) == (
-            message.payload,
-            message.key,
-            message.headers,
-        )
+        assert {"text": SENT} == message.payload
+        assert SENT == message.key
+        assert {"h": SENT} == message.headers
         message.ack()
         service.stop()
     theirs.dispose()
@@ -233,7 +231,8 @@ def test_texts_are_texts_where_the_driver_gives_bytes(database: TestDatabase) ->
             queue = service.create_queue("jobs")
             queue.publish("😀", key="ké")
             [message] = queue.consume()
-            assert ("😀", "ké") == (message.payload, message.key)
+            assert "😀" == message.payload
+            assert "ké" == message.key
             with (
                 in_bytes.begin() as own,
                 pytest.raises(ValueError, match="without use_unicode=False"),

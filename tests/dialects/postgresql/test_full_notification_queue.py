@@ -48,7 +48,7 @@ class SmallQueue(PostgresqlServer):
 @pytest.fixture
 def full(engine_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine on a server with a full queue: a session listens, and stays in a transaction."""
-    assert engine_name == "postgresql"
+    assert "postgresql" == engine_name
     with SmallQueue() as server:
         if not server.is_limited:
             # There it takes 8 GiB, so a few pages count as many.

@@ -132,7 +132,7 @@ def settle(queue: Queue) -> None:
     messages = consume_exactly(queue, 4)
     messages[0].reject("no good")
     queue.ack(messages[1:])
-    assert queue.stats().claimed == 0
+    assert 0 == queue.stats().claimed
     assert {"done", "rejected"} == {each.outcome for each in queue.archive.messages().list()}
     queue.purge()
 

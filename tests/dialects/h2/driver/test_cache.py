@@ -40,7 +40,8 @@ def test_altered_types(engine: sa.Engine) -> None:
             other.commit()
             for _ in range(2):
                 found = kept.exec_driver_sql(sql, (1,)).scalar()
-                assert (expected, type(expected)) == (found, type(found))
+                assert expected == found
+                assert type(expected) is type(found)
 
 
 def test_recreated_table(engine: sa.Engine) -> None:
@@ -125,7 +126,8 @@ def test_fetch_sizes(engine: sa.Engine) -> None:
         assert cursor.fetchone() is None
         assert [] == cursor.fetchmany()
         cursor.execute("DELETE FROM t")
-        assert (2, None) == (cursor.rowcount, cursor.description)
+        assert 2 == cursor.rowcount
+        assert cursor.description is None
         with pytest.raises(engine.dialect.loaded_dbapi.ProgrammingError):
             cursor.fetchall()
         cursor.close()

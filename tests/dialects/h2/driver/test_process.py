@@ -233,7 +233,8 @@ def test_signals_stay_with_python(number: signal.Signals, expected: str) -> None
     assert "ready\n" == process.stdout.readline()
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
-    assert (0, f"{expected}\n") == (process.returncode, output), errors
+    assert 0 == process.returncode, errors
+    assert f"{expected}\n" == output, errors
 
 
 @pytest.mark.full

@@ -93,19 +93,15 @@ def test_constraints_and_indexes(inspector: sa.Inspector) -> None:
     )
     assert ["child_price_ck"] == [c["name"] for c in inspector.get_check_constraints("child")]
     (key,) = inspector.get_foreign_keys("child")
-    assert ("child_fk", ["parent_id"], "parent", ["id"], {"ondelete": "CASCADE"}) == (
-        key["name"],
-        key["constrained_columns"],
-        key["referred_table"],
-        key["referred_columns"],
-        key["options"],
-    )
+    assert "child_fk" == key["name"]
+    assert ["parent_id"] == key["constrained_columns"]
+    assert "parent" == key["referred_table"]
+    assert ["id"] == key["referred_columns"]
+    assert {"ondelete": "CASCADE"} == key["options"]
     (index,) = inspector.get_indexes("child")
-    assert ("child_ix", ["parent_id", "price"], False) == (
-        index["name"],
-        index["column_names"],
-        index["unique"],
-    )
+    assert "child_ix" == index["name"]
+    assert ["parent_id", "price"] == index["column_names"]
+    assert index["unique"] is False
     assert {"price": ("desc",)} == index["column_sorting"]
     assert {"text": "a table"} == inspector.get_table_comment("child")
 

@@ -73,7 +73,8 @@ def test_round_trip(engine: sa.Engine) -> None:
             table.create(connection)
             connection.execute(table.insert(), {"v": value})
             found = connection.execute(sa.select(table.c.v)).scalar_one()
-        assert (value, type(value)) == (found, type(found)), kind
+        assert value == found, kind
+        assert type(value) is type(found), kind
 
 
 def test_none_is_null(engine: sa.Engine) -> None:

@@ -70,18 +70,17 @@ def test_user_and_password() -> None:
     """The user is sa with an empty password unless given; escapes are undone."""
     assert ("sa", "") == tuple(arguments("h2:///mem:x")[key] for key in ("user", "password"))
     given = arguments("h2://app:p%40ss@h/x")
-    assert ("app", "p@ss") == (given["user"], given["password"])
+    assert "app" == given["user"]
+    assert "p@ss" == given["password"]
 
 
 def test_own_keys() -> None:
     """jar, jvm and jvm_args go to the driver and not to H2."""
     given = arguments("h2:////x?jar=/a/h2.jar&jvm=/java&jvm_args=-Xmx1g+-Da%3Db")
     assert f"jdbc:h2:file:/x{LOCK}" == given["url"]
-    assert ("/a/h2.jar", "/java", ("-Xmx1g", "-Da=b")) == (
-        given["jar"],
-        given["jvm_path"],
-        given["jvm_args"],
-    )
+    assert "/a/h2.jar" == given["jar"]
+    assert "/java" == given["jvm_path"]
+    assert ("-Xmx1g", "-Da=b") == given["jvm_args"]
 
 
 def test_semicolons_are_refused() -> None:
