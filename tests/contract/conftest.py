@@ -140,5 +140,5 @@ def outside(make_service: MakeService) -> Queue:
 def worker(make_service: MakeService, outside: Queue) -> Worker:
     """A quick worker on a service of its own, not yet running."""
     service: QueueService = make_service(reaper_interval=0.1)
-    assert outside.name == "jobs"
+    assert "jobs" == outside.name
     return service.worker(concurrency=2, poll_interval=(0.005, 0.05))

@@ -239,8 +239,10 @@ class Machine(RuleBasedStateMachine):
             live.attempts += 1
             live.late = False
             live.holder = (message.consumer_id, message.consumer_round)
-            assert (live.payload, live.key) == (message.payload, message.key)
-            assert (live.attempts, live.most) == (message.attempt, message.max_attempts)
+            assert live.payload == message.payload
+            assert live.key == message.key
+            assert live.attempts == message.attempt
+            assert live.most == message.max_attempts
         return multiple(*got)
 
     @precondition(lambda self: not self.paused)
@@ -376,13 +378,13 @@ class Machine(RuleBasedStateMachine):
         edited = verbs[verb]()
         live = self.chosen(message)
         if live is None:
-            assert edited == 0
+            assert 0 == edited
             if verb != "unhold":
                 assert int(message.id in self.live) == edited.skipped
             return
-        assert edited.skipped == 0
+        assert 0 == edited.skipped
         if verb not in {"front", "unhold"}:
-            assert edited == 1
+            assert 1 == edited
         if verb == "unhold":
             assert int(is_held) == edited
         if verb == "remove":
@@ -409,13 +411,13 @@ class Machine(RuleBasedStateMachine):
         chosen = archive.messages(where=archive.table.c.id == message.id)
         ended = self.ended.get(message.id)
         if ended is None:
-            assert chosen.requeue() == 0
+            assert 0 == chosen.requeue()
             return
         if self.keyed(ended.key) is not None:
             with pytest.raises(DuplicateKey):
                 chosen.requeue()
             return
-        assert chosen.requeue() == 1
+        assert 1 == chosen.requeue()
         [row] = [row for number, row in self.rows().items() if number not in self.live]
         del self.ended[message.id]
         most = row.max_attempts or MOST_ATTEMPTS

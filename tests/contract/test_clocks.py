@@ -132,7 +132,8 @@ def test_what_is_due_stays_due_when_the_databases_clock_is_set_back(
     assert ["delay that ended", "relaxed"] == payloads(queue.consume(5))
     # Once is enough.
     service.reap()
-    assert ([], 4) == (queue.consume(), queue.stats().delayed)
+    assert [] == queue.consume()
+    assert 4 == queue.stats().delayed
 
 
 @pytest.mark.threads("what the database holds does not depend on who asks it")
@@ -148,7 +149,8 @@ def test_a_service_that_starts_later_sees_that_the_clock_was_set_back(
     queue.publish("delayed", delay=60)
     ahead.stop()
     [finding] = [one for one in diagnose(service) if "queue jobs" in one.text]
-    assert (Level.WARNING, "clocks") == (finding.level, finding.about)
+    assert Level.WARNING == finding.level
+    assert "clocks" == finding.about
     assert "10 min" in finding.text
     here = service.queue("jobs")
     assert [] == here.consume()

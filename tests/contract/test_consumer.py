@@ -86,7 +86,7 @@ def test_messages_of_an_expired_consumer_come_back(
         with pytest.raises(ClaimLost):
             queue.ack(taken)
         again = consume_exactly(reaper.queue("jobs"), 3)
-        assert [(one.payload, one.attempt) for one in again] == [("a", 2), ("b", 2), ("c", 1)]
+        assert [("a", 2), ("b", 2), ("c", 1)] == [(one.payload, one.attempt) for one in again]
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -135,14 +135,14 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
         again = consume_exactly(queue, 4)
     assert {service.consumer_id} == {message.consumer_id for message in again}
     assert service.consumer_id != first[0].consumer_id
-    assert sorted(payloads(again)) == [0, 1, 2, 3]
+    assert [0, 1, 2, 3] == sorted(payloads(again))
     rounds = [message.consumer_round or 0 for message in again]
     assert min(rounds) < (third[0].consumer_round or 0)
     for lost in (first, second, third):
         with pytest.raises(ClaimLost):
             queue.ack(lost)
     queue.ack(again)
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 # Of the file, of the table, or of its rows.
@@ -205,7 +205,7 @@ def test_a_lock_on_the_consumers_is_nobodys_death(
                     wait_until(lambda: time.monotonic() > until)
                 wait_until(lambda: heartbeat_of(service) > before + timedelta(seconds=4))
                 reaper.reap()
-                assert reaper.queue("jobs").consume() == []
+                assert [] == reaper.queue("jobs").consume()
                 go_on.set()
                 wait_until(lambda: counts(queue) == (0, 0, 0), timeout=20)
             assert former == service.consumer_id
@@ -244,7 +244,8 @@ def test_a_claim_that_waited_beyond_the_timeout_counts_no_attempt(
         raw.execute("ROLLBACK")
     thread.join(30)
     assert [("waiting", 1)] == [(one.payload, one.attempt) for one in got]
-    assert former != got[0].consumer_id == service.consumer_id
+    assert former != got[0].consumer_id
+    assert service.consumer_id == got[0].consumer_id
     queue.ack(got)
 
 
@@ -278,12 +279,12 @@ def test_an_identity_that_was_found_late_does_not_live_again(
     monkeypatch.setattr(registrations, "renew", renew)
     with pytest.raises(ConsumerExpired):
         taken.ack()
-    assert queue.consume() == []
+    assert [] == queue.consume()
     assert service.consumer_id != taken.consumer_id
     expire(engine, taken.consumer_id)
     with make_service(reaper_interval=0.05):
         (again,) = consume_exactly(queue, 1)
-    assert again.attempt == 2
+    assert 2 == again.attempt
     again.ack()
 
 

@@ -90,7 +90,7 @@ def test_an_attempt_is_counted_even_if_nothing_is_reported(make_service: MakeSer
         (message,) = consume_exactly(queue, 1)
         seen.append(message.attempt)
         message.extend(lease=0.05)
-    assert seen == [1, 2, 3]
+    assert [1, 2, 3] == seen
 
 
 @pytest.mark.engines("sqlite")
@@ -102,6 +102,6 @@ def test_an_acked_message_never_comes_again(make_service: MakeService) -> None:
     message.ack()
     other = make_service()
     assert 0 == other.reap().restored
-    assert other.queue("jobs").consume() == []
-    assert queue.consume() == []
-    assert counts(queue) == (0, 0, 0)
+    assert [] == other.queue("jobs").consume()
+    assert [] == queue.consume()
+    assert (0, 0, 0) == counts(queue)

@@ -121,36 +121,36 @@ def queue(service: QueueService) -> Queue:
 def test_publishing(queue: Queue, observer: Recording) -> None:
     """What is new is told with its ids; what failed is only seen by what wraps it."""
     one = queue.publish("a", key="k").id
-    assert observer.heard == [
+    assert [
         ("begin", "publishing", "jobs", 1),
         ("published", "jobs", 1, [one]),
         ("end", "publishing", "jobs", 1),
-    ]
+    ] == observer.heard
     observer.heard.clear()
     with pytest.raises(DuplicateKey):
         queue.publish("b", key="k")
-    assert observer.told() == [("error", "publishing", "jobs", 1, "DuplicateKey")]
+    assert [("error", "publishing", "jobs", 1, "DuplicateKey")] == observer.told()
     queue.publish("b", key="k", on_conflict="skip")
     queue.publish("b", key="k", on_conflict="replace")
     many = queue.publish_many(["c", Publication("d", headers={"trace": "own", "more": 1})])
-    assert observer.told() == [
+    assert [
         ("published", "jobs", 1, [one]),
         ("published", "jobs", 2, [each.id for each in many]),
-    ]
+    ] == observer.told()
     assert 3 == queue.load(["e", "f", Publication("g")])
-    assert observer.told() == [("published", "jobs", 3, [])]
+    assert [("published", "jobs", 3, [])] == observer.told()
     headers = [message.headers for message in queue.consume(10)]
-    assert headers == [{"trace": "t1"}] * 2 + [{"trace": "t1", "more": 1}] + [{"trace": "t1"}] * 3
+    assert [{"trace": "t1"}] * 2 + [{"trace": "t1", "more": 1}] + [{"trace": "t1"}] * 3 == headers
 
 
 def test_a_load_that_fails_tells_what_it_had_committed(queue: Queue, observer: Recording) -> None:
     """Each batch is a transaction of its own."""
     with pytest.raises(PayloadInvalid):
         queue.load(["a", "b", object()], batch_size=2)
-    assert observer.told() == [
+    assert [
         ("published", "jobs", 2, []),
         ("error", "publishing", "jobs", 0, "PayloadInvalid"),
-    ]
+    ] == observer.told()
 
 
 def test_rows_that_are_enqueued_are_published(
@@ -160,7 +160,7 @@ def test_rows_that_are_enqueued_are_published(
     create_invoices(engine, 3)
     queue = service.adopt_queue("billing", Invoice)
     assert [3, 0] == [queue.enqueue(), queue.enqueue()]
-    assert observer.told() == [("published", "billing", 3, [])]
+    assert [("published", "billing", 3, [])] == observer.told()
 
 
 def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engine) -> None:
@@ -169,7 +169,7 @@ def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engin
     observer.told()
     messages = queue.consume(6)
     ids = [message.id for message in messages]
-    assert observer.told() == [("claimed", "jobs", [(each, 1) for each in ids])]
+    assert [("claimed", "jobs", [(each, 1) for each in ids])] == observer.told()
     done, retried, dead, rejected, released, lost = messages
     done.ack()
     retried.nack("busy", delay=0)
@@ -180,7 +180,7 @@ def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engin
         queue.ack([dead, lost])
     with pytest.raises(ClaimLost):
         lost.extend()
-    assert observer.told() == [
+    assert [
         ("settled", "jobs", "done", [done.id]),
         ("settled", "jobs", "retried", [retried.id]),
         ("settled", "jobs", "rejected", [rejected.id]),
@@ -188,14 +188,14 @@ def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engin
         ("settled", "jobs", "released", [released.id]),
         ("settled", "jobs", "done", [dead.id]),
         ("claim_lost", "jobs", [lost.id]),
-    ]
+    ] == observer.told()
     (again,) = queue.consume(1, where=queue.table.c.id == retried.id)
     queue.nack(again, error=ValueError("twice"))
-    assert observer.told() == [
+    assert [
         ("claimed", "jobs", [(retried.id, 2)]),
         ("settled", "jobs", "failed", [retried.id]),
         ("dead_lettered", "jobs", [retried.id], "ValueError: twice"),
-    ]
+    ] == observer.told()
 
 
 def test_cancelled_messages(queue: Queue, observer: Recording) -> None:
@@ -207,11 +207,11 @@ def test_cancelled_messages(queue: Queue, observer: Recording) -> None:
     with pytest.raises(ClaimLost):
         message.ack()
     reason = "cancelled by operator: no longer wanted"
-    assert observer.told() == [
+    assert [
         ("settled", "jobs", "rejected", [message_id]),
         ("dead_lettered", "jobs", [message_id], reason),
         ("claim_lost", "jobs", [message_id]),
-    ]
+    ] == observer.told()
 
 
 def test_exchanged_and_taken_messages(queue: Queue, observer: Recording, engine: Engine) -> None:
@@ -220,21 +220,21 @@ def test_exchanged_and_taken_messages(queue: Queue, observer: Recording, engine:
     (message,) = queue.consume()
     observer.told()
     queue.ack(queue.exchange(message))
-    assert observer.told() == [
+    assert [
         ("settled", "jobs", "done", [first]),
         ("claimed", "jobs", [(second, 1)]),
         ("settled", "jobs", "done", [second]),
-    ]
+    ] == observer.told()
     queue.publish("lost")
     (lost,) = queue.consume(where=queue.table.c.id > third)
     set_columns(engine, queue, lost.id, consumer_round=99)
     observer.told()
     with pytest.raises(ClaimLost):
         queue.exchange(lost)
-    assert observer.told() == [("claim_lost", "jobs", [lost.id])]
+    assert [("claim_lost", "jobs", [lost.id])] == observer.told()
     with engine.begin() as connection:
         queue.take(5, connection=connection)
-    assert observer.told("settled") == [("settled", "jobs", "done", [third])]
+    assert [("settled", "jobs", "done", [third])] == observer.told("settled")
 
 
 def test_the_reaper_and_schedules(
@@ -256,10 +256,10 @@ def test_the_reaper_and_schedules(
     ]
     service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
     wait_until(lambda: service.reap().scheduled)
-    assert observer.told("schedule_fired", "published")[:2] == [
+    assert [
         ("schedule_fired", "often", "jobs", 1),
         ("published", "jobs", 1, []),
-    ]
+    ] == observer.told("schedule_fired", "published")[:2]
     service.schedules.remove("often")
     assert {"t1"} == {message.headers["trace"] for message in queue.consume(9)}
 
@@ -271,16 +271,18 @@ def test_topics_requests_and_replies(
     topic = service.create_topic("news")
     topic.subscribe(queue)
     (copy,) = topic.publish("x", routing_key="a.b")
-    assert observer.heard[0] == ("begin", "publishing", "news", 1)
-    assert observer.told("published") == [("published", "jobs", 1, [copy.id])]
+    assert ("begin", "publishing", "news", 1) == observer.heard[0]
+    assert [("published", "jobs", 1, [copy.id])] == observer.told("published")
     (message,) = queue.consume()
-    assert (message.headers["trace"], message.headers["topic"]) == ("t1", "news")
+    assert "t1" == message.headers["trace"]
+    assert "news" == message.headers["topic"]
     message.ack()
     with answering(queue, lambda request: request.headers["trace"]):
         reply = queue.request("who?", timeout=30)
-    assert (reply.payload, reply.headers["trace"]) == ("t1", "t1")
+    assert "t1" == reply.payload
+    assert "t1" == reply.headers["trace"]
     published = [fact for fact in observer.told() if fact[0] == "published"]
-    assert [fact[1] for fact in published] == ["jobs", "(replies)"]
+    assert ["jobs", "(replies)"] == [fact[1] for fact in published]
 
 
 class Broken(Observer):
@@ -357,14 +359,14 @@ def test_handlers_are_wrapped_and_told(
     with running(worker):
         assert done.wait(30)
         wait_until(lambda: queue.stats().claimed + queue.stats().ready == 0)
-    assert calls == [
+    assert [
         ("outer", "stopped"),
         "inner",
         ("outer", "passed"),
         "inner",
         ("handler", "passed", False),
         "back",
-    ]
+    ] == calls
     told = observer.told("error", "end", "handled", "settled")
     assert told == [
         ("error", "handling", "jobs", [first], "HandlerFailed"),
@@ -411,8 +413,10 @@ def test_log_records_have_fields(
     for record in caplog.records:
         if "message_id" in vars(record):
             found = vars(record)
-            assert ("jobs", 1) == (found["queue"], found["attempt"])
-            assert (service.consumer_id, True) == (found["consumer_id"], found["round"] > 0)
+            assert "jobs" == found["queue"]
+            assert 1 == found["attempt"]
+            assert service.consumer_id == found["consumer_id"]
+            assert found["round"] > 0
     assert "s3cret" not in caplog.text
 
 
@@ -451,8 +455,8 @@ def test_a_lost_claim_of_a_worker_is_an_error(
     with running(worker):
         assert lost.wait(30)
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert [vars(record)["message_id"] for record in errors] == [message_id]
+    assert [message_id] == [vars(record)["message_id"] for record in errors]
     caplog.clear()
     service.reap()
     passes = [r.levelname for r in caplog.records if r.getMessage().startswith("Reaper:")]
-    assert passes == ["DEBUG"]
+    assert ["DEBUG"] == passes

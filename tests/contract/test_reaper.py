@@ -54,7 +54,7 @@ def test_an_expired_lease_comes_back_at_its_old_place(queue: Queue, engine: Engi
     wait_until(lambda: counts(queue) == (3, 0, 0))
     assert due == [row[2] for row in live_rows(engine, queue)]
     again = consume_exactly(queue, 3)
-    assert [(one.payload, one.attempt) for one in again] == [("a", 2), ("b", 2), ("c", 1)]
+    assert [("a", 2), ("b", 2), ("c", 1)] == [(one.payload, one.attempt) for one in again]
 
 
 def test_half_a_claim_comes_back(
@@ -91,7 +91,7 @@ def test_a_short_consume_restores_without_a_reaper(make_service: MakeService) ->
     a.publish("x")
     a.consume(lease=0.05)
     (message,) = consume_exactly(b, 1)
-    assert message.attempt == 2
+    assert 2 == message.attempt
 
 
 @pytest.mark.usefixtures("reaper")
@@ -106,7 +106,7 @@ def test_an_extended_lease_does_not_expire(queue: Queue, engine: Engine) -> None
         set_columns(engine, queue, message.id, lease_expires_at=earlier)
     wait_until(lambda: counts(queue) == (1, 1, 0))
     extended.ack()
-    assert payloads(consume_exactly(queue, 1)) == ["forgotten"]
+    assert ["forgotten"] == payloads(consume_exactly(queue, 1))
 
 
 @pytest.mark.usefixtures("reaper")
@@ -120,7 +120,9 @@ def test_a_poison_message_ends_in_the_archive(service: QueueService) -> None:
         message.extend(lease=0.05)
     wait_until(lambda: counts(queue) == (0, 0, 1))
     (dead,) = archived(queue)
-    assert (published.id, "poison", 2) == (dead.id, dead.payload, dead.attempt)
+    assert published.id == dead.id
+    assert "poison" == dead.payload
+    assert 2 == dead.attempt
     assert dead.outcome in {"failed", "expired"}
     assert dead.last_error
     assert dead.finished_at is not None
@@ -135,7 +137,7 @@ def test_a_poison_message_ends_without_a_reaper_too(make_service: MakeService) -
     other = make_service(reaper_interval=0.1).queue("jobs")
     wait_until(lambda: other.consume() == [] and other.stats().archived == 1)
     other.publish("next")
-    assert payloads(consume_exactly(other, 1)) == ["next"]
+    assert ["next"] == payloads(consume_exactly(other, 1))
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -146,7 +148,7 @@ def test_a_dead_message_without_archive_is_deleted(service: QueueService) -> Non
     queue.publish("poison")
     queue.consume(lease=0.05)
     wait_until(lambda: queue.messages().count() == 0)
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -158,9 +160,9 @@ def test_the_archive_is_pruned_after_its_ttl(service: QueueService) -> None:
     for queue in (short, forever):
         queue.publish("x")
         queue.consume()[0].ack()
-    assert archived(forever) != []
+    assert [] != archived(forever)
     wait_until(lambda: archived(short) == [], timeout=30)
-    assert payloads(archived(forever)) == ["x"]
+    assert ["x"] == payloads(archived(forever))
 
 
 @pytest.mark.engines("sqlite")
@@ -224,7 +226,8 @@ def test_the_messages_of_a_dead_consumer_come_back_apart(
     assert [other.id for other in others] == ids(innocent)
     suspects = [message for (message, *_) in found[:4]]
     by_id = {message.id: message for message in suspects}
-    assert (3, 4) == (by_id[first].attempt, by_id[first].max_attempts)
+    assert 3 == by_id[first].attempt
+    assert 4 == by_id[first].max_attempts
     assert {(2, 3)} == {(m.attempt, m.max_attempts) for m in suspects if m.id != first}
     who = f"lost, process {os.getpid()} on host {socket.gethostname()}"
     died = f"the consumer died while it held the message and 4 others: {who}"

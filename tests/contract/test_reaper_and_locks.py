@@ -59,8 +59,8 @@ def edit_beside_a_dead_letter(service: QueueService, held: Connection) -> Callab
     queue.publish("healthy")
     queue.publish("edited", key="edited")
     queue.consume(2, lease=0.05)
-    assert queue.messages(key="edited").hold(connection=held) == 1
-    assert queue.messages(key="edited").unhold(connection=held) == 1
+    assert 1 == queue.messages(key="edited").hold(connection=held)
+    assert 1 == queue.messages(key="edited").unhold(connection=held)
     ready = queue.messages(status="ready")
     eventually(lambda: "healthy" in payloads(ready.list()), "the healthy one", within=SECONDS)
     return lambda: queue.messages(status="claimed").count() == 0
@@ -149,8 +149,8 @@ def test_a_claim_does_not_wait_for_an_edit(make_service: MakeService, held: Conn
     queue.publish("dead", max_attempts=1)
     queue.consume(lease=0.01)
     queue.publish("edited", key="edited")
-    assert queue.messages(key="edited").hold(connection=held) == 1
-    assert queue.messages(key="edited").unhold(connection=held) == 1
+    assert 1 == queue.messages(key="edited").hold(connection=held)
+    assert 1 == queue.messages(key="edited").unhold(connection=held)
     with ThreadPoolExecutor(1) as pool:
         # It finds too little, so it looks for what the dead left.
         assert [] == pool.submit(queue.consume, 1, wait=0.5, where=queue.table.c.id < 0).result(20)
@@ -222,7 +222,7 @@ def test_queues_take_turns(
         assert seen.ended.wait(SECONDS)
         assert left[-1] > 200, "most claims of the large queue are still to be restored"
         wait_until(lambda: counts(many) == (300, 0, 0), timeout=SECONDS)
-    assert len(live_rows(engine, many)) == 300
+    assert 300 == len(live_rows(engine, many))
 
 
 @pytest.mark.engines("sqlite")

@@ -76,7 +76,7 @@ def test_a_policy_that_is_not_registered_is_refused(service: QueueService) -> No
         service.create_queue("jobs", retry=TwiceThenNever(1))
     with pytest.raises(TypeError, match="TwiceThenNever"):
         service.create_queues({"a": QueueSettings(), "b": QueueSettings(retry=TwiceThenNever(1))})
-    assert service.queues() == []
+    assert [] == service.queues()
 
 
 @pytest.mark.engines("sqlite")
@@ -97,7 +97,7 @@ def test_what_is_registered_is_a_class_of_policies(make_service: MakeService) ->
         with contextlib.suppress(TypeError, ValueError):
             make_service(retry_policies=policies)
             accepted.append(policies)
-    assert accepted == []
+    assert [] == accepted
 
 
 HOSTILE: list[Any] = [
@@ -143,7 +143,7 @@ def test_a_row_never_chooses_what_is_called(
         service.create_queue("jobs", lease=77)
         assert stored_policy(engine) in (stored, {"policy": stored})
         queue.messages().reschedule(delay=0)
-    assert list(tmp_path.glob("pwned")) == []
+    assert [] == list(tmp_path.glob("pwned"))
 
 
 @pytest.mark.engines("sqlite")
@@ -222,7 +222,7 @@ def test_settings_that_cannot_be_read_stop_only_their_queue(
         with contextlib.suppress(QueueSchemaMismatch):
             service.queue("jobs")
             accepted.append(stored[:50])
-    assert accepted == []
+    assert [] == accepted
 
 
 def store_policy(engine: Engine, description: object) -> None:
@@ -251,7 +251,7 @@ def test_a_fixed_delay_is_kept_to(service: QueueService) -> None:
     queue.publish("x")
     fail_times(queue, 1)
     assert timedelta(seconds=90) == waiting_time(queue)
-    assert queue.consume() == []
+    assert [] == queue.consume()
 
 
 @pytest.mark.engines("sqlite")
@@ -287,8 +287,8 @@ def test_no_retry_gives_up_at_once(service: QueueService) -> None:
     queue = service.create_queue("jobs", retry=NoRetry())
     queue.publish("x")
     fail_times(queue, 1)
-    assert counts(queue) == (0, 0, 1)
-    assert outcomes(queue) == ["failed"]
+    assert (0, 0, 1) == counts(queue)
+    assert ["failed"] == outcomes(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -300,7 +300,8 @@ def test_an_own_policy_decides(make_service: MakeService) -> None:
     queue.publish("x")
     fail_times(queue, 3)
     (dead,) = archived(queue)
-    assert ("failed", 3) == (dead.outcome, dead.attempt)
+    assert "failed" == dead.outcome
+    assert 3 == dead.attempt
 
 
 def test_the_last_failure_gives_the_reason(service: QueueService) -> None:
@@ -326,10 +327,13 @@ def test_out_of_attempts_is_a_dead_letter_with_its_reason(service: QueueService)
     published = queue.publish({"a": 1}, key="k", headers={"h": 1})
     fail_times(queue, 2)
     (dead,) = archived(queue)
-    assert queue.messages().count() == 0
+    assert 0 == queue.messages().count()
     assert published.id == dead.id
-    assert ({"a": 1}, "k", {"h": 1}) == (dead.payload, dead.key, dead.headers)
-    assert ("failed", 2) == (dead.outcome, dead.attempt)
+    assert {"a": 1} == dead.payload
+    assert "k" == dead.key
+    assert {"h": 1} == dead.headers
+    assert "failed" == dead.outcome
+    assert 2 == dead.attempt
     assert dead.last_error is not None
     assert "again" in dead.last_error
     assert dead.finished_at is not None
@@ -342,12 +346,12 @@ def test_a_messages_own_limit_goes_over_the_queues(service: QueueService) -> Non
     queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))
     queue.publish("once", max_attempts=1)
     fail_times(queue, 1)
-    assert queue.stats().archived == 1
+    assert 1 == queue.stats().archived
     queue.publish("thrice", max_attempts=3)
     fail_times(queue, 2)
-    assert queue.stats().archived == 1
+    assert 1 == queue.stats().archived
     fail_times(queue, 1)
-    assert queue.stats().archived == 2
+    assert 2 == queue.stats().archived
 
 
 @pytest.mark.engines("sqlite")
@@ -358,7 +362,7 @@ def test_an_explicit_delay_goes_over_the_policys(service: QueueService) -> None:
     queue.publish("x")
     fail_times(queue, 1, delay=30)
     assert timedelta(seconds=30) == waiting_time(queue)
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -368,7 +372,7 @@ def test_an_explicit_delay_does_not_go_over_the_attempts(service: QueueService) 
     queue = service.create_queue("jobs", max_attempts=2)
     queue.publish("x")
     fail_times(queue, 2, delay=0)
-    assert counts(queue) == (0, 0, 1)
+    assert (0, 0, 1) == counts(queue)
 
 
 def test_a_batch_nack_decides_for_each_message(service: QueueService) -> None:
@@ -377,9 +381,11 @@ def test_a_batch_nack_decides_for_each_message(service: QueueService) -> None:
     queue.publish("last", max_attempts=1)
     queue.publish("more")
     queue.nack(queue.consume(2), error="both failed")
-    assert [message.payload for message in archived(queue)] == ["last"]
+    assert ["last"] == [message.payload for message in archived(queue)]
     (more,) = consume_exactly(queue, 1)
-    assert ("more", 2, "both failed") == (more.payload, more.attempt, more.last_error)
+    assert "more" == more.payload
+    assert 2 == more.attempt
+    assert "both failed" == more.last_error
 
 
 def test_the_archive_keeps_what_the_queue_says(service: QueueService) -> None:
@@ -394,7 +400,7 @@ def test_the_archive_keeps_what_the_queue_says(service: QueueService) -> None:
         for how in ("done", "failed", "rejected"):
             queue.publish(how, key="k")
             finished(queue, how)
-        assert counts(queue) == (0, 0, len(expected))
+        assert (0, 0, len(expected)) == counts(queue)
         assert expected == outcomes(queue)
         assert ["k"] * len(expected) == [message.key for message in archived(queue)]
         for status in expected:
@@ -409,5 +415,5 @@ def test_any_reason_can_be_kept(service: QueueService) -> None:
     queue.publish_many(list(range(len(reasons))))
     for message, reason in zip(queue.consume(10), reasons, strict=True):
         message.nack(reason)
-    assert counts(queue) == (0, 0, len(reasons))
+    assert (0, 0, len(reasons)) == counts(queue)
     assert "emoji 🐘" in [message.last_error for message in archived(queue)]

@@ -41,14 +41,15 @@ def test_a_service_registers_with_its_first_consume(make_service: MakeService) -
     queue = service.create_queue("jobs")
     queue.publish("x")
     assert service.consumer_id is None
-    assert other.consumers() == []
+    assert [] == other.consumers()
     queue.consume()
     (consumer,) = other.consumers()
     assert service.consumer_id == consumer.consumer_id
-    assert ("mailer", os.getpid()) == (consumer.name, consumer.pid)
+    assert "mailer" == consumer.name
+    assert os.getpid() == consumer.pid
     assert consumer.host == socket.gethostname()
     service.stop()
-    assert other.consumers() == []
+    assert [] == other.consumers()
 
 
 @pytest.mark.engines("sqlite")
@@ -84,7 +85,7 @@ def test_stopping_gives_the_claims_back_at_once(make_service: MakeService) -> No
     with pytest.raises(ServiceClosed):
         held.ack()
     again = other.queue("jobs").consume(3)
-    assert [(one.payload, one.attempt) for one in again] == [("a", 1), ("b", 1), ("c", 1)]
+    assert [("a", 1), ("b", 1), ("c", 1)] == [(one.payload, one.attempt) for one in again]
 
 
 def test_a_queue_that_cannot_be_served_keeps_no_other_from_being_released(
@@ -97,10 +98,11 @@ def test_a_queue_that_cannot_be_served_keeps_no_other_from_being_released(
     queue = service.create_queue("jobs", lease=600)
     billing.enqueue()
     queue.publish("a")
-    assert (1, 1) == (len(billing.consume()), len(queue.consume()))
+    assert 1 == len(billing.consume())
+    assert 1 == len(queue.consume())
     lose_columns(engine)
     service.stop()
-    assert payloads(other.queue("jobs").consume()) == ["a"]
+    assert ["a"] == payloads(other.queue("jobs").consume())
     [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "could not release its messages of queue billing" in told
 
@@ -141,8 +143,8 @@ def test_the_context_manager_starts_and_stops(make_service: MakeService) -> None
     with make_service() as service:
         queue = service.create_queue("jobs")
         queue.publish("x")
-        assert payloads(queue.consume()) == ["x"]
-        assert registered(service) == [service.consumer_id]
+        assert ["x"] == payloads(queue.consume())
+        assert [service.consumer_id] == registered(service)
     with pytest.raises(ServiceClosed):
         queue.consume()
 
@@ -159,7 +161,7 @@ def test_a_given_engine_is_used_and_left_alone(database: TestDatabase, engine: E
     finally:
         service.stop()
     assert engine.pool is pool
-    assert live_rows(engine, queue) == []
+    assert [] == live_rows(engine, queue)
 
 
 def _held() -> tuple[int, int]:
@@ -223,7 +225,7 @@ def test_a_program_that_makes_many_services_is_warned_once(
     """Those that were stopped do not count."""
     for _ in range(30):
         QueueService(database.url).stop()
-    assert caplog.messages == []
+    assert [] == caplog.messages
     for _ in range(60):
         QueueService(database.url)
     (text,) = caplog.messages
@@ -254,12 +256,12 @@ def test_sessions_of_ended_threads_are_used_again(service: QueueService) -> None
         thread.start()
     for thread in crowd:
         thread.join()
-    assert len(opened) == 20
+    assert 20 == len(opened)
     for _ in range(20):
         queue.stats()
     sessions = service._parts.connections._sessions
     assert isinstance(sessions, ThreadSessions)
-    assert len(sessions._left) == 8
+    assert 8 == len(sessions._left)
 
 
 @pytest.mark.threads("an event loop starts no threads")
@@ -278,5 +280,5 @@ def test_a_stop_at_the_end_of_the_interpreter_gives_back(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         service.stop()
-    assert other.consumers() == []
-    assert other.queue("jobs").stats().ready == 1
+    assert [] == other.consumers()
+    assert 1 == other.queue("jobs").stats().ready

@@ -67,7 +67,8 @@ def refused(engine: Engine, queue: Queue, held: Message) -> None:
     for verb in VERBS.values():
         with pytest.raises(ClaimLost):
             verb(held)
-    assert (before, dead) == (live_rows(engine, queue), len(archived(queue)))
+    assert before == live_rows(engine, queue)
+    assert dead == len(archived(queue))
 
 
 @both_faces
@@ -79,9 +80,14 @@ def test_any_service_settles_by_a_token(make_service: MakeService, engine: Engin
         published = claimer.publish({"for": name}, headers={"a": 1}, max_attempts=2)
         (mine,) = claimer.consume(lease=60)
         held = other.held(mine.token)
-        assert (published.id, {"for": name}, {"a": 1}) == (held.id, held.payload, held.headers)
-        assert (1, 2, mine.token) == (held.attempt, held.max_attempts, held.token)
-        assert (mine.claimed_at, mine.lease_expires_at) == (held.claimed_at, held.lease_expires_at)
+        assert published.id == held.id
+        assert {"for": name} == held.payload
+        assert {"a": 1} == held.headers
+        assert 1 == held.attempt
+        assert 2 == held.max_attempts
+        assert mine.token == held.token
+        assert mine.claimed_at == held.claimed_at
+        assert mine.lease_expires_at == held.lease_expires_at
         assert other.holds(held)
         verb(held)
         if name == "extend":
@@ -143,7 +149,8 @@ def test_one_of_many_wins(make_service: MakeService) -> None:
 
     with ThreadPoolExecutor(3) as pool:
         won = list(pool.map(settle, others))
-    assert (20, 20) == (sum(won), len(archived(queue)))
+    assert 20 == sum(won)
+    assert 20 == len(archived(queue))
 
 
 def test_many_at_once(make_service: MakeService) -> None:
@@ -204,7 +211,8 @@ def test_edits_of_others_leave_a_claim(queue: Queue) -> None:
     (message,) = queue.consume(hold_for=60)
     assert 0 == queue.purge()
     edited = queue.messages().reschedule(delay=60)
-    assert (0, 1) == (edited, edited.skipped)
+    assert 0 == edited
+    assert 1 == edited.skipped
     queue.pause()
     queue.held(message.token).ack()
     assert (0, 0, 0) == counts(queue)
@@ -215,7 +223,7 @@ def test_a_new_queue_of_that_name(make_service: MakeService, engine: Engine) -> 
     service = make_service()
     old = service.create_queue("jobs")
     other = make_service()
-    assert other.queue("jobs").name == "jobs"
+    assert "jobs" == other.queue("jobs").name
     for hold_for in (None, 60):
         old.publish("old")
         (message,) = old.consume(hold_for=hold_for)
@@ -314,7 +322,8 @@ def test_a_lasting_claim_outlives_its_service(make_service: MakeService, engine:
     set_columns(engine, jobs, second.id, lease_expires_at=1)
     assert not jobs.holds(jobs.held(tokens[1]))
     (again,) = consume_exactly(jobs, 1)
-    assert (second.id, 2) == (again.id, again.attempt)
+    assert second.id == again.id
+    assert 2 == again.attempt
     with pytest.raises(ClaimLost):
         jobs.held(tokens[1])
     again.ack()
@@ -329,7 +338,8 @@ def test_all_ways_to_consume_hold(queue: Queue) -> None:
     assert [1] == [each.payload for each in _one_of(queue)]
     # What was prefetched and not yielded was given back.
     (left,) = consume_exactly(queue, 1)
-    assert (2, 1) == (left.payload, left.attempt)
+    assert 2 == left.payload
+    assert 1 == left.attempt
     queue.exchange([left])
     assert (0, 0, 0) == counts(queue)
     wrong: dict[str, Any]
@@ -454,7 +464,8 @@ def test_its_claimer_is_killed(
         other.expect("ready")
         # The ordinary claim ends with its process, and its token with the claim.
         (heir,) = consume_exactly(queue, 1)
-        assert (ordinary["id"], "ordinary") == (heir.id, heir.payload)
+        assert ordinary["id"] == heir.id
+        assert "ordinary" == heir.payload
         for token in (ordinary["token"], "x"):
             assert other.ask("settle", token=token, verb="ack")["error"] in {
                 "ClaimLost",
@@ -462,7 +473,8 @@ def test_its_claimer_is_killed(
             }
         assert [] == queue.consume()
         settled = other.ask("settle", token=lasting["token"], verb="ack")
-        assert (None, "lasting") == (settled["error"], settled["payload"])
+        assert settled["error"] is None
+        assert "lasting" == settled["payload"]
         assert "ClaimLost" == other.ask("settle", token=lasting["token"], verb="ack")["error"]
         heir.ack()
     finally:

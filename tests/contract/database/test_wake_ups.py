@@ -340,7 +340,7 @@ def test_notify_false_tells_and_hears_nothing(
     queue.publish("x")
     [message] = queue.consume(wait=1)
     message.ack()
-    assert queue.consume(wait=0.05) == []
+    assert [] == queue.consume(wait=0.05)
     assert service._parts.wakeups._running is None
 
 

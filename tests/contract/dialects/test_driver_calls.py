@@ -42,7 +42,7 @@ def goes_round(service: QueueService) -> None:
     queue.publish("x")
     (message,) = queue.consume()
     message.ack()
-    assert queue.stats().live == 0
+    assert 0 == queue.stats().live
 
 
 @pytest.mark.engines("sqlite", "postgresql")

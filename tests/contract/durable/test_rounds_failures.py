@@ -32,7 +32,9 @@ def test_a_failed_message_comes_again(queue: Queue) -> None:
     assert {bad} == query.consumer.nack([(bad, 1, "broken")])
     assert ["good"] == query.read(opened)
     (waiting,) = queue.messages(status="ready").list()
-    assert ("bad", "broken", 1) == (waiting.payload, waiting.last_error, waiting.attempt)
+    assert "bad" == waiting.payload
+    assert "broken" == waiting.last_error
+    assert 1 == waiting.attempt
     query.checkpoint = 1
     assert [["bad"]] == query.batch()
 
@@ -46,7 +48,8 @@ def test_one_that_failed_too_often_is_a_dead_letter(queue: Queue) -> None:
         query.checkpoint = opened.consumer_round
         query.consumer.nack([(query.ids(opened)[0], opened.consumer_round, error)])
     (dead,) = queue.archive.messages().list()
-    assert ("failed", "ValueError: second") == (dead.outcome, dead.last_error)
+    assert "failed" == dead.outcome
+    assert "ValueError: second" == dead.last_error
     assert (0, 0, 1) == counts(queue)
 
 

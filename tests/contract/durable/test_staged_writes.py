@@ -48,17 +48,16 @@ def test_nothing_is_there_before_the_publish(
     ]
     assert [] == queue.consume(10)
     published = publisher.publish(BATCH, stages)
-    assert (3, 0, 0, False) == (
-        published.created,
-        published.replaced,
-        published.left_out,
-        published.repeated,
-    )
+    assert 3 == published.created
+    assert 0 == published.replaced
+    assert 0 == published.left_out
+    assert not published.repeated
     found = queue.consume(10)
     assert ["a", {"b": [1, 2.5, None]}, "c'\\é"] == [message.payload for message in found]
     assert 1 == len({message.published_at for message in found})
     assert all(message.available_at == message.published_at for message in found)
-    assert ([], 0) == (stage_names(engine), registered(engine))
+    assert [] == stage_names(engine)
+    assert 0 == registered(engine)
 
 
 def test_a_batch_is_published_once(
@@ -71,7 +70,8 @@ def test_a_batch_is_published_once(
     again = publisher.publish(BATCH, [staged(publisher, payload=["1"])])
     assert again.repeated
     other = publisher.publish(BatchName("writer", 8), [staged(publisher, payload=["2"])])
-    assert (1, False) == (other.created, other.repeated)
+    assert 1 == other.created
+    assert not other.repeated
     assert [1, 2] == [message.payload for message in queue.consume(10)]
     assert [] == stage_names(engine)
     # The same number of another writer, and each part of a batch, is a batch of its own.
@@ -114,10 +114,16 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
     in_memory = InMemoryBatch(list(given), [batch_of(**given)])
     publisher.publish(BATCH, [staged(publisher, **given)])
     first, second = queue.messages().list()
-    assert ("k", 1, {"trace": "x"}, 2) == (first.key, first.payload, first.headers, first.priority)
+    assert "k" == first.key
+    assert 1 == first.payload
+    assert {"trace": "x"} == first.headers
+    assert 2 == first.priority
     assert 3600.0 == (first.scheduled_at - first.published_at).total_seconds()
     assert {"amount": -5, "share": 0.25, "city": "Köln 'am' Rhein\\"} == dict(first.columns)
-    assert (None, 2, {}, 0) == (second.key, second.payload, second.headers, second.priority)
+    assert second.key is None
+    assert 2 == second.payload
+    assert {} == second.headers
+    assert 0 == second.priority
     assert 4_000_000_000.0 == second.scheduled_at.timestamp()
     assert {"amount": None, "share": None, "city": None} == dict(second.columns)
     queue.purge()
@@ -186,7 +192,9 @@ def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engi
     in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"]), batch_of(payload=["NaN"])])
     with pytest.raises(PayloadInvalid, match="row 1 of its partition is not valid JSON"):
         publisher.publish(BATCH, [], in_memory=in_memory)
-    assert (0, [], 0) == (queue.stats().ready, stage_names(engine), registered(engine))
+    assert 0 == queue.stats().ready
+    assert [] == stage_names(engine)
+    assert 0 == registered(engine)
 
 
 @pytest.mark.engines("mariadb")
@@ -218,7 +226,8 @@ def test_a_staged_write_that_lost_messages_is_not_published(
     with pytest.raises(StageLost, match="0 of 2") as caught:
         publisher.publish(BATCH, [whole, emptied])
     assert emptied.table == caught.value.stage
-    assert (0, False) == (queue.stats().ready, publisher.is_published(BATCH))
+    assert 0 == queue.stats().ready
+    assert not publisher.is_published(BATCH)
 
 
 @pytest.mark.engines("sqlite")
@@ -281,7 +290,8 @@ def test_all_staged_writes_of_a_batch_can_be_discarded(
         staged(publisher, payload=["1"])
     other = staged(publisher, BatchName("writer", 8), payload=["1"])
     publisher.discard_all(BATCH)
-    assert ([other.table], 1) == (stage_names(engine), registered(engine))
+    assert [other.table] == stage_names(engine)
+    assert 1 == registered(engine)
 
 
 @pytest.mark.engines("sqlite")
@@ -354,7 +364,8 @@ def test_a_taken_key_is_refused_and_nothing_published(queue: Queue, engine: Engi
     stages = [staged(publisher, message_key=["a", None, "b"], payload=["1", "2", "3"])]
     with pytest.raises(DuplicateKey) as caught:
         publisher.publish(BATCH, stages)
-    assert ("b", taken.id) == (caught.value.key, caught.value.id)
+    assert "b" == caught.value.key
+    assert taken.id == caught.value.id
     assert 1 == queue.stats().ready
     assert not publisher.is_published(BATCH)
     publisher.discard(stages)
@@ -370,7 +381,8 @@ def test_a_key_that_is_given_twice_is_refused(queue: Queue) -> None:
     ]
     with pytest.raises(DuplicateKey, match="Two messages of one batch") as caught:
         publisher.publish(BATCH, stages)
-    assert ("a", None) == (caught.value.key, caught.value.id)
+    assert "a" == caught.value.key
+    assert caught.value.id is None
     assert 0 == queue.stats().ready
 
 
@@ -383,7 +395,9 @@ def test_taken_keys_are_skipped(queue: Queue) -> None:
         staged(publisher, message_key=["c", "a", None], payload=["5", "6", "7"]),
     ]
     published = publisher.publish(BATCH, stages)
-    assert (4, 0, 3) == (published.created, published.replaced, published.left_out)
+    assert 4 == published.created
+    assert 0 == published.replaced
+    assert 3 == published.left_out
     found = {(message.key, message.payload) for message in queue.consume(10)}
     assert {("b", "old"), ("a", 1), (None, 4), ("c", 5), (None, 7)} == found
 
@@ -399,15 +413,17 @@ def test_live_messages_are_replaced(queue: Queue) -> None:
         "payload": ["1", "2", "3", '"Old"', "5", '"same"'],
     }
     published = publisher.publish(BATCH, [staged(publisher, **given)])
-    assert (2, 1, 3) == (published.created, published.replaced, published.left_out)
+    assert 2 == published.created
+    assert 1 == published.replaced
+    assert 3 == published.left_out
     listed = {message.key: message for message in queue.messages().list()}
-    assert (old.id, "Old", {}, 0) == (
-        listed["b"].id,
-        listed["b"].payload,
-        listed["b"].headers,
-        listed["b"].attempt,
-    )
-    assert (3, same.id, 4) == (listed["a"].payload, listed["s"].id, len(listed))
+    assert old.id == listed["b"].id
+    assert "Old" == listed["b"].payload
+    assert {} == listed["b"].headers
+    assert 0 == listed["b"].attempt
+    assert 3 == listed["a"].payload
+    assert same.id == listed["s"].id
+    assert 4 == len(listed)
     # Nothing about it changed, so its holder keeps it.
     held.ack()
 
@@ -434,7 +450,8 @@ def test_a_replace_may_delay(queue: Queue) -> None:
         "_delay": [3_600_000_000],
     }
     assert 1 == publisher.publish(BATCH, [staged(publisher, **given)]).replaced
-    assert (0, 1) == (queue.stats().ready, queue.stats().delayed)
+    assert 0 == queue.stats().ready
+    assert 1 == queue.stats().delayed
 
 
 @pytest.mark.engines("sqlite")
@@ -446,7 +463,8 @@ def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     published = publisher.publish(
         BATCH, [], in_memory=InMemoryBatch(["message_key", "payload"], [batch])
     )
-    assert (1, 1) == (published.created, published.left_out)
+    assert 1 == published.created
+    assert 1 == published.left_out
 
 
 def test_keys_of_finished_messages_count_within_the_window(service: QueueService) -> None:
@@ -460,14 +478,12 @@ def test_keys_of_finished_messages_count_within_the_window(service: QueueService
         if on_conflict == "raise":
             with pytest.raises(DuplicateKey, match="dedup_window") as caught:
                 publisher.publish(BATCH, [stage])
-            assert ("d", done.id) == (caught.value.key, caught.value.id)
+            assert "d" == caught.value.key
+            assert done.id == caught.value.id
             assert 0 == queue.stats().ready
             continue
         published = publisher.publish(BATCH, [stage])
-        assert (on_conflict, 2, 0, 1) == (
-            on_conflict,
-            published.created,
-            published.replaced,
-            published.left_out,
-        )
+        assert 2 == published.created, on_conflict
+        assert 0 == published.replaced, on_conflict
+        assert 1 == published.left_out, on_conflict
         assert {2, 3} == {message.payload for message in queue.consume(5)}

@@ -74,13 +74,11 @@ def test_adopting_adds_columns_and_indexes(service: QueueService, engine: Engine
     assert "queue_billing_claim_ix" in index_names(engine)
     assert {1: None, 2: None, 3: None} == statuses(engine, queue)
     stats = queue.stats()
-    assert (0, 0, 0, 0, 0) == (
-        stats.ready,
-        stats.delayed,
-        stats.claimed,
-        stats.held,
-        stats.archived,
-    )
+    assert 0 == stats.ready
+    assert 0 == stats.delayed
+    assert 0 == stats.claimed
+    assert 0 == stats.held
+    assert 0 == stats.archived
     assert [] == queue.consume()
     assert [] == queue.messages().list()
 
@@ -109,7 +107,8 @@ def test_another_service_opens_the_queue_by_its_name(
     make_service().adopt_queue("billing", Invoice, max_attempts=7, retry=FixedDelay(3)).enqueue()
     queue = make_service().queue("billing")
     assert isinstance(queue, AdoptedQueue)
-    assert (7, FixedDelay(3)) == (queue.settings.max_attempts, queue.settings.retry)
+    assert 7 == queue.settings.max_attempts
+    assert FixedDelay(3) == queue.settings.retry
     (first, second) = queue.consume(2)
     assert [1, 2] == [own_row(first)["number"], own_row(second)["number"]]
     queue.ack([first, second])
@@ -337,9 +336,9 @@ def test_an_adoption_that_was_cut_off_is_completed(
         queue = make_service().adopt_queue("billing", Invoice)
         assert set(ADDED_COLUMNS) <= column_names(engine)
         assert index_names(engine)
-        assert (kept, 2) == (kept, queue.enqueue())
+        assert 2 == queue.enqueue(), kept
         queue.ack(queue.consume(2))
-        assert (kept, 2) == (kept, queue.stats().done)
+        assert 2 == queue.stats().done, kept
         queue.archive.messages().remove()
 
 
@@ -499,13 +498,15 @@ def test_unusual_tables_are_served(
             rows = f"INSERT INTO {table} (id, x) VALUES (1, 11), ({largest}, 12)"
             connection.exec_driver_sql(rows, execution_options=options).close()
         queue = service.adopt_queue("unusual", name, max_attempts=2, retry=FixedDelay(0))
-        assert (name, 2) == (name, queue.enqueue(progress=lambda _: None))
+        assert 2 == queue.enqueue(progress=lambda _: None), name
         first, last = queue.consume(2)
-        assert (name, 1, 11) == (name, first.id, own_row(first)["x"])
-        assert (name, largest, 12) == (name, last.id, own_row(last)["x"])
+        assert 1 == first.id, name
+        assert 11 == own_row(first)["x"], name
+        assert largest == last.id, name
+        assert 12 == own_row(last)["x"], name
         queue.ack(first)
         last.reject("no")
-        assert (name, 2) == (name, queue.archive.messages().requeue())
+        assert 2 == queue.archive.messages().requeue(), name
         assert [1, largest] == ids(queue.consume(2))
         assert service.drop_queue("unusual")
 

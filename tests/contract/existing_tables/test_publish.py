@@ -69,7 +69,8 @@ EVERYTHING = {
 def test_values_of_every_type_come_back(billing: AdoptedQueue) -> None:
     """Claimed, listed, and from the archive, typed as the user's model says."""
     published = billing.publish(EVERYTHING)
-    assert (70, PublishOutcome.CREATED) == (published.id, published.outcome)
+    assert 70 == published.id
+    assert PublishOutcome.CREATED == published.outcome
     (message,) = billing.consume()
     (listed,) = billing.messages().list()
     message.ack()
@@ -91,7 +92,8 @@ def test_the_row_is_the_payload_and_read_only(billing: AdoptedQueue) -> None:
         writable["company_id"] = 2
     assert message.row is message.payload
     assert {} == dict(message.columns)
-    assert (None, None) == (message.key, message.kind)
+    assert message.key is None
+    assert message.kind is None
 
 
 def test_omitted_columns_take_their_defaults(
@@ -101,8 +103,11 @@ def test_omitted_columns_take_their_defaults(
     billing.publish({"company_id": 1})
     (message,) = billing.consume()
     row = own_row(message)
-    assert (Decimal("9.50"), False, None) == (row["total"], row["paid"], row["title"])
-    assert message.id == row["number"] > 6
+    assert Decimal("9.50") == row["total"]
+    assert row["paid"] is False
+    assert row["title"] is None
+    assert row["number"] == message.id
+    assert message.id > 6
     reflected = make_service().queue("billing")
     with pytest.raises(TypeError, match="paid"):
         reflected.publish({"company_id": 1})
@@ -117,8 +122,10 @@ def test_options_of_a_publication(billing: AdoptedQueue) -> None:
     past = billing.publish({"company_id": 3}, at=LONG_AGO)
     first, second = billing.consume(9)
     assert [past.id, {"trace": "x"}] == [first.id, second.headers]
-    assert (LONG_AGO, LONG_AGO) == (first.scheduled_at, first.available_at)
-    assert (1, 9) == (second.priority, second.max_attempts)
+    assert LONG_AGO == first.scheduled_at
+    assert LONG_AGO == first.available_at
+    assert 1 == second.priority
+    assert 9 == second.max_attempts
     assert second.claimed_at is not None
     assert second.lease_expires_at == second.claimed_at + timedelta(seconds=7)
     (waiting,) = billing.messages(status="delayed").list()
@@ -205,7 +212,8 @@ def test_what_makes_no_message_is_refused(billing: AdoptedQueue, engine: Engine)
     for arguments in SENSELESS:
         with refused(arguments, *ARGUMENT_ERRORS):
             billing.enqueue(**arguments)
-    assert (6, 0) == (rows_of(engine), billing.stats().ready)
+    assert 6 == rows_of(engine)
+    assert 0 == billing.stats().ready
 
 
 def test_enqueue_takes_rows_that_never_were(billing: AdoptedQueue, engine: Engine) -> None:
@@ -220,7 +228,8 @@ def test_enqueue_takes_rows_that_never_were(billing: AdoptedQueue, engine: Engin
     assert {1: "SUCCESS", 2: "ERROR", **dict.fromkeys(range(3, 7), "NOT_ATTEMPTED")} == statuses(
         engine, billing
     )
-    assert (3, 1) == (billing.stats().ready, billing.stats().delayed)
+    assert 3 == billing.stats().ready
+    assert 1 == billing.stats().delayed
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -263,7 +272,8 @@ def test_names_like_ours_are_the_users_own(service: QueueService, engine: Engine
     assert row == own_row(message)
     message.ack()
     (finished,) = queue.archive.messages(where=table.c.outcome == "o").list()
-    assert (row, "done") == (own_row(finished), finished.outcome)
+    assert row == own_row(finished)
+    assert "done" == finished.outcome
 
 
 def test_any_name_of_a_column_will_do(make_service: MakeService, engine: Engine) -> None:
@@ -284,10 +294,10 @@ def test_any_name_of_a_column_will_do(make_service: MakeService, engine: Engine)
         column = table.c[name]
         wanted = and_(column == rows[1][name], table.c[ODD_KEY].in_([1, 2]))
         for selection in (queue.messages(where=wanted), by_name.messages(where=wanted)):
-            assert (name, [2]) == (name, ids(selection.list()))
-            assert (name, 1) == (name, selection.count())
-            assert (name, 1) == (name, int(selection.hold()))
-            assert (name, 1) == (name, int(selection.unhold()))
+            assert [2] == ids(selection.list()), name
+            assert 1 == selection.count(), name
+            assert 1 == int(selection.hold()), name
+            assert 1 == int(selection.unhold()), name
     # Names that look alike to a driver, in one condition.
     alike = and_(*[table.c[name] == rows[1][name] for name in ODD_NAMES])
     assert [2] == ids(queue.messages(where=alike).list())
@@ -297,7 +307,7 @@ def test_any_name_of_a_column_will_do(make_service: MakeService, engine: Engine)
     by_name.ack(messages)
     for name in ODD_NAMES:
         finished = queue.archive.messages(where=table.c[name] == rows[2][name])
-        assert (name, [rows[2]]) == (name, [own_row(message) for message in finished.list()])
+        assert [rows[2]] == [own_row(message) for message in finished.list()], name
     assert 1 == queue.archive.messages(where=table.c["?"] == rows[2]["?"]).requeue()
     assert 1 == queue.archive.messages(where=table.c["%s"] == rows[0]["%s"]).remove()
     assert 1 == queue.enqueue(and_(*[table.c[name] == rows[0][name] for name in ODD_NAMES]))

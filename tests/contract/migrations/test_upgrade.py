@@ -111,7 +111,8 @@ def test_each_message_is_read_back(old: Engine, make_service: MakeService) -> No
     assert "the reason of reject" == finished["reject"].last_error
     taken = jobs.consume(10)
     assert [*earlier.READY, {"order": 1}] == payloads(taken)
-    assert ("Job", earlier.HEADERS) == (taken[0].kind, taken[0].headers)
+    assert "Job" == taken[0].kind
+    assert earlier.HEADERS == taken[0].headers
     taken[0].ack()
     taken[1].nack("again")
     taken[2].reject("never")
@@ -119,20 +120,16 @@ def test_each_message_is_read_back(old: Engine, make_service: MakeService) -> No
         outcome: getattr(jobs.stats(), outcome) for outcome in ("done", "failed", "rejected")
     }
     (delayed,) = jobs.messages(status="delayed").list()
-    assert (earlier.DELAYED, 7, earlier.FAR) == (
-        delayed.payload,
-        delayed.max_attempts,
-        delayed.available_at,
-    )
+    assert earlier.DELAYED == delayed.payload
+    assert 7 == delayed.max_attempts
+    assert earlier.FAR == delayed.available_at
     with pytest.raises(DuplicateKey):
         jobs.publish({}, key="ack")
 
     (retried,) = service.queue("retried").consume()
-    assert (earlier.RETRIED, 2, "the first failure") == (
-        retried.payload,
-        retried.attempt,
-        retried.last_error,
-    )
+    assert earlier.RETRIED == retried.payload
+    assert 2 == retried.attempt
+    assert "the first failure" == retried.last_error
     assert earlier.TEXTS == payloads(service.queue("texts").consume(9))
     assert earlier.BYTES == payloads(service.queue("blobs").consume(9))
     by_level = sorted(earlier.LEVELS, key=lambda pair: pair[1])
@@ -152,14 +149,17 @@ def test_what_is_bound_to_queues_goes_on(old: Engine, make_service: MakeService)
     service.start()
     jobs = service.queue("jobs")
     (schedule,) = service.schedules.list()
-    assert ("yearly", "planned") == (schedule.name, schedule.queue)
+    assert "yearly" == schedule.name
+    assert "planned" == schedule.queue
     before = len(jobs.consume(99))
     service.topic("orders").publish({"order": 2}, routing_key="order.created")
-    assert (3, [{"order": 2}]) == (before, payloads(jobs.consume(9)))
+    assert 3 == before
+    assert [{"order": 2}] == payloads(jobs.consume(9))
     # Its consumer has no heartbeat any more.
     wait_until(lambda: service.queue("held").stats().ready)
     (held,) = service.queue("held").consume()
-    assert (earlier.HELD, 2) == (held.payload, held.attempt)
+    assert earlier.HELD == held.payload
+    assert 2 == held.attempt
 
 
 def test_opening_a_queue_upgrades_that_one(old: Engine, make_service: MakeService) -> None:
@@ -260,12 +260,10 @@ def test_newer_tables_are_refused(engine: Engine, make_service: MakeService) -> 
     service = make_service(notify=False)
     with pytest.raises(SchemaTooNew, match=r"Install queue-over-sql 7\.5\.0 or newer") as caught:
         service.start()
-    assert ("jobs", SCHEMA_VERSION + 1, SCHEMA_VERSION, "7.5.0") == (
-        caught.value.queue,
-        caught.value.found,
-        caught.value.known,
-        caught.value.release,
-    )
+    assert "jobs" == caught.value.queue
+    assert SCHEMA_VERSION + 1 == caught.value.found
+    assert SCHEMA_VERSION == caught.value.known
+    assert "7.5.0" == caught.value.release
     for act in (
         lambda: service.queue("jobs"),
         lambda: service.create_queue("jobs", max_attempts=9),

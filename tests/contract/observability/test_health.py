@@ -74,7 +74,8 @@ def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) ->
         assert go.wait(30)
 
     health = Health(worker, database_timeout=PATIENCE)
-    assert (True, "it is not running yet") == (health.live().ok, health.ready().checks["worker"])
+    assert health.live().ok
+    assert "it is not running yet" == health.ready().checks["worker"]
     with running(worker):
         wait_until(lambda: health.ready().ok)
         assert "supply of queue jobs" in health.live().checks
@@ -82,7 +83,9 @@ def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) ->
         assert begun.wait(30)
         worker.stop()
         report = health.ready()
-        assert (True, False, ["worker"]) == (health.live().ok, report.ok, list(report.checks))
+        assert health.live().ok
+        assert not report.ok
+        assert ["worker"] == list(report.checks)
         go.set()
 
 
@@ -232,7 +235,8 @@ def test_a_loop_of_the_library_that_hangs_is_told_of(
         keeper.join()
         wait_until(lambda: health.live().ok)
     told = [record.getMessage() for record in caplog.records if "not live" in record.msg]
-    assert (1, True) == (len(told), "supply.py" in told[0])
+    assert 1 == len(told)
+    assert "supply.py" in told[0]
 
 
 @pytest.mark.engines("sqlite")

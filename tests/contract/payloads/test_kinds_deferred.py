@@ -90,14 +90,18 @@ def test_what_does_not_fit_is_set_aside_uncounted(
     assert 1 == older.stats().delayed
     older.ack(messages)
     aside = only(older)
-    assert (mixed[1], 0, NEW, "Order") == (aside.id, aside.attempt, aside.payload, aside.kind)
+    assert mixed[1] == aside.id
+    assert 0 == aside.attempt
+    assert NEW == aside.payload
+    assert "Order" == aside.kind
     assert aside.last_error is not None
     assert "'Order'" in aside.last_error
     assert "id: Field required" in aside.last_error
     assert now - 60 < aside.headers["unfit_since"] < now + 60
     make_due(engine, older, mixed[1])
     (message,) = consume_exactly(newer, 1)
-    assert (NEW, 1) == (message.payload, message.attempt)
+    assert NEW == message.payload
+    assert 1 == message.attempt
     message.ack()
     assert 0 == newer.messages().count()
 
@@ -108,7 +112,8 @@ def test_headers_of_its_own_are_kept(older: Queue, newer: Queue, engine: Engine)
     published = newer.publish(NEW, kind="Order", headers={"trace": "t"}, key="k")
     assert [] == older.consume()
     aside = only(older)
-    assert ({"trace", "unfit_since"}, "k") == (set(aside.headers), aside.key)
+    assert {"trace", "unfit_since"} == set(aside.headers)
+    assert "k" == aside.key
     make_due(engine, older, published.id)
     assert "t" == consume_exactly(newer, 1)[0].headers["trace"]
 
@@ -155,7 +160,8 @@ def test_attempts_are_not_used_up(make_service: MakeService, engine: Engine) -> 
     assert 0 == len(archived(older))
     make_due(engine, older, published.id)
     (message,) = consume_exactly(newer, 1)
-    assert (NEW, 1) == (message.payload, message.attempt)
+    assert NEW == message.payload
+    assert 1 == message.attempt
 
 
 @pytest.mark.engines("sqlite")
@@ -199,7 +205,8 @@ def test_take_does_not_remove_it(
     assert 2 == len(archived(older))
     make_due(engine, older, mixed[1])
     (message,) = consume_exactly(newer, 1)
-    assert (NEW, 1) == (message.payload, message.attempt)
+    assert NEW == message.payload
+    assert 1 == message.attempt
 
 
 @pytest.mark.engines("sqlite")
@@ -246,7 +253,8 @@ def test_lists_show_it_as_plain_json(older: Queue, newer: Queue) -> None:
     """Looking at it changes nothing."""
     newer.publish(NEW, kind="Order")
     assert [NEW] == payloads(older.messages().list())
-    assert ({}, 1) == (only(older).headers, older.stats().ready)
+    assert {} == only(older).headers
+    assert 1 == older.stats().ready
 
 
 # -- the limit
@@ -262,13 +270,17 @@ def test_after_its_time_it_is_a_dead_letter(make_service: MakeService, engine: E
     let_its_time_pass(engine, older, published.id)
     wait_until(lambda: older.consume() == [] and older.stats().failed == 1)
     (dead,) = archived(older)
-    assert ("failed", NEW, "k", "Order") == (dead.outcome, dead.payload, dead.key, dead.kind)
+    assert "failed" == dead.outcome
+    assert NEW == dead.payload
+    assert "k" == dead.key
+    assert "Order" == dead.kind
     assert dead.last_error is not None
     assert "id: Field required" in dead.last_error
     assert 0 == older.messages().count()
     assert 1 == older.archive.messages().requeue()
     assert [] == older.consume()
-    assert (1, 0) == (older.stats().delayed, older.stats().failed)
+    assert 1 == older.stats().delayed
+    assert 0 == older.stats().failed
     make_due(engine, older, only(older).id)
     assert [NEW] == payloads(consume_exactly(newer, 1))
 
@@ -297,7 +309,8 @@ def test_without_an_archive_it_is_counted(make_service: MakeService, engine: Eng
     assert [] == older.consume()
     let_its_time_pass(engine, older, published.id)
     wait_until(lambda: older.consume() == [] and older.stats().discarded == 1)
-    assert (0, 0) == (older.stats().live, older.stats().archived)
+    assert 0 == older.stats().live
+    assert 0 == older.stats().archived
 
 
 @pytest.mark.engines("sqlite")
@@ -306,7 +319,8 @@ def test_the_time_begins_where_it_first_did_not_fit(make_service: MakeService) -
     older = knowing(make_service, ORDERS, kind_timeout=60)
     knowing(make_service, NEWER_ORDER).publish(NEW, kind="Order", at=long_ago())
     assert [] == older.consume()
-    assert (1, 0) == (older.stats().delayed, older.stats().failed)
+    assert 1 == older.stats().delayed
+    assert 0 == older.stats().failed
 
 
 # -- what else may not fit
@@ -333,9 +347,11 @@ def test_a_note_of_the_publishers_is_not_taken_for_a_time(older: Queue, newer: Q
     for note in notes:
         newer.publish(NEW, kind="Order", headers={"unfit_since": note})
         older.publish(Order(id=1), headers={"unfit_since": note})
-        assert (note, [Order(id=1)]) == (note, payloads(older.consume(5)))
+        assert [Order(id=1)] == payloads(older.consume(5)), note
         stats = older.stats()
-        assert (note, 1, 1, 0) == (note, stats.delayed, stats.claimed, stats.archived)
+        assert 1 == stats.delayed, note
+        assert 1 == stats.claimed, note
+        assert 0 == stats.archived, note
         older.purge(claimed=True)
 
 

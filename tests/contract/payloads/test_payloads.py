@@ -112,12 +112,12 @@ def test_text_and_bytes_come_back_equal(service: QueueService) -> None:
     """Nothing is trimmed, converted or taken for a delimiter of the bulk format."""
     texts = service.create_queue("texts", payload="text")
     blobs = service.create_queue("blobs", payload="bytes")
-    assert [sent_and_received(texts, text) for text in TEXTS] == TEXTS
-    assert [sent_and_received(blobs, blob) for blob in BLOBS] == BLOBS
-    assert loaded_and_received(texts, TEXTS) == TEXTS
+    assert TEXTS == [sent_and_received(texts, text) for text in TEXTS]
+    assert BLOBS == [sent_and_received(blobs, blob) for blob in BLOBS]
+    assert TEXTS == loaded_and_received(texts, TEXTS)
     received = loaded_and_received(blobs, BLOBS)
-    assert received == BLOBS
-    assert {type(blob) for blob in received} == {bytes}
+    assert BLOBS == received
+    assert {bytes} == {type(blob) for blob in received}
 
 
 @pytest.mark.threads("the dialect decides it")
@@ -128,7 +128,7 @@ def test_text_with_nul_is_equal_or_refused(service: QueueService) -> None:
     try:
         received = sent_and_received(queue, text)
     except PayloadInvalid:
-        assert queue.stats().ready == 0
+        assert 0 == queue.stats().ready
         return
     assert text == received
 
@@ -150,7 +150,7 @@ def test_what_json_cannot_hold_is_refused(queue: Queue) -> None:
             queue.publish(value)
         with refused(["good", value], PayloadInvalid):
             queue.publish_many(["good", value])
-    assert queue.stats().ready == 0
+    assert 0 == queue.stats().ready
 
 
 @pytest.mark.engines("sqlite")
@@ -167,7 +167,7 @@ def test_a_payload_of_another_type_is_refused(service: QueueService) -> None:
         for value in payloads:
             with refused(value, PayloadInvalid):
                 queue.publish(value)
-        assert queue.stats().ready == 0
+        assert 0 == queue.stats().ready
 
 
 LIMITS: dict[str, tuple[dict[str, Any], object, object]] = {
@@ -190,4 +190,4 @@ def test_one_byte_more_than_the_limit_is_refused(service: QueueService) -> None:
             queue.publish(too_much)
         with refused((name, "load"), PayloadTooLarge):
             queue.load([too_much])
-        assert queue.stats().ready == 0
+        assert 0 == queue.stats().ready

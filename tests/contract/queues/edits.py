@@ -50,5 +50,5 @@ def busy_consumer(consumer: Queue, publisher: Queue) -> None:
     publisher.publish_many([Publication("load", kind="load")] * 30)
     for _ in range(5):
         (message,) = consumer.consume()
-        assert message.payload == "load"
+        assert "load" == message.payload
         message.ack()

@@ -378,7 +378,10 @@ def assert_verbs_work(queue: Queue, caller: Caller) -> None:
         for message in settled:
             message.settled = False
     stats = queue.stats()
-    assert (1, 1, 3, 3) == (stats.ready, stats.delayed, stats.claimed, stats.archived)
+    assert 1 == stats.ready
+    assert 1 == stats.delayed
+    assert 3 == stats.claimed
+    assert 3 == stats.archived
     caller.begin()
     assert 3 == queue.archive.messages().requeue(connection=given)
     taken = queue.take(9, connection=given)

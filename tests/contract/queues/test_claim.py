@@ -43,7 +43,7 @@ def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
     for lease in (0, -5, timedelta(0)):
         with refused(lease, *ARGUMENT_ERRORS):
             queue.consume(lease=lease)
-    assert queue.stats().ready == 1
+    assert 1 == queue.stats().ready
 
 
 @dataclasses.dataclass
@@ -69,7 +69,8 @@ def test_an_interrupted_claim_comes_back_with_a_heartbeat(make_service: MakeServ
         queue.consume(2)
     wait_until(lambda: (2, 0) == (queue.stats().ready, queue.stats().claimed), timeout=60)
     [first] = queue.consume(1)
-    assert (1, Order(1)) == (first.attempt, first.payload)
+    assert 1 == first.attempt
+    assert Order(1) == first.payload
     first.ack()
 
 
@@ -89,9 +90,10 @@ def test_threads_of_one_service_never_share_a_message(queue: Queue) -> None:
         taken = [one for some in pool.map(drain, range(8)) for one in some]
     rest = queue.consume(160)
     taken += ids(rest)
-    assert (160, 160) == (len(taken), len(set(taken)))
+    assert 160 == len(taken)
+    assert 160 == len(set(taken))
     queue.ack(rest)
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")

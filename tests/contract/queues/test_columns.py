@@ -68,17 +68,17 @@ def test_values_of_own_columns_come_back(tenants: Queue) -> None:
     """Given by name to publish, or in a Publication; not given is NULL."""
     tenants.publish("a", columns={"tenant": 7, "region": "north"})
     tenants.publish_many([Publication("b", columns={"tenant": 8}), "c"])
-    assert [dict(message.columns) for message in tenants.consume(3)] == [
+    assert [
         {"tenant": 7, "region": "north"},
         {"tenant": 8, "region": None},
         {"tenant": None, "region": None},
-    ]
+    ] == [dict(message.columns) for message in tenants.consume(3)]
 
 
 def test_own_columns_choose_messages(tenants: Queue) -> None:
     """They are columns of the table, for where; the bulk path stores them too."""
     tenants.load([Publication(n, columns={"tenant": n % 2}) for n in range(4)])
-    assert payloads(tenants.consume(5, where=tenants.table.c.tenant == 1)) == [1, 3]
+    assert [1, 3] == payloads(tenants.consume(5, where=tenants.table.c.tenant == 1))
 
 
 def test_another_service_knows_the_columns(make_service: MakeService) -> None:
@@ -87,7 +87,7 @@ def test_another_service_knows_the_columns(make_service: MakeService) -> None:
     queue = make_service().queue("tenants")
     queue.publish("x", columns={"region": "south"})
     (message,) = queue.consume()
-    assert dict(message.columns) == {"tenant": None, "region": "south"}
+    assert {"tenant": None, "region": "south"} == dict(message.columns)
 
 
 class Loud(TypeDecorator[str]):
@@ -143,10 +143,7 @@ def test_declared_types_outlive_a_restart(make_service: MakeService, engine: Eng
         queue.publish(1, **values)
         for name, value in values.items():
             if name != "j":
-                assert (name, 1) == (
-                    name,
-                    queue.messages(where=queue.table.c[name] == value).count(),
-                )
+                assert 1 == queue.messages(where=queue.table.c[name] == value).count(), name
         (message,) = queue.consume()
         assert values == dict(message.columns)
         assert list(map(type, values.values())) == list(map(type, message.columns.values()))
@@ -209,7 +206,9 @@ def test_an_emoji_is_one_character_but_on_h2(service: QueueService, engine: Engi
     with pytest.raises(ValueError, match=counts):
         queue.publish("x", columns={"face": full + "😀"})
     (message,) = queue.consume()
-    assert (full, "😀" * 200, "😀" * 100) == (message.columns["face"], message.key, message.kind)
+    assert full == message.columns["face"]
+    assert "😀" * 200 == message.key
+    assert "😀" * 100 == message.kind
 
 
 def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
@@ -217,7 +216,7 @@ def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
     tenants.publish("x", columns={"tenant": 7})
     tenants.consume()[0].reject("bad")
     (dead,) = archived(tenants)
-    assert dict(dead.columns) == {"tenant": 7, "region": None}
+    assert {"tenant": 7, "region": None} == dict(dead.columns)
 
 
 @in_python
@@ -238,7 +237,7 @@ def test_unknown_columns_are_refused(tenants: Queue) -> None:
         tenants.publish("x", columns=wrong)
     with pytest.raises(ARGUMENT_ERRORS):
         tenants.publish_many([Publication("x", columns={"country": "none"})])
-    assert tenants.stats().ready == 0
+    assert 0 == tenants.stats().ready
     tenants.publish("x", **mine)
     assert 7 == tenants.consume()[0].columns["tenant"]
 

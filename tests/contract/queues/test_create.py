@@ -63,19 +63,19 @@ def test_a_new_queue_has_the_documented_defaults(queue: Queue) -> None:
     """Settings that nobody gave are the documented ones, durations as timedelta."""
     settings = queue.settings
     assert timedelta(seconds=300) == settings.lease
-    assert settings.max_attempts == 5
+    assert 5 == settings.max_attempts
     assert settings.retry == ExponentialBackoff()
-    assert settings.payload == "json"
-    assert settings.priorities == 1
-    assert settings.archive == "failed"
+    assert "json" == settings.payload
+    assert 1 == settings.priorities
+    assert "failed" == settings.archive
     assert settings.archive_ttl is None
-    assert settings.max_payload_bytes == 1_048_576
+    assert 1_048_576 == settings.max_payload_bytes
 
 
 def test_a_queue_is_a_table_with_the_documented_columns(queue: Queue, engine: Engine) -> None:
     """Table and archive are in the database under their documented names."""
     found = {column["name"].lower() for column in inspect(engine).get_columns("queue_jobs")}
-    assert queue.table.name == "queue_jobs"
+    assert "queue_jobs" == queue.table.name
     assert found >= CONTRACT_COLUMNS
     assert inspect(engine).has_table("queue_jobs_archive")
 
@@ -84,7 +84,7 @@ def test_creating_again_keeps_the_messages(service: QueueService, engine: Engine
     """Creation is idempotent: an existing queue is left as it is."""
     published = service.create_queue("jobs").publish("first")
     again = service.create_queue("jobs")
-    assert [row[0] for row in live_rows(engine, again)] == [published.id]
+    assert [published.id] == [row[0] for row in live_rows(engine, again)]
 
 
 @in_python
@@ -95,7 +95,7 @@ def test_explicit_settings_are_applied_and_unset_ones_kept(make_service: MakeSer
     again = make_service().create_queue("jobs", max_attempts=7)
     for queue in (again, make_service().queue("jobs")):
         assert timedelta(seconds=10) == queue.settings.lease
-        assert queue.settings.max_attempts == 7
+        assert 7 == queue.settings.max_attempts
         assert queue.settings.retry == FixedDelay(3)
 
 
@@ -108,8 +108,10 @@ def test_create_queues_boots_several_and_keeps_what_is_unset(service: QueueServi
         {"emails": QueueSettings(max_attempts=3), "reports": QueueSettings(priorities=2)}
     )
     emails, reports = service.queue("emails").settings, service.queue("reports").settings
-    assert (timedelta(seconds=20), 3) == (emails.lease, emails.max_attempts)
-    assert (timedelta(seconds=300), 2) == (reports.lease, reports.priorities)
+    assert timedelta(seconds=20) == emails.lease
+    assert 3 == emails.max_attempts
+    assert timedelta(seconds=300) == reports.lease
+    assert 2 == reports.priorities
 
 
 @in_python
@@ -119,7 +121,7 @@ def test_another_payload_type_is_a_mismatch(service: QueueService) -> None:
     service.create_queue("jobs", payload="json")
     with pytest.raises(QueueSchemaMismatch, match=r"(?s)json.*bytes|bytes.*json"):
         service.create_queue("jobs", payload="bytes")
-    assert service.queue("jobs").settings.payload == "json"
+    assert "json" == service.queue("jobs").settings.payload
 
 
 def test_lowering_priorities_below_existing_messages_is_refused(service: QueueService) -> None:
@@ -128,7 +130,7 @@ def test_lowering_priorities_below_existing_messages_is_refused(service: QueueSe
     queue.publish("least urgent", priority=2)
     with pytest.raises((QueueError, ValueError)):
         service.create_queue("jobs", priorities=2)
-    assert [message.payload for message in queue.consume(5)] == ["least urgent"]
+    assert ["least urgent"] == [message.payload for message in queue.consume(5)]
 
 
 @in_python
@@ -147,7 +149,7 @@ def test_settings_that_cannot_work_are_refused(service: QueueService) -> None:
     for settings in nonsense:
         with refused(settings, *ARGUMENT_ERRORS):
             service.create_queue("jobs", **settings)
-    assert service.queues() == []
+    assert [] == service.queues()
 
 
 def test_every_queue_gets_its_own_indexes(service: QueueService, engine: Engine) -> None:
@@ -182,7 +184,7 @@ def test_queues_lists_all_and_queue_finds_one(make_service: MakeService) -> None
     """Another service sees the queues that the first one created."""
     make_service().create_queues({"b": QueueSettings(), "a": QueueSettings(lease=9)})
     other = make_service()
-    assert sorted(queue.name for queue in other.queues()) == ["a", "b"]
+    assert ["a", "b"] == sorted(queue.name for queue in other.queues())
     assert timedelta(seconds=9) == other.queue("a").settings.lease
 
 
@@ -191,7 +193,7 @@ def test_an_unknown_queue_is_not_found(service: QueueService) -> None:
     """Asking for a queue never creates it, even on an empty database."""
     with pytest.raises(QueueNotFound):
         service.queue("jobs")
-    assert service.queues() == []
+    assert [] == service.queues()
 
 
 def test_a_dropped_queue_is_gone_with_its_messages(service: QueueService, engine: Engine) -> None:
@@ -204,8 +206,8 @@ def test_a_dropped_queue_is_gone_with_its_messages(service: QueueService, engine
     with pytest.raises(QueueNotFound):
         service.queue("jobs")
     again = service.create_queue("jobs", payload="bytes")
-    assert again.stats().ready == 0
-    assert [message.payload for message in service.queue("jobs_more").consume()] == ["stays"]
+    assert 0 == again.stats().ready
+    assert ["stays"] == [message.payload for message in service.queue("jobs_more").consume()]
 
 
 def test_verbs_on_a_dropped_queue_say_so(make_service: MakeService) -> None:
@@ -261,7 +263,7 @@ def test_a_drop_does_not_wait_for_ever(
     other.create_queue("more")
     assert len(columns) == len(inspect(engine).get_columns("queue_jobs_dedup_keys"))
     queue.publish("kept")
-    assert payloads(other.queue("jobs").consume()) == ["kept"]
+    assert ["kept"] == payloads(other.queue("jobs").consume())
     assert other.drop_queue("jobs")
 
 

@@ -66,11 +66,13 @@ def assert_taken(queue: Queue, key: str, message_id: int) -> None:
     """The key belongs to a finished message: all three ways of a publish say so."""
     with pytest.raises(DuplicateKey) as caught:
         queue.publish("again", key=key)
-    assert (key, message_id) == (caught.value.key, caught.value.id)
+    assert key == caught.value.key
+    assert message_id == caught.value.id
     for on_conflict in ("skip", "replace"):
         answer = queue.publish("again", key=key, on_conflict=on_conflict)
-        assert (message_id, "skipped") == (answer.id, answer.outcome)
-    assert queue.messages().count() == 0
+        assert message_id == answer.id
+        assert "skipped" == answer.outcome
+    assert 0 == queue.messages().count()
 
 
 # ---------------------------------------------------------------- every way to finish
@@ -83,7 +85,7 @@ def in_transaction(_: QueueService, queue: Queue, engine: Engine) -> None:
 
 def take(_: QueueService, queue: Queue, engine: Engine) -> None:
     with engine.begin() as caller:
-        assert len(queue.take(connection=caller)) == 1
+        assert 1 == len(queue.take(connection=caller))
 
 
 def expire(service: QueueService, queue: Queue, _: Engine) -> None:
@@ -136,7 +138,7 @@ def test_however_a_message_finishes_its_key_stays_taken(
         published = jobs.publish("x", key=name)
         finish(service, jobs, engine)
         assert_taken(jobs, name, published.id)
-    assert jobs.publish("y", key="ACK").outcome == "created"
+    assert "created" == jobs.publish("y", key="ACK").outcome
 
 
 def test_the_archive_does_not_matter(service: QueueService, engine: Engine) -> None:
@@ -192,7 +194,7 @@ def test_a_lost_claims_ack_does_not_take_the_key(jobs: Queue) -> None:
         message.nack("bad")
     with pytest.raises(ClaimLost):
         message.reject("bad")
-    assert jobs.publish("y", key="k").outcome == "created"
+    assert "created" == jobs.publish("y", key="k").outcome
 
 
 def test_a_retry_is_no_finish(service: QueueService) -> None:
@@ -201,7 +203,7 @@ def test_a_retry_is_no_finish(service: QueueService) -> None:
     queue.publish("x", key="k")
     queue.consume()[0].nack("later")
     assert 1 == queue.messages(key="k").remove()
-    assert queue.publish("y", key="k").outcome == "created"
+    assert "created" == queue.publish("y", key="k").outcome
 
 
 FREEING: dict[str, Callable[[Queue, int], object]] = {
@@ -217,7 +219,7 @@ def test_an_operator_frees_a_key_at_once(jobs: Queue) -> None:
     for name, act in FREEING.items():
         act(jobs, jobs.publish("x", key="k").id)
         again = jobs.publish("y", key="k")
-        assert again.outcome == "created", name
+        assert "created" == again.outcome, name
         jobs.delete(again.id)
 
 
@@ -267,7 +269,8 @@ def test_publish_many_is_all_or_none(jobs: Queue) -> None:
     items = ["plain", Publication("again", key="k"), Publication("other", key="o")]
     with pytest.raises(DuplicateKey) as caught:
         jobs.publish_many(items)
-    assert (done.id, 0) == (caught.value.id, jobs.messages().count())
+    assert done.id == caught.value.id
+    assert 0 == jobs.messages().count()
     for on_conflict in ("skip", "replace"):
         answers = jobs.publish_many(items, on_conflict=on_conflict)
         assert "skipped" == answers[1].outcome
@@ -281,7 +284,8 @@ def test_load_is_all_or_none_in_a_batch(jobs: Queue) -> None:
     finished(jobs, "done")
     with pytest.raises(DuplicateKey) as caught:
         jobs.load([1, 2, 3, Publication(4, key="k")], batch_size=2)
-    assert ("k", done.id) == (caught.value.key, caught.value.id)
+    assert "k" == caught.value.key
+    assert done.id == caught.value.id
     assert [1, 2] == payloads(jobs.consume(9))
 
 
@@ -306,7 +310,7 @@ def test_a_taken_key_leaves_the_callers_transaction_usable(
         (other,) = consume_exactly(jobs, 1)
         assert "other" == other.payload
         other.ack()
-    assert effect_count(effects_engine) == 4
+    assert 4 == effect_count(effects_engine)
 
 
 def test_a_finish_after_the_callers_transaction_began_counts(
@@ -336,16 +340,16 @@ def test_the_window_reads_back_and_may_change(make_service: MakeService) -> None
     queue.publish("x", key="a")
     finished(queue, "done")
     seen = other.create_queue("jobs", dedup_window=timedelta(minutes=5))
-    assert seen.settings.dedup_window == timedelta(minutes=5)
+    assert timedelta(minutes=5) == seen.settings.dedup_window
     wait_until(lambda: queue.settings.dedup_window == timedelta(minutes=5), timeout=8)
-    assert queue.publish("y", key="a").outcome == "created"
+    assert "created" == queue.publish("y", key="a").outcome
     published = finished(queue, "done")[0]
     assert_taken(queue, "a", published.id)
     assert_taken(seen, "a", published.id)
     service.create_queue("jobs", lease=30)
-    assert queue.settings.dedup_window == timedelta(minutes=5)
+    assert timedelta(minutes=5) == queue.settings.dedup_window
     assert service.create_queue("jobs", dedup_window=None).settings.dedup_window is None
-    assert queue.publish("z", key="a").outcome == "created"
+    assert "created" == queue.publish("z", key="a").outcome
 
 
 @pytest.mark.engines("sqlite")
@@ -356,7 +360,7 @@ def test_a_window_that_is_none_is_refused(service: QueueService) -> None:
     for window in windows:
         with refused(window, *ARGUMENT_ERRORS):
             service.create_queue("jobs", dedup_window=window)
-    assert service.queues() == []
+    assert [] == service.queues()
 
 
 def test_a_queue_that_was_dropped_left_no_keys(service: QueueService, jobs: Queue) -> None:
@@ -364,7 +368,7 @@ def test_a_queue_that_was_dropped_left_no_keys(service: QueueService, jobs: Queu
     jobs.publish("x", key="k")
     finished(jobs, "done")
     assert service.drop_queue("jobs")
-    assert make_jobs(service).publish("y", key="k").outcome == "created"
+    assert "created" == make_jobs(service).publish("y", key="k").outcome
 
 
 # -- publishers and finishers that work at the same moment

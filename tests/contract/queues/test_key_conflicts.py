@@ -91,7 +91,7 @@ def test_another_unique_violation_is_not_the_keys(jobs: Queue, engine: Engine) -
             refused(partial(jobs.publish, "second", key=key, on_conflict=way, **columns))
             assert before == live_rows(engine, jobs), (columns, way, key)
     assert ["first"] == payloads(jobs.messages().list())
-    assert jobs.publish("second", key="fresh", columns={"tenant": 2}).outcome == "created"
+    assert "created" == jobs.publish("second", key="fresh", columns={"tenant": 2}).outcome
 
 
 def test_a_batch_with_another_violation_publishes_nothing(jobs: Queue, engine: Engine) -> None:
@@ -173,7 +173,8 @@ def test_a_key_taken_after_the_callers_transaction_began(
                 assert first.id == caught.value.id
             else:
                 answer = publish()
-                assert (first.id, outcome) == (answer.id, answer.outcome)
+                assert first.id == answer.id
+                assert outcome == answer.outcome
             add_effect(caller, number)
             caller.commit()
         (message,) = consume_exactly(queue, 1)
@@ -210,12 +211,14 @@ def test_a_replaced_message_is_lost_to_its_holder(queue: Queue, make_service: Ma
         replace(other)
         assert_lost(queue, old)
         (new,) = other.consume(where=other.table.c.message_key == "k")
-        assert (old.id, "new", 1) == (new.id, new.payload, new.attempt)
+        assert old.id == new.id
+        assert "new" == new.payload
+        assert 1 == new.attempt
         assert_lost(queue, old)
         new.extend()
         new.ack()
-        assert queue.messages(key="k").count() == 0
-        assert counts(queue)[1:] == (0, 0)
+        assert 0 == queue.messages(key="k").count()
+        assert (0, 0) == counts(queue)[1:]
         queue.purge()
 
 
@@ -286,7 +289,8 @@ def test_any_difference_replaces(levels: Queue) -> None:
         (old,) = levels.consume()
         changed = {"payload": {"v": 1}, **CONTENT, **change}
         second = levels.publish(changed.pop("payload"), key="k", on_conflict="replace", **changed)
-        assert (first.id, "replaced") == (second.id, second.outcome), name
+        assert first.id == second.id, name
+        assert "replaced" == second.outcome, name
         with pytest.raises(ClaimLost):
             old.ack()
         (new,) = consume_exactly(levels, 1)
@@ -305,10 +309,11 @@ def test_the_same_again_leaves_the_holder_alone(levels: Queue, engine: Engine) -
     (message,) = levels.consume()
     before = live_rows(engine, levels)
     again = levels.publish({"v": 1}, key="k", on_conflict="replace", **CONTENT)
-    assert (message.id, "unchanged") == (again.id, again.outcome)
+    assert message.id == again.id
+    assert "unchanged" == again.outcome
     assert before == live_rows(engine, levels)
     message.ack()
-    assert counts(levels) == (0, 0, 0)
+    assert (0, 0, 0) == counts(levels)
 
 
 def test_the_same_content_at_the_same_time_is_unchanged(levels: Queue) -> None:
@@ -317,9 +322,11 @@ def test_the_same_content_at_the_same_time_is_unchanged(levels: Queue) -> None:
     first = levels.publish("x", key="k", at=instant)
     for _ in range(2):
         same = levels.publish("x", key="k", at=instant, on_conflict="replace")
-        assert (first.id, "unchanged") == (same.id, same.outcome)
+        assert first.id == same.id
+        assert "unchanged" == same.outcome
     moved = levels.publish("x", key="k", at=instant.replace(day=3), on_conflict="replace")
-    assert (first.id, "replaced") == (moved.id, moved.outcome)
+    assert first.id == moved.id
+    assert "replaced" == moved.outcome
     (message,) = levels.messages().list()
     assert instant.replace(day=3) == message.available_at == message.scheduled_at
 

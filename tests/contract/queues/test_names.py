@@ -56,7 +56,7 @@ def test_a_name_that_is_close_to_a_queues_is_recognized(service: QueueService) -
         service.queue("mail")
     with pytest.raises(QueueNotFound, match=r"'Mails' in .*: did you mean 'mails'\?$") as mistyped:
         service.queue("Mails")
-    assert mistyped.value.near == ("mails",)
+    assert ("mails",) == mistyped.value.near
     with pytest.raises(QueueNotFound, match=r"it was dropped\)\. Create it with") as unknown:
         service.queue("reports")
     assert () == unknown.value.near
@@ -80,7 +80,7 @@ def test_a_hostile_name_is_refused(service: QueueService, engine: Engine) -> Non
     with pytest.raises(InvalidQueueName):
         service.create_queues({"good": QueueSettings(), "Bad": QueueSettings()})
     assert set(inspect(engine).get_table_names()) == tables
-    assert [queue.name for queue in service.queues()] == ["before"]
+    assert ["before"] == [queue.name for queue in service.queues()]
 
 
 @pytest.mark.engines("sqlite")
@@ -114,5 +114,5 @@ def test_a_good_name_works_end_to_end(service: QueueService) -> None:
         queue = service.create_queue(name, archive="all")
         queue.publish("work")
         queue.consume()[0].ack()
-        assert queue.stats().archived == 1, name
+        assert 1 == queue.stats().archived, name
         assert service.drop_queue(name) is True

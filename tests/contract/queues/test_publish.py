@@ -31,7 +31,9 @@ def test_the_longest_key_kind_and_headers_are_stored_whole(queue: Queue) -> None
     headers = {"h": "x" * (64 * 1024 - len('{"h":""}'))}
     queue.publish("x", key="к" * 200, kind="k" * 100, headers=headers)
     (message,) = queue.consume()
-    assert (message.key, message.kind, message.headers) == ("к" * 200, "k" * 100, headers)
+    assert "к" * 200 == message.key
+    assert "k" * 100 == message.kind
+    assert headers == message.headers
 
 
 @of_one_statement
@@ -40,10 +42,11 @@ def test_at_sets_the_instant(queue: Queue) -> None:
     at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     queue.publish("far", at=at)
     (listed,) = queue.messages().list()
-    assert (at, at) == (listed.scheduled_at, listed.available_at)
+    assert at == listed.scheduled_at
+    assert at == listed.available_at
     queue.publish("now")
     queue.publish("due long ago", at=datetime.now(UTC) - timedelta(hours=1))
-    assert payloads(queue.consume(3)) == ["due long ago", "now"]
+    assert ["due long ago", "now"] == payloads(queue.consume(3))
 
 
 @of_one_statement
@@ -61,20 +64,22 @@ def test_a_publication_takes_the_options_of_publish(service: QueueService) -> No
     )
     high, low = queue.consume(5, lease=None)
     assert ["high", "low"] == payloads([high, low])
-    assert ("k", {"h": 1}, 2) == (low.kind, low.headers, low.max_attempts)
+    assert "k" == low.kind
+    assert {"h": 1} == low.headers
+    assert 2 == low.max_attempts
     assert high.lease_expires_at is not None
     assert high.claimed_at is not None
     assert timedelta(seconds=7) == high.lease_expires_at - high.claimed_at
-    assert queue.stats().delayed == 2
+    assert 2 == queue.stats().delayed
 
 
 def test_load_takes_the_same_items_in_order(queue: Queue) -> None:
     """A bulk load of any iterable keeps order and options, across its batches."""
     items = [Publication(n, key=f"k{n}") if n % 2 else n for n in range(25)]
-    assert queue.load(iter(items), batch_size=10) == 25
+    assert 25 == queue.load(iter(items), batch_size=10)
     messages = queue.consume(100)
     assert payloads(messages) == list(range(25))
-    assert [message.key for message in messages[:4]] == [None, "k1", None, "k3"]
+    assert [None, "k1", None, "k3"] == [message.key for message in messages[:4]]
     with pytest.raises(DuplicateKey):
         queue.publish("again", key="k1")
 
@@ -99,7 +104,7 @@ def test_an_impossible_argument_is_refused(service: QueueService) -> None:
     for options in impossible:
         with refused(options, *ARGUMENT_ERRORS):
             queue.publish(1, **options)
-    assert queue.stats().live == 0
+    assert 0 == queue.stats().live
     queue.publish(1, priority=2)
 
 
@@ -114,7 +119,7 @@ def test_headers_are_json_of_64_kib_or_refused(queue: Queue) -> None:
             queue.publish(1, headers=headers)
     with pytest.raises(PayloadTooLarge):
         queue.publish(1, headers=too_much)
-    assert queue.stats().live == 0
+    assert 0 == queue.stats().live
 
 
 @in_python
@@ -124,9 +129,9 @@ def test_a_batch_with_a_bad_item_publishes_nothing(queue: Queue) -> None:
     for bad in (float("inf"), Publication("x", priority=5)):
         with refused(bad, PayloadInvalid, *ARGUMENT_ERRORS):
             queue.publish_many(["good", bad, "also good"])
-    assert queue.stats().ready == 0
-    assert queue.publish_many([]) == []
-    assert queue.load([]) == 0
+    assert 0 == queue.stats().ready
+    assert [] == queue.publish_many([])
+    assert 0 == queue.load([])
 
 
 @in_python

@@ -175,7 +175,7 @@ def test_a_needed_column_is_asked_for(service: QueueService) -> None:
     for publish in (queue.publish_many, queue.load):
         with pytest.raises(TypeError, match="customer"):
             publish(["x", "y"])
-    assert queue.stats().live == 0
+    assert 0 == queue.stats().live
 
 
 @pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
@@ -190,14 +190,14 @@ def test_ids_come_in_the_order_of_the_items(service: QueueService) -> None:
     items = [Publication(n, key=f"k{n}") for n in range(1500)]
     second = queue.publish_many(items, on_conflict="skip")
     outcomes = [one.outcome for one in second]
-    assert [n for n, one in enumerate(outcomes) if one is PublishOutcome.SKIPPED] == [700]
+    assert [700] == [n for n, one in enumerate(outcomes) if one is PublishOutcome.SKIPPED]
     keys = {message.id: message.key for message in queue.messages().list(8000)}
     assert [keys[one.id] for one in second] == [f"k{n}" for n in range(1500)]
     with pytest.raises(DuplicateKey):
         queue.publish_many([Publication("x", key="new"), Publication("y", key="k3")])
     with pytest.raises(DuplicateKey):
         queue.load([Publication("x", key="new"), Publication("y", key="k3")])
-    assert queue.messages(key="new").count() == 0
+    assert 0 == queue.messages(key="new").count()
 
 
 def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
@@ -215,4 +215,4 @@ def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
             with pytest.raises(QueueError):
                 queue.publish_many(items, connection=connection)
             connection.commit()
-        assert queue.stats().live == 0
+        assert 0 == queue.stats().live

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
 def test_two_queues_have_keys_of_their_own(service: QueueService) -> None:
     """The key is unique in its queue only."""
     for name in ("a", "b"):
-        assert service.create_queue(name).publish("x", key="k").outcome == "created"
+        assert "created" == service.create_queue(name).publish("x", key="k").outcome
 
 
 def test_replace_by_the_same_content_is_unchanged(queue: Queue) -> None:
     """Equal content changes nothing, unless it gets a new time."""
     first = queue.publish({"a": 1}, key="k", headers={"h": 1})
     same = queue.publish({"a": 1}, key="k", headers={"h": 1}, on_conflict="replace")
-    assert (first.id, "unchanged") == (same.id, same.outcome)
-    assert queue.stats().ready == 1
+    assert first.id == same.id
+    assert "unchanged" == same.outcome
+    assert 1 == queue.stats().ready
     moved = queue.publish({"a": 1}, key="k", headers={"h": 1}, delay=60, on_conflict="replace")
-    assert (first.id, "replaced") == (moved.id, moved.outcome)
-    assert (0, 1) == (queue.stats().ready, queue.stats().delayed)
+    assert first.id == moved.id
+    assert "replaced" == moved.outcome
+    assert 0 == queue.stats().ready
+    assert 1 == queue.stats().delayed
 
 
 def test_a_batch_replaces_in_order(queue: Queue) -> None:
@@ -42,11 +45,11 @@ def test_a_batch_replaces_in_order(queue: Queue) -> None:
         ],
         on_conflict="replace",
     )
-    assert [one.outcome for one in published] == ["replaced", "created", "replaced", "created"]
+    assert ["replaced", "created", "replaced", "created"] == [one.outcome for one in published]
     assert there.id == published[0].id
     assert published[1].id == published[2].id
     by_key = {message.key: message.payload for message in queue.consume(10)}
-    assert by_key == {"there": "new", "a": 2, None: "plain"}
+    assert {"there": "new", "a": 2, None: "plain"} == by_key
 
 
 def test_a_batch_that_conflicts_publishes_nothing(queue: Queue) -> None:
@@ -55,7 +58,7 @@ def test_a_batch_that_conflicts_publishes_nothing(queue: Queue) -> None:
     for second in ("there", "a"):
         with pytest.raises(DuplicateKey):
             queue.publish_many(["plain", Publication(1, key="a"), Publication(2, key=second)])
-    assert payloads(queue.consume(10)) == ["there"]
+    assert ["there"] == payloads(queue.consume(10))
 
 
 def test_load_refuses_a_taken_key_and_publishes_nothing_of_that_batch(queue: Queue) -> None:
@@ -64,5 +67,6 @@ def test_load_refuses_a_taken_key_and_publishes_nothing_of_that_batch(queue: Que
     items = [1, 2, Publication(3, key="free"), Publication(4, key="taken")]
     with pytest.raises(DuplicateKey) as caught:
         queue.load(items, batch_size=2)
-    assert ("taken", taken.id) == (caught.value.key, caught.value.id)
+    assert "taken" == caught.value.key
+    assert taken.id == caught.value.id
     assert ["first", 1, 2] == [message.payload for message in queue.consume(10)]

@@ -66,9 +66,9 @@ def test_an_edit_is_seen_by_the_very_next_claim(
             of_kind(editor, "late").hold()
         busy_consumer(consumer, editor)
         (message,) = consumer.consume()
-        assert (name, 1) == (name, edit(of_kind(editor, "late")))
+        assert 1 == edit(of_kind(editor, "late")), name
         found = NEXT[claim](consumer, message)
-        assert (name, claim, "late") == (name, claim, found[0].payload)
+        assert "late" == found[0].payload, (name, claim)
         editor.purge(claimed=True)
 
 
@@ -80,7 +80,7 @@ def test_front_passes_what_came_back_behind_the_mark(make_service: MakeService) 
     busy_consumer(consumer, other)
     publish_kinds(other, ["vip", "vip"])
     other.release(held)
-    assert of_kind(other, "vip").prioritize(front=True) == 2
+    assert 2 == of_kind(other, "vip").prioritize(front=True)
     found = [consumer.consume()[0].payload for _ in range(3)]
     assert ["vip", "vip", "restored"] == found
 
@@ -96,7 +96,7 @@ def test_an_edit_of_a_transaction_is_seen_once_it_is_committed(
     committed = database.engine in {"mariadb", "mysql"}
     level = {"isolation_level": "READ COMMITTED"} if committed else {}
     with engine.execution_options(**level).begin() as caller:
-        assert of_kind(editor, "late").reschedule(at=LONG_AGO, connection=caller) == 1
+        assert 1 == of_kind(editor, "late").reschedule(at=LONG_AGO, connection=caller)
         # Where there is one writer, or no SKIP LOCKED, nobody can claim meanwhile.
         if database.engine != "sqlite" and has_json_paths(engine):
             assert ["load", "load"] == [consumer.consume()[0].payload for _ in range(2)]
@@ -152,7 +152,7 @@ def test_edits_and_consumers_never_disturb_each_other(make_service: MakeService)
     assert len(delivered) == len(set(delivered))
     assert set(delivered) <= set(published)
     assert len(published) == len(delivered) + removed
-    assert editor.stats().held == 0
+    assert 0 == editor.stats().held
 
 
 def test_an_exchange_serves_no_later_priority_first(make_service: MakeService) -> None:

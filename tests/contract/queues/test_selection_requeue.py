@@ -60,21 +60,21 @@ def test_a_requeued_message_keeps_what_it_is(jobs: Queue) -> None:
     assert (1, 0, 0) == counts(jobs)
     (listed,) = jobs.messages().list()
     assert listed.id > old.id
-    assert (0, None, None) == (listed.attempt, listed.last_error, listed.outcome)
+    assert 0 == listed.attempt
+    assert listed.last_error is None
+    assert listed.outcome is None
     assert listed.published_at >= dead.finished_at  # type: ignore[operator]
     assert listed.published_at == listed.scheduled_at == listed.available_at
     (message,) = jobs.consume()
-    assert ({"a": 1}, "k", "order", 2, 7) == (
-        message.payload,
-        message.key,
-        message.kind,
-        message.priority,
-        message.max_attempts,
-    )
+    assert {"a": 1} == message.payload
+    assert "k" == message.key
+    assert "order" == message.kind
+    assert 2 == message.priority
+    assert 7 == message.max_attempts
     kept = {"h": [1], "requeued_from": old.id, "previous_error": "cannot parse"}
     assert kept == message.headers
-    assert dict(message.columns) == {"tenant": 5, "region": "north"}
-    assert message.attempt == 1
+    assert {"tenant": 5, "region": "north"} == dict(message.columns)
+    assert 1 == message.attempt
     assert message.claimed_at is not None
     assert close(message.lease_expires_at, message.claimed_at + timedelta(seconds=77), 1)
 
@@ -98,8 +98,10 @@ def test_a_finished_message_may_be_sent_again(jobs: Queue) -> None:
     finished(jobs, "done")
     assert 1 == jobs.archive.messages(status="done").requeue()
     (message,) = jobs.consume()
-    assert ("a", 1, None) == (message.payload, message.attempt, previous_error(message))
-    assert message.headers["h"] == 1
+    assert "a" == message.payload
+    assert 1 == message.attempt
+    assert previous_error(message) is None
+    assert 1 == message.headers["h"]
 
 
 @pytest.mark.engines("sqlite")
@@ -110,10 +112,12 @@ def test_a_requeued_message_fails_and_is_requeued_again(jobs: Queue) -> None:
     for life in range(3):
         for attempt in (1, 2):
             (message,) = jobs.consume()
-            assert (attempt, reason) == (message.attempt, previous_error(message))
+            assert attempt == message.attempt
+            assert reason == previous_error(message)
             message.nack(f"life {life}")
         (dead,) = archived(jobs)
-        assert ("failed", 2) == (dead.outcome, dead.attempt)
+        assert "failed" == dead.outcome
+        assert 2 == dead.attempt
         reason = dead.last_error
         assert f"life {life}" in str(reason)
         assert 1 == jobs.archive.messages().requeue()
@@ -145,7 +149,8 @@ def test_a_live_key_stops_the_requeue(jobs: Queue) -> None:
     before = ids(archived(jobs))
     with pytest.raises(DuplicateKey, match=r"requeued nothing.*'k'.*delete the live one") as caught:
         jobs.archive.messages().requeue()
-    assert ("k", live.id) == (caught.value.key, caught.value.id)
+    assert "k" == caught.value.key
+    assert live.id == caught.value.id
     assert before == ids(archived(jobs))
     assert ["new"] == payloads(jobs.messages().list())
     assert 1 == jobs.archive.messages(where=jobs.archive.table.c.message_key.is_(None)).requeue()
@@ -159,7 +164,8 @@ def test_two_lives_of_one_key_cannot_both_return(jobs: Queue) -> None:
     before = ids(archived(jobs))
     with pytest.raises(DuplicateKey, match="requeue one of them by its id"):
         jobs.archive.messages(key="k").requeue()
-    assert (before, []) == (ids(archived(jobs)), jobs.messages().list())
+    assert before == ids(archived(jobs))
+    assert [] == jobs.messages().list()
     assert 1 == jobs.archive.messages(where=jobs.archive.table.c.id == before[1]).requeue()
     assert before[:1] == ids(archived(jobs))
     (live,) = jobs.messages(key="k").list()

@@ -55,7 +55,8 @@ def test_a_condition_on_another_table_is_refused(service: QueueService) -> None:
     for slip in slips:
         with pytest.raises(ValueError, match="where uses"):
             slip()
-    assert 1 == queue.messages(status="ready").count() == queue.archive.messages().count()
+    assert 1 == queue.messages(status="ready").count()
+    assert 1 == queue.archive.messages().count()
 
 
 def test_a_subquery_may_ask_another_table(service: QueueService) -> None:
@@ -78,7 +79,8 @@ def test_what_is_skipped_is_counted_over_all_batches(queue: Queue) -> None:
     queue.load(range(1200))
     held = queue.consume(3)
     removed = queue.messages().remove(progress=lambda _: None)
-    assert (1197, 3) == (removed, removed.skipped)
+    assert 1197 == removed
+    assert 3 == removed.skipped
     queue.ack(held)
     assert (0, 0, 0) == counts(queue)
 

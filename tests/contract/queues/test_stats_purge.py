@@ -46,14 +46,14 @@ def test_each_message_is_counted_in_its_state(queue: Queue) -> None:
     """Looking finds exactly what stats count, by id, and claims nothing."""
     for status, expected in STATES.items():
         selection = queue.messages(status=status)
-        assert (status, expected) == (status, payloads(selection.list()))
-        assert (status, len(expected)) == (status, selection.count())
+        assert expected == payloads(selection.list()), status
+        assert len(expected) == selection.count(), status
         first = selection.first()
         assert first is not None
         assert expected[0] == first.payload
     stats = queue.stats()
     found = (stats.ready, stats.delayed, stats.claimed, stats.held, stats.archived)
-    assert found == (2, 1, 1, 1, 1)
+    assert (2, 1, 1, 1, 1) == found
 
 
 @pytest.mark.threads("the statement is that of the other tests")
@@ -83,7 +83,7 @@ def test_stats_of_an_empty_queue_are_zero(queue: Queue, engine_name: str) -> Non
     """
     stats = queue.stats()
     found = (stats.ready, stats.delayed, stats.claimed, stats.held, stats.archived)
-    assert found == (0, 0, 0, 0, 0)
+    assert (0, 0, 0, 0, 0) == found
     queue.publish("x")
     size = queue.stats().wal_bytes
     assert (size or 0) > 0 if engine_name == "sqlite" else size is None
@@ -110,28 +110,28 @@ def test_a_selection_is_paged_by_id(queue: Queue) -> None:
     second = selection.list(limit=2, after=first[-1].id)
     rest = selection.list(after=second[-1].id)
     assert [one.id for one in published] == ids([*first, *second, *rest])
-    assert selection.list(after=rest[-1].id) == []
+    assert [] == selection.list(after=rest[-1].id)
     assert queue.messages(key="none").first() is None
 
 
 def test_purge_clears_what_nobody_holds(queue: Queue, claimed: list[Message]) -> None:
     """Ready, delayed and held messages go; the claimed one is finished by its holder."""
-    assert queue.purge() == 4
-    assert payloads(queue.messages().list()) == ["claimed"]
+    assert 4 == queue.purge()
+    assert ["claimed"] == payloads(queue.messages().list())
     queue.ack(claimed)
-    assert counts(queue) == (0, 0, 1)
-    assert queue.purge() == 0
+    assert (0, 0, 1) == counts(queue)
+    assert 0 == queue.purge()
 
 
 def test_purge_of_the_claimed_too_makes_the_holder_lose(
     queue: Queue, claimed: list[Message]
 ) -> None:
     """Everything live goes; the archive stays."""
-    assert queue.purge(claimed=True) == 5
+    assert 5 == queue.purge(claimed=True)
     with pytest.raises(ClaimLost):
         queue.ack(claimed)
-    assert counts(queue) == (0, 0, 1)
-    assert payloads(archived(queue)) == ["bad"]
+    assert (0, 0, 1) == counts(queue)
+    assert ["bad"] == payloads(archived(queue))
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -142,4 +142,4 @@ def test_a_purged_queue_goes_on(make_service: MakeService) -> None:
     queue.purge()
     after = make_service().queue("jobs").publish("after", key="k")
     assert after.id > before.id
-    assert payloads(queue.consume(2)) == ["after"]
+    assert ["after"] == payloads(queue.consume(2))

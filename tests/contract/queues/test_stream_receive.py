@@ -36,9 +36,9 @@ def test_receive_acks_on_a_clean_exit(queue: Queue) -> None:
     queue.publish("x")
     with queue.receive(lease=60) as message:
         assert message is not None
-        assert message.payload == "x"
-        assert counts(queue) == (0, 1, 0)
-    assert counts(queue) == (0, 0, 0)
+        assert "x" == message.payload
+        assert (0, 1, 0) == counts(queue)
+    assert (0, 0, 0) == counts(queue)
 
 
 def test_receive_nacks_on_an_exception(queue: Queue) -> None:
@@ -47,7 +47,7 @@ def test_receive_nacks_on_an_exception(queue: Queue) -> None:
     with pytest.raises(HandlerFailed), queue.receive():
         raise HandlerFailed("no paper")
     (message,) = consume_exactly(queue, 1)
-    assert message.attempt == 2
+    assert 2 == message.attempt
     assert message.last_error is not None
     assert "no paper" in message.last_error
 
@@ -58,20 +58,20 @@ def test_receive_waits_for_a_message(queue: Queue) -> None:
     later.start()
     with queue.receive(wait=30) as message:
         assert message is not None
-        assert message.payload == "late"
+        assert "late" == message.payload
     later.join()
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 def test_a_stream_gives_all_in_order_and_ends(queue: Queue) -> None:
     """It ends after its wait without a message; what the caller does not ack stays claimed."""
-    assert list(queue.stream(wait=0.05)) == []
+    assert [] == list(queue.stream(wait=0.05))
     queue.publish_many(list(range(7)))
     messages = list(queue.stream(prefetch=3, wait=0.05))
     assert payloads(messages) == list(range(7))
-    assert counts(queue) == (0, 7, 0)
+    assert (0, 7, 0) == counts(queue)
     queue.ack(messages)
-    assert counts(queue) == (0, 0, 0)
+    assert (0, 0, 0) == counts(queue)
 
 
 def test_closing_a_stream_releases_what_was_prefetched(queue: Queue) -> None:
@@ -80,7 +80,7 @@ def test_closing_a_stream_releases_what_was_prefetched(queue: Queue) -> None:
     stream = queue.stream(prefetch=5, wait=30)
     in_hand = next(stream)
     stream.close()
-    assert counts(queue) == (4, 1, 0)
+    assert (4, 1, 0) == counts(queue)
     in_hand.ack()
     again = consume_exactly(queue, 4)
     assert [(message.payload, message.attempt) for message in again] == [
@@ -111,7 +111,7 @@ def test_a_stream_goes_on_with_what_comes_later(queue: Queue) -> None:
     message = next(stream)
     later.join()
     stream.close()
-    assert message.payload == "second"
+    assert "second" == message.payload
     message.ack()
 
 
@@ -168,7 +168,8 @@ def test_a_stream_yields_nothing_whose_lease_has_ended(
     monkeypatch.setattr(core_of(queue).settlements, "extend", unavailable)
     wait_until(lambda: lease_ends_at(first) < elapsed_clock())
     second = next(stream)
-    assert (1, 1) == (second.payload, second.attempt)
+    assert 1 == second.payload
+    assert 1 == second.attempt
     assert first.claimed_at is not None
     assert second.claimed_at is not None
     assert first.claimed_at < second.claimed_at

@@ -20,17 +20,18 @@ def test_a_take_follows_the_callers_transaction(queue: Queue, effects_engine: En
         queue.publish_many(["a", "b", "c"])
         before = live_rows(effects_engine, queue)
         with opened(opener, effects_engine) as caller:
-            assert payloads(queue.take(connection=caller)) == ["a"]
+            assert ["a"] == payloads(queue.take(connection=caller))
             add_effect(caller, number)
             caller.rollback()
             assert before == live_rows(effects_engine, queue)
-            assert effect_count(effects_engine) == number
-            assert payloads(queue.take(2, connection=caller)) == ["a", "b"]
+            assert number == effect_count(effects_engine)
+            assert ["a", "b"] == payloads(queue.take(2, connection=caller))
             add_effect(caller, number)
             caller.commit()
         assert effect_count(effects_engine) == number + 1
         (last,) = consume_exactly(queue, 1)
-        assert ("c", 1) == (last.payload, last.attempt)
+        assert "c" == last.payload
+        assert 1 == last.attempt
         last.ack()
 
 
@@ -43,13 +44,13 @@ def test_take_obeys_the_rules_of_a_claim(service: QueueService, effects_engine: 
     queue.publish("low", priority=1)
     queue.publish("high")
     with effects_engine.begin() as caller:
-        assert payloads(queue.take(5, connection=caller)) == ["high", "low"]
-        assert queue.take(connection=caller) == []
-    assert sorted(message.payload for message in archived(queue)) == ["high", "low"]
+        assert ["high", "low"] == payloads(queue.take(5, connection=caller))
+        assert [] == queue.take(connection=caller)
+    assert ["high", "low"] == sorted(message.payload for message in archived(queue))
     queue.publish("paused")
     queue.pause()
     with effects_engine.begin() as caller:
-        assert queue.take(connection=caller) == []
+        assert [] == queue.take(connection=caller)
 
 
 def test_where_chooses_what_is_taken(queue: Queue, effects_engine: Engine) -> None:
@@ -58,5 +59,5 @@ def test_where_chooses_what_is_taken(queue: Queue, effects_engine: Engine) -> No
         queue.publish(number, kind=kind)
     with effects_engine.begin() as caller:
         taken = queue.take(5, connection=caller, where=queue.table.c.kind == "a")
-    assert payloads(taken) == [0, 2]
-    assert payloads(queue.consume(5)) == [1]
+    assert [0, 2] == payloads(taken)
+    assert [1] == payloads(queue.consume(5))

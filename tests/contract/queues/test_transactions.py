@@ -108,7 +108,7 @@ def test_a_connection_that_is_over_is_refused(
                     with pytest.raises(error, match=text):
                         act(caller)
     message.ack()
-    assert service.queue("jobs").stats().ready == 0
+    assert 0 == service.queue("jobs").stats().ready
 
 
 @pytest.mark.threads("the connection is used as in the tests above")
@@ -139,7 +139,7 @@ def test_conflicts_are_resolved_in_the_callers_transaction(
             caller.commit()
         assert first.id == second.id
         messages = consume_exactly(queue, 1)
-        assert payloads(messages) == [expected]
+        assert [expected] == payloads(messages)
         queue.ack(messages)
 
 
@@ -155,8 +155,8 @@ def test_a_rolled_back_dead_letter_is_still_live(
         last.nack("dead", connection=caller)
         done.ack(connection=caller)
         caller.rollback()
-    assert counts(queue) == (0, 2, 0)
+    assert (0, 2, 0) == counts(queue)
     with effects_engine.begin() as caller:
         last.nack("dead", connection=caller)
         done.ack(connection=caller)
-    assert counts(queue) == (0, 0, 2)
+    assert (0, 0, 2) == counts(queue)

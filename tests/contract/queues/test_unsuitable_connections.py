@@ -137,7 +137,7 @@ def assert_refused(scene: Scene, elsewhere: Engine, opener: Opener = connect) ->
             caller.commit()
         assert isinstance(caught.value, QueueError)
         assert isinstance(caught.value, ValueError)
-        assert (name, before) == (name, scene.rows())
+        assert before == scene.rows(), name
     assert effect_count(elsewhere) == 2 * len(VERBS)
 
 
@@ -199,7 +199,7 @@ def test_it_is_refused_every_time_and_the_right_one_accepted_between(
                 queue.publish("wrong", connection=wrong)
             add_effect(right, number)
     assert [0, 1, 2] == payloads(consume_exactly(queue, 3))
-    assert effect_count(effects_engine) == 3
+    assert 3 == effect_count(effects_engine)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -329,7 +329,7 @@ def test_a_session_with_settings_of_its_own_is_accepted(
                 add_effect(connection, number)
                 queue.publish(number, connection=connection)
     assert [0, 1] == payloads(consume_exactly(queue, 2))
-    assert effect_count(effects_engine) == 2
+    assert 2 == effect_count(effects_engine)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -351,13 +351,13 @@ def test_a_service_on_an_engine_accepts_its_connections(
         assert [0, 1] == payloads(consume_exactly(queue, 2))
     finally:
         service.stop()
-    assert effect_count(effects_engine) == 2
+    assert 2 == effect_count(effects_engine)
 
 
 @pytest.mark.engines("sqlite")
 def test_a_database_in_memory_belongs_to_its_engine(engine_name: str) -> None:
     """Two databases in memory have one URL and are two."""
-    assert engine_name == "sqlite"
+    assert "sqlite" == engine_name
     with made_engine("sqlite://") as mine, made_engine("sqlite://") as other:
         service = QueueService(mine)
         queue = service.create_queue("jobs")

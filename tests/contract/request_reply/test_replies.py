@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def asker(make_service: MakeService, queue: Queue) -> QueueService:
     """A service of its own that asks."""
-    assert queue.name == "jobs"
+    assert "jobs" == queue.name
     return make_service()
 
 
@@ -59,7 +59,8 @@ def test_the_first_reply_stands(asker: QueueService, queue: Queue, service: Queu
     message.release()
     [again] = consume_exactly(queue, 1)
     second = again.reply("second")
-    assert (PublishOutcome.CREATED, PublishOutcome.SKIPPED) == (first.outcome, second.outcome)
+    assert PublishOutcome.CREATED == first.outcome
+    assert PublishOutcome.SKIPPED == second.outcome
     assert first.id == second.id
     assert ["first"] == payloads(service.queue(name).messages().list())
     again.ack()
@@ -125,7 +126,8 @@ def test_a_reply_commits_with_the_callers_effects(
         assert not asking.done()
         session.commit()
     assert "y" == asking.result(PATIENCE).payload
-    assert (1, (0, 0, 0)) == (effect_count(effects_engine), counts(queue))
+    assert 1 == effect_count(effects_engine)
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -164,7 +166,8 @@ def test_a_reply_to_a_vanished_queue_is_reported(
         add_effect(caller, 2)
         message.ack(connection=caller)
         caller.commit()
-    assert (2, (0, 0, 0)) == (effect_count(effects_engine), counts(queue))
+    assert 2 == effect_count(effects_engine)
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -218,8 +221,12 @@ def test_a_reply_may_go_to_a_lasting_queue(service: QueueService, queue: Queue) 
         message.reply(message.payload * 2)
         message.ack()
     first, second = consume_exactly(answers, 2)
-    assert ("aa", "c1", "c1") == (first.payload, first.key, first.correlation_id)
-    assert ("bb", None, None) == (second.payload, second.key, second.correlation_id)
+    assert "aa" == first.payload
+    assert "c1" == first.key
+    assert "c1" == first.correlation_id
+    assert "bb" == second.payload
+    assert second.key is None
+    assert second.correlation_id is None
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -288,7 +295,8 @@ def test_a_reaper_drops_the_queue_of_a_dead_requester(
     assert 0 == reaper.reap().dropped
     kill(dead, engine)
     report = reaper.reap()
-    assert (1, 1) == (report.dropped, report.consumers)
+    assert 1 == report.dropped
+    assert 1 == report.consumers
     [left] = temporary(reaper)
     assert service.queue(left).temporary
     with answering(queue, lambda m: m.payload):
@@ -316,7 +324,7 @@ def test_a_requester_that_was_taken_for_dead_is_told(
         assert 1 == asker.queue("jobs").request(1, timeout=PATIENCE).payload
     assert before != asker.consumer_id
     [name] = temporary(asker)
-    assert message.reply_to != name
+    assert name != message.reply_to
 
 
 # On SQLite one transaction writes at a time, so no pass runs beside it.

@@ -74,7 +74,9 @@ def test_a_request_returns_its_reply(make_service: MakeService, queue: Queue) ->
 
     with answering(replier, answer):
         reply = queue.request([1, 2], timeout=PATIENCE)
-    assert ({"sum": 3}, "sum", True) == (reply.payload, reply.kind, reply.settled)
+    assert {"sum": 3} == reply.payload
+    assert "sum" == reply.kind
+    assert reply.settled
     assert {"unit": "m", "deep": {"n": [1]}} == {
         name: value for name, value in reply.headers.items() if name != "correlation_id"
     }
@@ -89,16 +91,15 @@ def test_the_request_names_where_its_reply_goes(queue: Queue, service: QueueServ
     asking = ask(queue, "x", kind="question", headers={"trace": "t"}, key="k", max_attempts=2)
     [message] = consume_exactly(queue, 1)
     assert message.reply_to is not None
-    assert ("question", "t", "k", 2) == (
-        message.kind,
-        message.headers["trace"],
-        message.key,
-        message.max_attempts,
-    )
+    assert "question" == message.kind
+    assert "t" == message.headers["trace"]
+    assert "k" == message.key
+    assert 2 == message.max_attempts
     assert [message.reply_to] == temporary(service)
     message.reply("y")
     reply = asking.result(PATIENCE)
-    assert ("y", message.correlation_id) == (reply.payload, reply.correlation_id)
+    assert "y" == reply.payload
+    assert message.correlation_id == reply.correlation_id
 
 
 @pytest.mark.engines("sqlite")
@@ -106,7 +107,8 @@ def test_a_message_that_is_no_request(queue: Queue) -> None:
     """It has neither reply_to nor correlation_id, and cannot be replied to."""
     queue.publish("x", headers={"reply_to": 5, "correlation_id": ["no"]})
     [message] = queue.consume()
-    assert (None, None) == (message.reply_to, message.correlation_id)
+    assert message.reply_to is None
+    assert message.correlation_id is None
     with pytest.raises(ValueError, match="reply_to"):
         message.reply("y")
     message.ack()
@@ -127,7 +129,8 @@ def test_each_thread_gets_its_own_reply(make_service: MakeService, queue: Queue)
         replies = list(pool.map(request, range(64)))
     assert [number * 2 for number in range(64)] == replies
     [inbox] = temporary(service)
-    assert (0, 0, 0) == counts(service.queue(inbox)) == counts(queue)
+    assert (0, 0, 0) == counts(service.queue(inbox))
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.engines("sqlite")
@@ -150,7 +153,8 @@ def test_temporary_queues_are_listed_only_on_demand(service: QueueService, queue
     [name] = temporary(service)
     assert ["jobs", name] == sorted(one.name for one in service.queues(temporary=True))
     inbox = service.queue(name)
-    assert (True, False) == (inbox.temporary, queue.temporary)
+    assert inbox.temporary
+    assert not queue.temporary
     assert "none" == inbox.settings.archive
 
 
@@ -160,7 +164,8 @@ def test_an_unanswered_request_is_withdrawn(queue: Queue) -> None:
         queue.request("x", timeout=0.05)
     error = caught.value
     assert isinstance(error, TimeoutError)
-    assert ("jobs", True) == (error.queue, error.withdrawn)
+    assert "jobs" == error.queue
+    assert error.withdrawn
     assert error.correlation_id
     assert error.message_id > 0
     assert "withdrawn" in str(error)
@@ -326,7 +331,8 @@ def test_a_reply_may_be_a_request(service: QueueService, queue: Queue) -> None:
         reply = queue.request("x", timeout=PATIENCE)
     reply.reply("this")
     [message] = service.queue("talk").consume()
-    assert ("this", reply.correlation_id) == (message.payload, message.correlation_id)
+    assert "this" == message.payload
+    assert reply.correlation_id == message.correlation_id
 
 
 class Interrupted(BaseException):
@@ -361,7 +367,8 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
     asked, replier = (make_service().create_queue("typed", kinds=[Question]) for _ in range(2))
     with answering(replier, lambda m: [type(m.payload).__name__, m.payload.about]):
         reply = asked.request(Question("tea"), timeout=PATIENCE)
-    assert (["Question", "tea"], None) == (reply.payload, reply.kind)
+    assert ["Question", "tea"] == reply.payload
+    assert reply.kind is None
 
 
 @pytest.mark.engines("sqlite")

@@ -168,7 +168,7 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
         jobs.publish_many([{"n": n} for n in range(3)])
         jobs.publish_many([{"n": n} for n in range(3)], on_conflict="skip")
         jobs.load({"n": n} for n in range(5))
-        assert len(service.topic("news").publish({"n": 3}, routing_key="a.b")) == 1
+        assert 1 == len(service.topic("news").publish({"n": 3}, routing_key="a.b"))
         held = owner.queue("jobs").consume()[0]
         errors = refused(
             lambda: jobs.publish({"n": 2}, key="k", on_conflict="replace"),
@@ -182,9 +182,9 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
             lambda: service.create_topic("more"),
             lambda: service.create_queue("jobs", max_attempts=9),
         )
-    assert errors[0].table == "queue_jobs"
-    assert errors[2].roles == ("consumer", "operator")
-    assert errors[2].rights == ("DELETE",)
+    assert "queue_jobs" == errors[0].table
+    assert ("consumer", "operator") == errors[2].roles
+    assert ("DELETE",) == errors[2].rights
     assert "roles consumer and operator have" in str(errors[2])
     assert all(error.__cause__ is not None for error in errors)
     held.ack()
@@ -207,7 +207,7 @@ def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: 
         parts_of(service).consumer.heartbeat()
         [after] = service.consumers()
         assert after.heartbeat_at > before.heartbeat_at
-        assert len(batch) == 10
+        assert 10 == len(batch)
         batch[0].extend(30)
         batch[0].ack()
         batch[1].nack("no")
@@ -243,9 +243,9 @@ def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: 
         owner.queue("jobs").publish_many([{"n": 1}, {"n": 2}])
         assert jobs.cancel(jobs.messages().list()[0].id)
         assert jobs.purge() > 0
-    assert errors[0].roles == ("publisher", "operator")
-    assert errors[0].rights == ("INSERT",)
-    assert owner.consumers() == []
+    assert ("publisher", "operator") == errors[0].roles
+    assert ("INSERT",) == errors[0].rights
+    assert [] == owner.consumers()
 
 
 def test_an_upgrade_keeps_the_rights_of_roles(
@@ -296,7 +296,7 @@ def test_a_worker_runs_under_a_consumer(owner: QueueService, logins: Logins) -> 
     wait_until(lambda: len(done) == 20 and not owner.queue("jobs").stats().claimed)
     worker.stop()
     running.join()
-    assert owner.queue("jobs").stats().ready == 0
+    assert 0 == owner.queue("jobs").stats().ready
 
 
 def test_an_operator_moves_messages_but_changes_no_tables(
@@ -313,7 +313,7 @@ def test_an_operator_moves_messages_but_changes_no_tables(
         jobs.messages().reschedule(delay=timedelta(0))
         jobs.messages().prioritize(front=True)
         jobs.consume()[0].reject("no")
-        assert jobs.archive.messages().requeue() == 1
+        assert 1 == jobs.archive.messages().requeue()
         jobs.pause()
         jobs.resume()
         service.create_queue("jobs", max_attempts=9)
@@ -322,15 +322,15 @@ def test_an_operator_moves_messages_but_changes_no_tables(
         service.schedules.add("often", "jobs", {}, every=3600)
         service.schedules.remove("often")
         service.reap()
-        assert jobs.purge() == 1
+        assert 1 == jobs.purge()
         assert not jobs.delete(first.id)
         errors = refused(
             lambda: service.create_queue("further"), lambda: service.drop_queue("jobs")
         )
-    assert errors[0].roles == ()
+    assert () == errors[0].roles
     assert "None of the roles may create" in str(errors[0])
     owner.queue("jobs").refresh()
-    assert owner.queue("jobs").settings.max_attempts == 9
+    assert 9 == owner.queue("jobs").settings.max_attempts
 
 
 def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins) -> None:
@@ -339,12 +339,12 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
     service = logins.service("viewer")
     with service:
         jobs = jobs_of(service)
-        assert jobs.stats().ready == 1
-        assert [each.payload for each in jobs.messages(payload={"n": 1}).list()] == [{"n": 1}]
-        assert jobs.archive.messages().count() == 0
-        assert [queue.name for queue in service.queues()] == ["copies", "jobs", "old", "replies"]
-        assert [topic.name for topic in service.topics()] == ["news"]
-        assert service.schedules.list() == []
+        assert 1 == jobs.stats().ready
+        assert [{"n": 1}] == [each.payload for each in jobs.messages(payload={"n": 1}).list()]
+        assert 0 == jobs.archive.messages().count()
+        assert ["copies", "jobs", "old", "replies"] == [queue.name for queue in service.queues()]
+        assert ["news"] == [topic.name for topic in service.topics()]
+        assert [] == service.schedules.list()
         service.consumers()
         errors = refused(
             lambda: jobs.publish({}),
@@ -354,8 +354,8 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
             jobs.purge,
             jobs.pause,
         )
-    assert errors[0].roles == ("publisher", "operator")
-    assert owner.queue("jobs").stats().ready == 1
+    assert ("publisher", "operator") == errors[0].roles
+    assert 1 == owner.queue("jobs").stats().ready
 
 
 def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
@@ -378,7 +378,8 @@ def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
         assert "queue_over_sql_up 1.0" in found
         assert 'queue_over_sql_dead_letters{queue="jobs"} 0.0' in found
         (error,) = refused(lambda: store.add_token("eve", Role.ADMIN))  # noqa: B023 - at once
-        assert ("queue_over_sql_web_tokens", ()) == (error.table, error.roles)
+        assert "queue_over_sql_web_tokens" == error.table
+        assert () == error.roles
     stores["operator"].write_audit("ada", "operator", "pause", queue="jobs")
     assert 0 == stores["operator"].prune_audit()
     assert ["pause"] == [row.what for row in stores["viewer"].audit()]
@@ -399,7 +400,9 @@ def test_history_is_written_by_publishers_and_consumers(logins: Logins) -> None:
         (minute, *later) = read_history(viewer, 3600)
     for each in later:
         minute.add(each)
-    assert (1, 1, 1) == (minute.published, minute.claimed, minute.done)
+    assert 1 == minute.published
+    assert 1 == minute.claimed
+    assert 1 == minute.done
 
 
 def test_schedules_are_fired_by_who_may_publish(owner: QueueService, logins: Logins) -> None:
@@ -411,7 +414,7 @@ def test_schedules_are_fired_by_who_may_publish(owner: QueueService, logins: Log
     jobs.purge()
     with logins.service("consumer") as consumer:
         consumer.reap()
-        assert jobs.messages().count() == 0
+        assert 0 == jobs.messages().count()
     with logins.service("consumer", "publisher") as both:
         wait_until(lambda: both.reap() is not None and jobs.messages().count() > 0)
 
@@ -423,7 +426,7 @@ def test_a_publisher_asks_through_a_queue_that_is_there(
     plain = logins.service("publisher")
     with pytest.raises(NotPermitted, match="reply_queue='replies'"):
         plain.queue("jobs").request({"n": 1}, timeout=5)
-    assert owner.queue("jobs").messages().count() == 0
+    assert 0 == owner.queue("jobs").messages().count()
     plain.stop()
 
     asking = logins.again("publisher", reply_queue="replies")
@@ -439,12 +442,12 @@ def test_a_publisher_asks_through_a_queue_that_is_there(
     answers = [asking.queue("jobs").request({"n": n}, timeout=30).payload for n in range(3)]
     worker.stop()
     running.join()
-    assert answers == [{"double": 0}, {"double": 2}, {"double": 4}]
+    assert [{"double": 0}, {"double": 2}, {"double": 4}] == answers
     with pytest.raises(RequestTimeout) as late:
         asking.queue("jobs").request({"n": 9}, timeout=0.05)
     assert not late.value.withdrawn
-    assert owner.queue("replies").messages().count() == 0
-    assert [queue.name for queue in owner.queues(temporary=True) if queue.temporary] == []
+    assert 0 == owner.queue("replies").messages().count()
+    assert [] == [queue.name for queue in owner.queues(temporary=True) if queue.temporary]
     headers = {"reply_to": "replies", "correlation_id": "gone"}
     asking.queue("jobs").publish({"n": 1}, headers=headers)
     asking.stop()
@@ -452,7 +455,7 @@ def test_a_publisher_asks_through_a_queue_that_is_there(
     found = again.queue("jobs").consume(5)
     [question] = [message for message in found if message.correlation_id == "gone"]
     outcomes = [question.reply({"n": n}).outcome for n in range(2)]
-    assert outcomes == ["created", "skipped"]
+    assert ["created", "skipped"] == outcomes
 
 
 def test_installing_twice_changes_nothing_and_print_is_what_runs(
@@ -460,13 +463,13 @@ def test_installing_twice_changes_nothing_and_print_is_what_runs(
 ) -> None:
     """What is printed, run by hand under another prefix, leaves nothing for install to do."""
     again = owner.roles.install(reply_queues=["replies"], prefix=logins.prefix)
-    assert again.changes == 0
+    assert 0 == again.changes
     printed = owner.roles.statements(reply_queues=["replies"], prefix=logins.prefix)
     assert tuple(printed) == again.statements
     other = f"{logins.prefix}x_"
     for statement in owner.roles.statements(prefix=other):
         logins.run(statement)
-    assert owner.roles.install(prefix=other).changes == 0
+    assert 0 == owner.roles.install(prefix=other).changes
     owner.create_queue("later")
     assert owner.roles.install(prefix=other).changes > 0
     with pytest.raises(QueueNotFound):
@@ -480,7 +483,7 @@ def test_roles_for_chosen_queues_reach_no_others(owner: QueueService, logins: Lo
     service = logins.service("publisher")
     service.queue("copies").publish({"n": 1})
     (error,) = refused(lambda: service.queue("jobs").publish({"n": 1}))
-    assert error.table == "queue_jobs"
+    assert "queue_jobs" == error.table
     service.stop()
 
 
@@ -493,12 +496,15 @@ def test_a_publisher_counts_but_does_not_read_the_archive(
     jobs.consume()[0].reject("secret")
     service = logins.service("publisher")
     stats = service.queue("jobs").stats()
-    assert (1, 1, 1) == (stats.ready, stats.archived, stats.rejected)
+    assert 1 == stats.ready
+    assert 1 == stats.archived
+    assert 1 == stats.rejected
     url = str(logins.url("publisher").render_as_string(hide_password=False))
     counted = {
         each["queue"]: each["archived"] for each in succeed("stats", "--json", url=url).records
     }
-    assert (1, {"copies", "jobs", "old", "replies"}) == (counted["jobs"], set(counted))
+    assert 1 == counted["jobs"]
+    assert {"copies", "jobs", "old", "replies"} == set(counted)
     listed = {each["queue"] for each in succeed("list", "--json", url=url).records}
     assert set(counted) == listed
     [error] = refused(lambda: service.queue("jobs").archive.messages().list())
@@ -547,7 +553,7 @@ def test_a_login_that_may_read_no_queue_is_told_so(owner: QueueService, logins: 
     url = str(logins.url("some_viewer").render_as_string(hide_password=False))
     for name in ("stats", "list"):
         ended = run(name, url=url)
-        assert (name, 1) == (name, ended.exit_code), ended.err
+        assert 1 == ended.exit_code, (name, ended.err)
         assert "SELECT on queue_" in ended.err
         assert "no queue yet" not in ended.err
 

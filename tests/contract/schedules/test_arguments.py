@@ -136,7 +136,8 @@ def test_time_zones_may_be_given_as_names_and_objects(service: QueueService) -> 
     zone = ZoneInfo("Australia/Lord_Howe")
     first = service.schedules.add("s", "jobs", 1, cron="0 9 * * *", timezone="Australia/Lord_Howe")
     assert first == service.schedules.add("s", "jobs", 1, cron="0 9 * * *", timezone=zone)
-    assert (9, 0) == (next_of(first).astimezone(zone).hour, next_of(first).minute % 30)
+    assert 9 == next_of(first).astimezone(zone).hour
+    assert 0 == next_of(first).minute % 30
     assert "UTC" == service.schedules.add("s", "jobs", 1, every=9, timezone=UTC).timezone
 
 
@@ -158,7 +159,8 @@ def test_payloads_come_as_they_were_given(service: QueueService, engine: Engine)
         silence(engine, queue, "s", next_of(added))
         assert 1 == service.reap().scheduled
         (message,) = everything(queue)
-        assert (payload, str(payload)) == (message.payload, str(message.payload))
+        assert payload == message.payload
+        assert str(payload) == str(message.payload)
         service.schedules.remove("s")
         assert [] == everything(queue)
 
@@ -213,7 +215,8 @@ def test_typed_payloads_are_written_when_the_schedule_is_added(
     silence(engine, queue, "s", next_of(added))
     assert 1 == make_service().reap().scheduled
     (message,) = everything(queue)
-    assert (report, "Report") == (message.payload, message.kind)
+    assert report == message.payload
+    assert "Report" == message.kind
     with pytest.raises(PayloadInvalid):
         service.schedules.add("s", queue, {"id": 5}, every=1, kind="Report")
 
@@ -234,8 +237,10 @@ def test_one_that_cannot_be_fired_does_not_keep_the_others(
     silence(engine, queue, "a", next_of(first))
     silence(engine, other, "b", next_of(first))
     with caplog.at_level(logging.WARNING):
-        assert (1, 0) == (service.reap().scheduled, service.reap().scheduled)
-    assert ([], ["y"]) == (everything(queue), payloads(everything(other)))
+        assert 1 == service.reap().scheduled
+        assert 0 == service.reap().scheduled
+    assert [] == everything(queue)
+    assert ["y"] == payloads(everything(other))
     assert 1 == sum(
         "'a' cannot publish its messages" in line.getMessage() for line in caplog.records
     )
@@ -284,7 +289,7 @@ def test_schedules_in_memory(database: TestDatabase) -> None:
     """On a connection that the service shares with its caller."""
     from queue_over_sql import QueueService
 
-    assert database.engine == "sqlite"
+    assert "sqlite" == database.engine
     engine = create_engine("sqlite://")
     service = QueueService(engine)
     queue = service.create_queue("jobs")

@@ -76,7 +76,8 @@ def test_passed_times_keep_their_messages(service: QueueService, queue: Queue) -
     ran = queue.messages(where=queue.table.c.id == extra.id).list()[0]
     service.schedules.add("s", queue, "new", **every)
     [message] = queue.messages(key=ran.key).list()
-    assert ("new", ran.scheduled_at) == (message.payload, message.scheduled_at)
+    assert "new" == message.payload
+    assert ran.scheduled_at == message.scheduled_at
     assert ["new", "new"] == payloads(everything(queue))
 
 
@@ -129,9 +130,9 @@ def test_future_messages_go_along(service: QueueService, queue: Queue) -> None:
         latest = everything(queue)[-1]
         assert 1 == queue.messages(where=queue.table.c.id == latest.id).hold()
         change(service)
-        assert (name, []) == (name, to_come(queue))
+        assert [] == to_come(queue), name
         service.reap()
-        assert (name, []) == (name, to_come(queue))
+        assert [] == to_come(queue), name
         service.schedules.remove("s")
         queue.purge()
 
@@ -146,7 +147,7 @@ def test_due_and_claimed_messages_stay(service: QueueService, queue: Queue, engi
         waiting.nack("later", delay=600)
         count = len(olds(queue))
         change(service)
-        assert (name, count) == (name, len(olds(queue)))
+        assert count == len(olds(queue)), name
         claimed.ack()
         service.schedules.remove("s")
         queue.purge(claimed=True)
@@ -200,7 +201,8 @@ def test_an_equal_schedule_changes_nothing(
         "kind": None,
     }
     make_service().schedules.add("s", "jobs", {"a": 1}, every=timedelta(seconds=1.5), **options)
-    assert (before, messages) == (stored(engine, "s"), [one.id for one in everything(queue)])
+    assert before == stored(engine, "s")
+    assert messages == [one.id for one in everything(queue)]
     assert added.created_at == service.schedules.get("s").created_at
 
 
@@ -232,7 +234,8 @@ def test_servers_that_disagree_leave_one_of_their_schedules(
         list(threads.map(add, range(8)))
     final = services[0].schedules.get("s")
     [message] = everything(queue) + everything(others)
-    assert (final.queue, final.payload) == (message.queue, message.payload)
+    assert final.queue == message.queue
+    assert final.payload == message.payload
 
 
 @pytest.mark.engines("sqlite")
@@ -244,9 +247,10 @@ def test_a_changed_schedule_has_new_messages(
     changed = service.schedules.add("s", queue, "new", cron=hourly(), timezone="Asia/Kolkata")
     assert first.created_at == changed.created_at
     (message,) = everything(queue)
-    assert ("new", next_of(changed)) == (message.payload, message.scheduled_at)
-    assert (next_of(first) - next_of(changed)) % HOUR == HOUR / 2
-    assert stored(engine, "s").revision == 1
+    assert "new" == message.payload
+    assert next_of(changed) == message.scheduled_at
+    assert HOUR / 2 == (next_of(first) - next_of(changed)) % HOUR
+    assert 1 == stored(engine, "s").revision
 
 
 @pytest.mark.engines("sqlite")
@@ -282,8 +286,10 @@ def test_a_paused_schedule_publishes_nothing(service: QueueService, queue: Queue
     for _ in range(2):
         service.schedules.pause("s")
         paused = service.schedules.get("s")
-        assert (True, None) == (paused.paused, paused.next_at)
-        assert (0, []) == (service.reap().scheduled, everything(queue))
+        assert paused.paused
+        assert paused.next_at is None
+        assert 0 == service.reap().scheduled
+        assert [] == everything(queue)
     for _ in range(2):
         service.schedules.resume("s")
         resumed = service.schedules.get("s")
@@ -427,7 +433,7 @@ def test_a_queue_that_was_dropped_elsewhere(make_service: MakeService, queue: Qu
 def test_drops_and_additions_race(make_service: MakeService, queue: Queue) -> None:
     """A schedule never outlives its queue."""
     services = [make_service() for _ in range(4)]
-    assert queue.name == "jobs"
+    assert "jobs" == queue.name
 
     def add(service: QueueService) -> None:
         for number in range(5):

@@ -66,7 +66,9 @@ def test_all_options_arrive(topic: Topic, service: QueueService) -> None:
     topic.publish(3, routing_key="x", lease=77)
     for queue in map(service.queue, NAMES):
         first = queue.messages().list()[0]
-        assert ("k", "mail", 9) == (first.key, first.kind, first.max_attempts)
+        assert "k" == first.key
+        assert "mail" == first.kind
+        assert 9 == first.max_attempts
         assert at == first.available_at
         assert [1, 2] == payloads(queue.messages(status="delayed").list())
         (message,) = queue.consume(3)
@@ -171,7 +173,8 @@ def test_objects_of_kinds(service: QueueService) -> None:
     (published,) = topic.publish(Paid("DE", 5), routing_key="x")
     assert "de" == published.queue
     (message,) = de.consume()
-    assert (Paid("DE", 5), "Paid") == (message.payload, message.kind)
+    assert Paid("DE", 5) == message.payload
+    assert "Paid" == message.kind
     topic.publish({"country": "HR", "total": 1}, routing_key="x", kind="Paid")
     assert [Paid("HR", 1)] == payloads(hr.consume(2))
     topic.subscribe(service.create_queue("plain"))
@@ -190,7 +193,9 @@ def test_a_taken_key_in_one_queue_keeps_the_copy_from_all(
     taken = service.queue("b").publish("there", key="k")
     with pytest.raises(DuplicateKey) as caught:
         topic.publish("new", routing_key="x", key="k")
-    assert ("b", "k", taken.id) == (caught.value.queue, caught.value.key, caught.value.id)
+    assert "b" == caught.value.queue
+    assert "k" == caught.value.key
+    assert taken.id == caught.value.id
     assert [[], ["there"], []] == contents(service)
 
 

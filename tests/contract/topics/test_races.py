@@ -199,10 +199,11 @@ def test_a_queue_that_is_dropped_after_a_publish_does_not_fail_it(
         published = publish(*arguments)
         make_service().drop_queue("c")
         # As the reaper does, which finds that it is gone.
-        assert [queue.name for queue in service.queues()] == ["a", "e"]
+        assert ["a", "e"] == [queue.name for queue in service.queues()]
         return published
 
     monkeypatch.setattr(FanOut, "_publish", dropped_after)
     published = service.topic("events").publish("x", routing_key="r")
-    assert {one.queue for one in published} == set(STAYING)
-    assert stored(service, "a") == stored(service, "e") == ["x"]
+    assert set(STAYING) == {one.queue for one in published}
+    assert ["x"] == stored(service, "a")
+    assert ["x"] == stored(service, "e")

@@ -57,7 +57,8 @@ def test_topics_are_created_listed_and_dropped(
     assert [] == apart.topics()
     with pytest.raises(TopicNotFound):
         apart.topic("b")
-    assert (True, False) == (service.drop_topic("a"), service.drop_topic("a"))
+    assert service.drop_topic("a")
+    assert not service.drop_topic("a")
     assert ["b"] == [topic.name for topic in other.topics()]
 
 
@@ -150,8 +151,10 @@ def test_subscribing_again_replaces_the_filter(topic: Topic) -> None:
     first = topic.subscriptions()
     topic.subscribe("a", "x", {"n": 2})
     (again,) = topic.subscriptions()
-    assert ({"n": 2}, first[0].created_at) == (again.where, again.created_at)
-    assert ([], ["a"]) == (receivers(topic, "x", {"n": 1}), receivers(topic, "x", {"n": 2}))
+    assert {"n": 2} == again.where
+    assert first[0].created_at == again.created_at
+    assert [] == receivers(topic, "x", {"n": 1})
+    assert ["a"] == receivers(topic, "x", {"n": 2})
     topic.subscribe("a", "x")
     assert ["a"] == receivers(topic, "x", {"n": 1})
 
@@ -173,9 +176,12 @@ def test_unsubscribing(topic: Topic, service: QueueService) -> None:
     for pattern in ("x", "y", "z"):
         topic.subscribe("a", pattern)
     topic.subscribe("b", "x")
-    assert (True, False) == (topic.unsubscribe("a", "x"), topic.unsubscribe("a", "x"))
-    assert (["b"], ["a"]) == (receivers(topic, "x"), receivers(topic, "y"))
-    assert (True, False) == (topic.unsubscribe(service.queue("a")), topic.unsubscribe("a"))
+    assert topic.unsubscribe("a", "x")
+    assert not topic.unsubscribe("a", "x")
+    assert ["b"] == receivers(topic, "x")
+    assert ["a"] == receivers(topic, "y")
+    assert topic.unsubscribe(service.queue("a"))
+    assert not topic.unsubscribe("a")
     assert not topic.unsubscribe("none")
     assert [("b", "x")] == [(each.queue, each.pattern) for each in topic.subscriptions()]
 
@@ -309,7 +315,8 @@ def test_one_copy_however_many_patterns_fit(topic: Topic, service: QueueService)
     topic.subscribe("b", "*.y", {"m": 1})
     assert ["a", "b"] == receivers(topic, "x.y", {"n": 0, "m": 1})
     assert ["a"] == receivers(topic, "x.z", {"n": 0, "m": 1})
-    assert (2, 1) == (len(received(service, "a")), len(received(service, "b")))
+    assert 2 == len(received(service, "a"))
+    assert 1 == len(received(service, "b"))
 
 
 FILTERS: list[dict[str, Any]] = [

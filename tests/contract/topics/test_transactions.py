@@ -48,14 +48,16 @@ def test_copies_commit_with_the_callers_effects(
         add_effect(caller, 1)
         topic.publish("two", routing_key="x", connection=caller)
         caller.rollback()
-    assert (0, [[], [], []]) == (effect_count(effects_engine), contents(service))
+    assert 0 == effect_count(effects_engine)
+    assert [[], [], []] == contents(service)
     with Session(effects_engine) as session:
         add_effect(session, 1)
         published = topic.publish("one", routing_key="x", connection=session)
         assert [*NAMES] == [one.queue for one in published]
         assert [[], [], []] == contents(service)
         session.commit()
-    assert (1, [["one"]] * 3) == (effect_count(effects_engine), contents(service))
+    assert 1 == effect_count(effects_engine)
+    assert [["one"]] * 3 == contents(service)
 
 
 def test_a_refusal_leaves_the_callers_transaction_usable(
@@ -126,7 +128,7 @@ def test_a_connection_without_a_transaction_is_refused(
 @pytest.mark.engines("sqlite")
 def test_in_memory_the_callers_transaction_stays_open(engine_name: str) -> None:
     """There all share the caller's one connection, and opening queues must not end its work."""
-    assert engine_name == "sqlite"
+    assert "sqlite" == engine_name
     shared = create_engine("sqlite://", poolclass=StaticPool)
     maker, service = QueueService(shared), QueueService(shared)
     maker.create_topic("events").subscribe(maker.create_queue("a"))

@@ -36,4 +36,4 @@ def running(worker: Worker, *, until_empty: bool = False) -> Iterator[threading.
             worker.stop()
         thread.join(60)
     assert not thread.is_alive()
-    assert failures == []
+    assert [] == failures

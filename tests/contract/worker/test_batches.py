@@ -34,7 +34,7 @@ def test_a_batch_handler_gets_lists(worker: Worker, outside: Queue) -> None:
     assert sorted(seen) == list(range(20))
     assert all(1 <= size <= 4 for size in sizes)
     assert max(sizes) > 1
-    assert counts(outside) == (0, 0, 0)
+    assert (0, 0, 0) == counts(outside)
 
 
 @pytest.mark.engines("sqlite")
@@ -64,7 +64,7 @@ def test_a_batch_handler_may_settle_some_by_itself(worker: Worker, outside: Queu
     outside.publish_many(["good", "bad", "good"])
     with running(worker):
         wait_until(lambda: outside.messages().count() == 0)
-    assert [message.payload for message in archived(outside)] == ["bad"]
+    assert ["bad"] == [message.payload for message in archived(outside)]
 
 
 def test_a_transactional_batch_commits_once(
@@ -82,5 +82,5 @@ def test_a_transactional_batch_commits_once(
     outside.publish_many(list(range(6)))
     with running(worker):
         wait_until(lambda: outside.messages().count() == 0)
-    assert effect_count(effects_engine) == 6
-    assert counts(outside) == (0, 0, 0)
+    assert 6 == effect_count(effects_engine)
+    assert (0, 0, 0) == counts(outside)

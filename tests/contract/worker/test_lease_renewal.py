@@ -46,8 +46,8 @@ def test_a_handler_longer_than_its_lease_keeps_its_message(
     queue.publish("long work")
     with running(worker):
         wait_until(lambda: attempts and queue.messages().count() == 0, timeout=30)
-    assert attempts == [1]
-    assert counts(queue) == (0, 0, 0)
+    assert [1] == attempts
+    assert (0, 0, 0) == counts(queue)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -69,7 +69,7 @@ def test_without_keepalive_a_long_handler_loses_its_message(
         wait_until(lambda: len(attempts) >= 2 and queue.messages().count() == 0, timeout=30)
         queue.publish("next")
         wait_until(lambda: len(attempts) >= 3 and queue.messages().count() == 0, timeout=30)
-    assert attempts[:2] == [1, 2]
+    assert [1, 2] == attempts[:2]
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -90,7 +90,8 @@ def test_what_waits_for_its_handler_keeps_its_lease(make_service: MakeService) -
         with running(worker, until_empty=True):
             pass
         assert list(range(8)) == began
-        assert (8, 0) == (queue.stats().done, queue.stats().failed)
+        assert 8 == queue.stats().done
+        assert 0 == queue.stats().failed
 
 
 @pytest.mark.engines("sqlite")
@@ -121,7 +122,8 @@ def test_no_handler_begins_after_its_lease(
             pass
         assert 6 <= len(late)
         assert max(late) < 0, form
-    assert (12, 0) == (queue.stats().done, queue.stats().failed)
+    assert 12 == queue.stats().done
+    assert 0 == queue.stats().failed
 
 
 @pytest.mark.engines("sqlite")

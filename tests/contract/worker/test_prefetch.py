@@ -38,7 +38,7 @@ def test_a_quick_handler_gets_many_at_once(
         wait_until(lambda: counts(outside) == (0, 0, 0))
     assert [number for number, _ in seen] == list(range(600))
     rounds = [round_ for _, round_ in seen]
-    assert rounds.count(rounds[0]) == 1
+    assert 1 == rounds.count(rounds[0])
     assert len(set(rounds)) < 200
 
 
@@ -79,7 +79,7 @@ def test_each_of_several_threads_is_acked_before_its_next(
     outside.publish_many(list(range(60)))
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 0))
-    assert len(held) == 60
+    assert 60 == len(held)
     assert max(held) <= 3
 
 
@@ -145,12 +145,12 @@ def test_a_last_attempt_is_never_claimed_ahead(
 
     with running(worker):
         wait_until(lambda: counts(queue) == (0, 0, 0), timeout=300)
-    assert {number for number, _, _ in seen} == set(range(120))
-    assert [attempt for number, attempt, _ in seen if number == 7] == [1, 2]
+    assert set(range(120)) == {number for number, _, _ in seen}
+    assert [1, 2] == [attempt for number, attempt, _ in seen if number == 7]
     assert most > 2
     last = [claimed for number, _, claimed in seen if number >= 100]
     # Beside the first of them, others may be finished and not acked yet.
-    assert last[1:] == [1] * 19
+    assert [1] * 19 == last[1:]
 
 
 @pytest.mark.default_on("sqlite", "mariadb")
@@ -170,7 +170,7 @@ def test_what_is_more_urgent_overtakes_what_was_not_begun(make_service: MakeServ
     queue.publish_many(Publication("normal", priority=1) for _ in range(300))
     with running(worker):
         wait_until(lambda: counts(queue) == (0, 0, 0))
-    assert len(seen) == 301
+    assert 301 == len(seen)
     assert seen.index("urgent") <= 40
 
 
@@ -189,7 +189,7 @@ def test_a_batch_handler_is_given_more_than_one_call_ahead(
     outside.publish_many(list(range(200)))
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 0))
-    assert sum(sizes) == 200
+    assert 200 == sum(sizes)
     assert sizes.count(10) >= 15
 
 

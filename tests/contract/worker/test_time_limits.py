@@ -50,7 +50,7 @@ def kept(make_service: MakeService) -> Queue:
 @pytest.fixture
 def single(make_service: MakeService, kept: Queue) -> Worker:
     """A worker of one thread on a service of its own, not yet running."""
-    assert kept.name == "kept"
+    assert "kept" == kept.name
     return make_service().worker(concurrency=1, poll_interval=(0.005, 0.05))
 
 
@@ -185,7 +185,7 @@ def test_a_stop_waits_for_no_handler_that_timed_out(
 
     @single.handle("kept", timeout=LIMIT)
     def work(message: Message) -> None:
-        assert message.payload == "x"
+        assert "x" == message.payload
         began.set()
         end.wait(60)
 
@@ -194,7 +194,8 @@ def test_a_stop_waits_for_no_handler_that_timed_out(
         assert began.wait(30)
         single.stop()
     (back,) = kept.consume(wait=5)
-    assert (2, TIMED_OUT) == (back.attempt, back.last_error)
+    assert 2 == back.attempt
+    assert TIMED_OUT == back.last_error
     assert not end.is_set()
 
 
@@ -282,14 +283,15 @@ def test_no_more_threads_than_the_bound_are_replaced(
 
     @single.handle("kept", timeout=0.05)
     def work(message: Message) -> None:
-        assert message.payload == "hangs"
+        assert "hangs" == message.payload
         end.wait(60)
 
     kept.publish("hangs", max_attempts=10)
     with pytest.raises(QueueError, match="3 handlers hang"):
         single.run()
     (back,) = kept.consume(wait=5)
-    assert (4, "timed out after 0.05 s") == (back.attempt, back.last_error)
+    assert 4 == back.attempt
+    assert "timed out after 0.05 s" == back.last_error
 
 
 @pytest.mark.engines("sqlite")
@@ -308,12 +310,12 @@ def test_a_thread_that_was_not_replaced_goes_on_when_its_call_ends(
 
     @worker.handle("kept", timeout=5)
     def meet(message: Message) -> None:
-        assert message.payload == "meets"
+        assert "meets" == message.payload
         meeting.wait()
 
     @worker.handle("hanging", timeout=0.05)
     def hang(message: Message) -> None:
-        assert message.payload == "hangs"
+        assert "hangs" == message.payload
         end.wait(60)
 
     hanging = make_service().create_queue("hanging", max_attempts=1)

@@ -51,15 +51,16 @@ def test_effects_and_ack_commit_together_or_not_at_all(
     outside.publish_many(list(range(10)))
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 1))
-    assert effect_count(effects_engine) == 9
+    assert 9 == effect_count(effects_engine)
     (dead,) = archived(outside)
-    assert (1, 3) == (dead.payload, dead.attempt)
+    assert 1 == dead.payload
+    assert 3 == dead.attempt
 
 
 @pytest.fixture
 def single(make_service: MakeService, outside: Queue) -> Worker:
     """A worker of one thread."""
-    assert outside.name == "jobs"
+    assert "jobs" == outside.name
     return make_service().worker(concurrency=1, poll_interval=(0.005, 0.05))
 
 
@@ -166,7 +167,7 @@ def test_a_handler_keeps_the_connection_for_plain_statements(
     outside.publish_many(list(range(10)))
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 0))
-    assert effect_count(effects_engine) == 10
+    assert 10 == effect_count(effects_engine)
     assert 1 == len(seen)
 
 
@@ -226,7 +227,7 @@ def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside
 @pytest.fixture
 def sharing(make_service: MakeService, outside: Queue) -> Iterator[Worker]:
     """A worker of one thread with 20 messages in hand, whose transactions end by their count."""
-    assert outside.name == "jobs"
+    assert "jobs" == outside.name
     with mock.patch("queue_over_sql.worker.shared_transaction.SHARED_SECONDS", math.inf):
         yield make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
 
@@ -280,7 +281,9 @@ def test_a_shared_transaction_that_fails_is_done_again_one_by_one(
     with running(sharing):
         wait_until(lambda: counts(outside) == (0, 0, 0))
     # As many as were in hand with it.
-    assert (10, 2, 2) == (effect_count(effects_engine), calls.count(6), calls.count(7))
+    assert 10 == effect_count(effects_engine)
+    assert 2 == calls.count(6)
+    assert 2 == calls.count(7)
 
 
 def test_what_a_handler_does_to_its_transaction_costs_no_other(
@@ -441,7 +444,7 @@ def test_slow_handlers_share_no_transaction(make_service: MakeService, outside: 
     outside.publish_many(list(range(10)))
     with running(sharing):
         wait_until(lambda: len(transactions) == 3)
-    assert len(set(map(id, transactions))) == 3
+    assert 3 == len(set(map(id, transactions)))
     assert (7, 0, 0) == counts(outside)
     assert {1} == {message.attempt for message in outside.consume(10)}
 
@@ -492,7 +495,7 @@ def test_a_conflict_with_others_is_no_attempt(
     with running(single):
         wait_until(lambda: counts(outside) == (0, 0, 0))
     assert attempts == [1] * tries
-    assert effect_count(effects_engine) == 1
+    assert 1 == effect_count(effects_engine)
 
 
 def _lose_a_deadlock(connection: Connection, engine: Engine, effect: int) -> None:
@@ -595,8 +598,8 @@ def test_a_conflict_at_the_commit_is_no_attempt(
     outside.publish("a")
     with running(single):
         wait_until(lambda: counts(outside) == (0, 0, 0))
-    assert attempts == [1, 1, 1]
-    assert effect_count(effects_engine) == 1
+    assert [1, 1, 1] == attempts
+    assert 1 == effect_count(effects_engine)
 
 
 class Settled(Observer):
@@ -607,7 +610,7 @@ class Settled(Observer):
 
     def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
         """Write them down."""
-        assert queue == "jobs"
+        assert "jobs" == queue
         for each in ids:
             self.outcomes.setdefault(each, []).append(outcome)
 
@@ -685,7 +688,7 @@ def test_a_conflict_that_always_comes_is_a_failure(
     outside.publish_many(list(attempts))
     with running(single):
         wait_until(lambda: counts(outside) == (0, 0, 2))
-    assert attempts == {
+    assert {
         "conflict": [1, 1, 1, 2, 2, 2, 3, 3, 3],
         "reads": [1, 1, 1, 2, 2, 2, 3, 3, 3],
-    }
+    } == attempts

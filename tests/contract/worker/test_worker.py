@@ -42,8 +42,8 @@ def test_a_handled_message_is_acked(worker: Worker, outside: Queue) -> None:
         outside.publish(99)
         wait_until(lambda: len(seen) == 21)
     assert sorted(seen[:20]) == list(range(20))
-    assert seen[20:] == [99]
-    assert counts(outside) == (0, 0, 0)
+    assert [99] == seen[20:]
+    assert (0, 0, 0) == counts(outside)
 
 
 @pytest.mark.engines("sqlite")
@@ -59,7 +59,7 @@ def test_a_worker_takes_signals_only_when_it_is_told_to(
 
         @worker.handle("jobs")
         def look(message: Message, worker: Worker = worker, found: list[object] = found) -> None:
-            assert message.payload == 1
+            assert 1 == message.payload
             found.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
             worker.stop()
 
@@ -123,7 +123,7 @@ def test_several_queues_are_served_by_their_own_handlers(
     other.publish("b")
     with running(worker):
         wait_until(lambda: len(seen) == 2)
-    assert seen == {("jobs", "a"), ("other", "b")}
+    assert {("jobs", "a"), ("other", "b")} == seen
 
 
 @pytest.mark.engines("sqlite")
@@ -156,8 +156,10 @@ def test_a_failing_handler_is_retried_then_dead_lettered(worker: Worker, outside
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 1))
     (dead,) = archived(outside)
-    assert attempts == [1, 2, 3]
-    assert ("bad", "failed", 3) == (dead.payload, dead.outcome, dead.attempt)
+    assert [1, 2, 3] == attempts
+    assert "bad" == dead.payload
+    assert "failed" == dead.outcome
+    assert 3 == dead.attempt
     assert dead.last_error is not None
     assert "paper jam" in dead.last_error
 
@@ -194,9 +196,10 @@ def test_a_stop_drains(worker: Worker, outside: Queue) -> None:
         stopped.set()
     assert finished.is_set()
     ready, claimed, archived_count = counts(outside)
-    assert (0, 0) == (claimed, archived_count)
+    assert 0 == claimed
+    assert 0 == archived_count
     assert 0 < ready < 30
-    assert {message.attempt for message in outside.consume(30)} == {1}
+    assert {1} == {message.attempt for message in outside.consume(30)}
 
 
 @pytest.mark.engines("sqlite")
@@ -210,7 +213,7 @@ def test_a_worker_stopped_before_it_ran_ends_at_once(worker: Worker, outside: Qu
     with running(worker):
         worker.stop()
         worker.stop()
-    assert counts(outside) == (0, 0, 0)
+    assert (0, 0, 0) == counts(outside)
 
 
 @pytest.mark.engines("sqlite")
@@ -226,7 +229,7 @@ def test_a_paused_queue_is_not_handled_until_resumed(worker: Worker, outside: Qu
     outside.publish("x")
     with running(worker):
         time.sleep(0.05)
-        assert seen == []
+        assert [] == seen
         outside.resume()
         wait_until(lambda: seen == ["x"], timeout=8)
 
