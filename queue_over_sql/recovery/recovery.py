@@ -32,7 +32,7 @@ from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
-from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED, OUT_OF_ATTEMPTS
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-_SPENT: Final = "out of attempts: "
 # How long one queue is served before the next one has its turn.
 _TURN_SECONDS = 0.25
 # Fewer commits, because nobody else needs what is removed.
@@ -330,7 +329,9 @@ class Recovery:
             for (claim, why), ids in spent.items()
         }
         buried: list[int] = []
-        for settlement in _settlements({key: ids for key, ids in left.items() if ids}, _SPENT):
+        for settlement in _settlements(
+            {key: ids for key, ids in left.items() if ids}, OUT_OF_ATTEMPTS
+        ):
             buried += self._settlements.dead_letter(connection, settlement)
         return sorted(buried)
 
@@ -346,7 +347,7 @@ class Recovery:
             )
         if context.observer is not None:
             context.observer.settled(context.name, Outcome.FAILED.value, ids)
-            context.observer.dead_lettered(context.name, ids, f"out of attempts: {reason}")
+            context.observer.dead_lettered(context.name, ids, f"{OUT_OF_ATTEMPTS}{reason}")
 
 
 def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -> tuple[int, bool]:

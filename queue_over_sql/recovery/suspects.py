@@ -12,13 +12,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.settling.operations import LONGEST_ERROR
-from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.values.reasons import CONSUMER_DIED, LAST_BEFORE, LEASE_EXPIRED
 
 if TYPE_CHECKING:
     from queue_over_sql.recovery.dead_claims import Holder
 
 
-_BEFORE: Final = "\nThe last error before: "
 _SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
 
 
@@ -33,6 +32,7 @@ def may_run_together(last_error: str | None) -> int | None:
 def reason_of_death(consumer_id: str, holder: Holder | None, others: int) -> str:
     """Why a message comes back: its consumer died, and held this many others.
 
+    The SQL API writes the same.
     The messages of a durable consumer are no suspects, because it reads them and runs no handler.
     """
     if holder is None:
@@ -51,5 +51,5 @@ def _and(others: int) -> str:
 def keeping_last_error(reason: str, before: str | None) -> str:
     """The reason, and below it the last error that was not a death or an expired lease."""
     if before is not None and before.startswith((CONSUMER_DIED, LEASE_EXPIRED)):
-        _, _, before = before.partition(_BEFORE)
-    return f"{reason}{_BEFORE}{before}"[:LONGEST_ERROR] if before else reason
+        _, _, before = before.partition(LAST_BEFORE)
+    return f"{reason}{LAST_BEFORE}{before}"[:LONGEST_ERROR] if before else reason

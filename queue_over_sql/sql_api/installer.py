@@ -15,6 +15,12 @@ from sqlalchemy import Connection
 from queue_over_sql.errors import QueueError
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.values.reasons import (
+    CONSUMER_DIED,
+    LAST_BEFORE,
+    LEASE_EXPIRED,
+    OUT_OF_ATTEMPTS,
+)
 
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
@@ -24,6 +30,15 @@ CARRIED: Final = ", ".join(
 Without ``last_traceback``: an earlier release may create queues while the routines are installed,
 whose tables lack this column until this release opens them.
 """
+
+REASONS: Final = {
+    "died": CONSUMER_DIED,
+    "expired": LEASE_EXPIRED,
+    "spent": OUT_OF_ATTEMPTS,
+    "before": LAST_BEFORE,
+    "behind_before": str(len(LAST_BEFORE)),
+}
+"""The texts of what the API gives back, as the reaper writes them."""
 
 _MARK = "queue_over_sql sql-api"
 _BETWEEN = "-----\n"

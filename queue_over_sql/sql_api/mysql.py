@@ -19,6 +19,7 @@ from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sql_api.installer import (
     CARRIED,
+    REASONS,
     Form,
     Installed,
     QueueShape,
@@ -208,7 +209,7 @@ class MySQLForm(Form):
             "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
-            "died": CONSUMER_DIED,
+            **REASONS,
             "behind_died": str(len(f"{CONSUMER_DIED} and ") + 1),
             "me": SQL_CLIENTS,
         }

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.sql_api.installer import (
     CARRIED,
+    REASONS,
     Form,
     Installed,
     Routine,
@@ -17,7 +18,6 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
-from queue_over_sql.values.reasons import CONSUMER_DIED
 
 _COUNTER = "queue_over_sql_rounds"
 _INSTALLED = text(
@@ -68,7 +68,7 @@ class PostgreSQLForm(Form):
             "prefix": self.site.prefix,
             "rounds": f"CAST('{self._in_text(_COUNTER)}' AS regclass)",
             "carried": CARRIED,
-            "died": CONSUMER_DIED,
+            **REASONS,
             "me": SQL_CLIENTS,
         }
         names = ("inner", "public")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, column, table, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import (
@@ -19,7 +19,9 @@ from queue_over_sql import (
     QueueService,
 )
 from queue_over_sql.message import Message
+from queue_over_sql.queue import core_of
 from queue_over_sql.testing.plugin import MakeService
+from queue_over_sql.values.reasons import CONSUMER_DIED, LAST_BEFORE, LEASE_EXPIRED
 from tests.contract.queue_state import set_columns
 from tests.contract.retry_policies import TwiceThenNever
 from tests.sql_api.conftest import MakeClient
@@ -30,6 +32,10 @@ pytestmark = [
     pytest.mark.engines("postgresql", "mariadb", "mysql"),
     pytest.mark.usefixtures("functions_allowed"),
 ]
+CONSUMERS = table(
+    "queue_over_sql_consumers",
+    *map(column, ("consumer_id", "heartbeat_at", "expires_at", "durable")),
+)
 SETTLING: list[tuple[str, list[Any]]] = [
     ("ack", []),
     ("nack", ["why", 0]),
@@ -371,6 +377,48 @@ def test_a_message_that_kills_its_consumers_runs_out_of_attempts(
     kept = archived(queue)
     assert kept.last_error is not None
     assert kept.last_error.startswith("out of attempts: the lease expired")
+
+
+def test_what_the_dead_held_comes_back_as_from_the_reaper(
+    installed: QueueService, client: SqlClient, make_service: MakeService, engine: Engine
+) -> None:
+    """With the same reasons and attempts, whoever gives it back."""
+    queue = installed.queue("jobs")
+    died, expired = (f"{reason}{LAST_BEFORE}" for reason in (CONSUMER_DIED, LEASE_EXPIRED))
+    before = [None, "ValueError", f"{died}KeyError", f"{expired}{'x' * 20_000}", CONSUMER_DIED]
+    # How many a consumer held, whether it is known, dead or durable, and how often each was tried.
+    held: list[tuple[int, dict[str, Any], int]]
+    held = [(5, {"expires_at": 1, "heartbeat_at": 0}, 3), (2, {"consumer_id": "gone"}, 3)]
+    held += [(1, {"expires_at": 1, "heartbeat_at": 0}, 1), (1, {"consumer_id": "none"}, 3)]
+    held += [(2, {}, 1), (2, {"heartbeat_at": 0, "durable": 1}, 1)]
+    seen = []
+    for reaped in (True, False):
+        first = queue.publish("first", delay=3600).id
+        for number, (count, change, attempts) in enumerate(held):
+            service = make_service(consumer_name=f"c{number}")
+            queue.publish_many(range(count))
+            for message, error in zip(service.queue("jobs").consume(9), before, strict=False):
+                lease = {"lease_expires_at": 1, "attempt_count": attempts, "max_attempts": 3}
+                set_columns(engine, queue, message.id, last_error=error, **lease)
+                if "consumer_id" in change:
+                    set_columns(engine, queue, message.id, **change)
+            if "consumer_id" not in change and change:
+                with engine.begin() as connection:
+                    row = CONSUMERS.c.consumer_id == service.consumer_id
+                    connection.execute(update(CONSUMERS).where(row).values(**change))
+        if reaped:
+            list(core_of(queue).recovery.expired_leases())
+        else:
+            client.get_many(1)
+        rows = [*queue.messages().list(), *queue.archive.messages().list()]
+        seen.append(
+            [(m.id - first, m.max_attempts, m.outcome, m.last_error) for m in rows if m.id > first]
+        )
+        queue.messages().remove()
+        queue.purge(claimed=True)
+        queue.archive.messages().remove()
+    assert seen[0] == seen[1]
+    assert 13 == len(seen[0])
 
 
 def test_suspects_come_apart(installed: QueueService, client: SqlClient, engine: Engine) -> None:

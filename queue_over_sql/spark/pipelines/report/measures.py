@@ -13,7 +13,7 @@ from pyspark.sql import functions as sql
 
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
 from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUANTILES, STATUSES
-from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED, OUT_OF_ATTEMPTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,7 +23,6 @@ _DISPOSITIONS: Final = ("dead", "done_later", "live")
 _ACCURACY: Final = 2_000
 _ERROR_LENGTH: Final = 500
 _REASON_LENGTH: Final = 200
-OUT_OF_ATTEMPTS: Final = "out of attempts: "
 
 # Parts in which failures with the same reason differ, and their replacements.
 _PARTICULARS: Final = (

@@ -87,15 +87,18 @@ BEGIN
 END
 -----
 -- Give back messages whose lease has expired, of all consumers; returns how many are ready again.
+-- As the reaper: those of a consumer that died are suspects, and of several it gives each one attempt more.
 CREATE PROCEDURE <routine restore>(IN _settings LONGTEXT <text>, OUT _restored INT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 give_back: BEGIN
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
-  DECLARE _why VARCHAR(100) <text> DEFAULT 'the lease expired before the message was settled';
-  DECLARE _done, _ended BOOLEAN DEFAULT FALSE;
-  DECLARE _id, _left BIGINT;
+  DECLARE _why, _earlier LONGTEXT <text>;
+  DECLARE _holders LONGTEXT <exact> DEFAULT '';
+  DECLARE _holder, _name, _host VARCHAR(255) <exact>;
+  DECLARE _done, _ended, _again, _durable, _died BOOLEAN DEFAULT FALSE;
+  DECLARE _id, _allowed, _attempts, _others, _pid BIGINT;
   DECLARE _dead CURSOR FOR
-    SELECT id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
+    SELECT id, consumer_id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
      LIMIT 100 FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
   SET _restored = 0;
@@ -105,21 +108,53 @@ give_back: BEGIN
   IF NOT _ended THEN
     LEAVE give_back;
   END IF;
+  -- Lock and count them.
+  OPEN _dead;
+  each_holder: LOOP
+    FETCH _dead INTO _id, _holder;
+    IF _done THEN
+      LEAVE each_holder;
+    END IF;
+    SET _holders = CONCAT(_holders, '/', _holder, '/');
+  END LOOP;
+  CLOSE _dead;
+  SET _done = FALSE;
   OPEN _dead;
   each_row: LOOP
-    FETCH _dead INTO _id;
+    FETCH _dead INTO _id, _holder;
     IF _done THEN
       LEAVE each_row;
     END IF;
-    SET _left = NULL;
-    SELECT CAST(COALESCE(max_attempts, <setting max_attempts>) AS SIGNED) - attempt_count INTO _left
+    SET _attempts = NULL;
+    SELECT attempt_count, CAST(COALESCE(max_attempts, <setting max_attempts>) AS SIGNED), consumer_id, last_error
+      INTO _attempts, _allowed, _holder, _earlier
       FROM <live> WHERE id = _id AND lease_expires_at <= _now FOR UPDATE;
+    -- Without a lock, which would keep its heartbeats waiting. It sends three in its timeout.
+    SET _name = NULL, _durable = FALSE, _died = TRUE;
+    SELECT name, host, pid, durable <> 0, (_now - heartbeat_at) * 2 > expires_at - heartbeat_at
+      INTO _name, _host, _pid, _durable, _died
+      FROM queue_over_sql_consumers WHERE consumer_id = _holder;
     SET _done = FALSE;
-    IF _left <= 0 THEN
-      SET _ended = <routine finish>(_settings, _id, 'failed', CONCAT('out of attempts: ', _why));
-    ELSEIF _left > 0 THEN
+    SET _others = (LENGTH(_holders) - LENGTH(REPLACE(_holders, CONCAT('/', _holder, '/'), '')))
+                  DIV (LENGTH(_holder) + 2) - 1;
+    SET _why = CASE WHEN NOT _died THEN '<expired>'
+      WHEN _durable THEN CONCAT('<died> (', _name, ')')
+      ELSE CONCAT('<died>', CASE WHEN _others < 1 THEN '' WHEN _others = 1 THEN ' and 1 other'
+                                 ELSE CONCAT(' and ', _others, ' others') END, ': ',
+                  COALESCE(CONCAT(_name, ', process ', _pid, ' on host ', _host), _holder)) END;
+    -- Another of them may have killed it.
+    SET _again = _died AND NOT _durable AND _others > 0 AND _allowed > 1;
+    IF _earlier LIKE '<died>%' OR _earlier LIKE '<expired>%' THEN
+      SET _earlier = IF(LOCATE('<before>', _earlier) > 0,
+                        SUBSTR(_earlier, LOCATE('<before>', _earlier) + <behind_before>), NULL);
+    END IF;
+    SET _why = LEFT(IF(_earlier <> '', CONCAT(_why, '<before>', _earlier), _why), 20000);
+    IF _attempts >= _allowed AND NOT _again THEN
+      SET _ended = <routine finish>(_settings, _id, 'failed', CONCAT('<spent>', _why));
+    ELSEIF _attempts IS NOT NULL THEN
       UPDATE <live> SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,
-             lease_expires_at = NULL, last_attempt_at = _now, last_error = _why
+             lease_expires_at = NULL, last_attempt_at = _now, last_error = _why,
+             max_attempts = IF(_again, LEAST(_allowed + 1, 2147483647), max_attempts)
        WHERE id = _id;
       SET _restored = _restored + 1;
     END IF;

@@ -176,28 +176,52 @@ END
 $body$;
 -----
 -- Give back messages whose lease has expired, of all consumers; returns how many are ready again.
+-- As the reaper: those of a consumer that died are suspects, and of several it gives each one attempt more.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_restore(queue text, settings jsonb) RETURNS int
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   live text := <schema>.queue_over_sql_table(queue, '');
   now_us bigint := <schema>.queue_over_sql_now();
-  reason constant text := 'the lease expired before the message was settled';
   restored int := 0;
   dead record;
+  reason text;
+  earlier text;
+  again boolean;
 BEGIN
   FOR dead IN EXECUTE format(
-    'SELECT id, consumer_id, consumer_round, attempt_count, coalesce(max_attempts, $2) AS allowed'
-    ' FROM %s WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1'
-    ' LIMIT 100 FOR UPDATE SKIP LOCKED', live)
+    'WITH dead AS MATERIALIZED ('
+    ' SELECT id, consumer_id, consumer_round, attempt_count, coalesce(max_attempts, $2) AS allowed, last_error'
+    ' FROM %1$s WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1'
+    ' LIMIT 100 FOR UPDATE SKIP LOCKED)'
+    ' SELECT d.*, count(*) OVER (PARTITION BY d.consumer_id) - 1 AS others, c.name, c.host, c.pid,'
+    ' c.consumer_id IS NOT NULL AND c.durable <> 0 AS durable,'
+    -- A consumer sends three heartbeats in its timeout.
+    ' c.consumer_id IS NULL OR ($1 - c.heartbeat_at) * 2 > c.expires_at - c.heartbeat_at AS died'
+    ' FROM dead AS d LEFT JOIN %2$I.queue_over_sql_consumers AS c ON c.consumer_id = d.consumer_id',
+    live, <schema_text>)
     USING now_us, CAST(settings->>'max_attempts' AS int)
   LOOP
-    IF dead.attempt_count >= dead.allowed THEN
+    reason := CASE WHEN NOT dead.died THEN '<expired>'
+      WHEN dead.durable THEN format('<died> (%s)', dead.name)
+      ELSE '<died>' || CASE dead.others WHEN 0 THEN '' WHEN 1 THEN ' and 1 other' ELSE format(' and %s others', dead.others) END
+        || ': ' || CASE WHEN dead.name IS NULL THEN dead.consumer_id
+                        ELSE format('%s, process %s on host %s', dead.name, dead.pid, dead.host) END END;
+    -- Another of them may have killed it.
+    again := dead.died AND NOT dead.durable AND dead.others > 0 AND dead.allowed > 1;
+    earlier := dead.last_error;
+    IF starts_with(earlier, '<died>') OR starts_with(earlier, '<expired>') THEN
+      earlier := CASE WHEN strpos(earlier, '<before>') > 0
+        THEN substr(earlier, strpos(earlier, '<before>') + <behind_before>) END;
+    END IF;
+    reason := left(reason || CASE WHEN earlier <> '' THEN '<before>' || earlier ELSE '' END, 20000);
+    IF NOT again AND dead.attempt_count >= dead.allowed THEN
       PERFORM <schema>.queue_over_sql_finish(queue, settings, dead.id, dead.consumer_id,
-        dead.consumer_round, 'failed', 'out of attempts: ' || reason);
+        dead.consumer_round, 'failed', '<spent>' || reason);
     ELSE
       EXECUTE format('UPDATE %s SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,'
-                     ' lease_expires_at = NULL, last_attempt_at = $2, last_error = $3'
-                     ' WHERE id = $1', live) USING dead.id, now_us, reason;
+                     ' lease_expires_at = NULL, last_attempt_at = $2, last_error = $3,'
+                     ' max_attempts = CASE WHEN $4 THEN $5 + CAST($5 < 2147483647 AS int) ELSE max_attempts END'
+                     ' WHERE id = $1', live) USING dead.id, now_us, reason, again, dead.allowed;
       restored := restored + 1;
     END IF;
   END LOOP;
