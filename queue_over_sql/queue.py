@@ -42,6 +42,7 @@ from queue_over_sql.request_reply.request import Requests
 from queue_over_sql.selection.selection import LiveSelection, read_traceback
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
 from queue_over_sql.settling.tokens import Tokens, texts_of
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
@@ -200,7 +201,7 @@ class QueueCore:
         wanted, settlements, refused = as_where(where), self.settlements, dict[int, str]()
         careful = settlements.may_be_refused(keep=settlements.keeps_finished)
 
-        def act(target: Connection) -> list[Message]:
+        def take(target: Connection) -> list[Message]:
             # Only what does not fit its kind has to know the time.
             now = server_now(target, self.context.sql) if self.context.kinds else 0
             decode = partial(self.decoder.taken, now=now)
@@ -218,7 +219,7 @@ class QueueCore:
 
         began, observer = time.monotonic(), self.context.observer
         try:
-            messages = self.context.run_on(connection, act, atomic=True)
+            messages = self.context.run(Operation(take, atomic=True), connection)
         except (DatabaseRefused, PayloadInvalid) as error:
             settlements.refuses_on(error)
             raise
@@ -242,7 +243,7 @@ class QueueCore:
             return None
         keep = settings.archive == "all"
 
-        def act(target: Connection) -> list[RecordBatch] | None:
+        def take(target: Connection) -> list[RecordBatch] | None:
             if not self.settlements.may_be_refused(keep=keep):
                 return self.claimer.take_columns(target, count, keep=keep)
             try:
@@ -255,7 +256,7 @@ class QueueCore:
                 raise
 
         try:
-            return context.run_on(connection, act)
+            return context.run(take, connection)
         except (DatabaseRefused, PayloadInvalid) as error:
             self.settlements.refuses_on(error)
             raise
@@ -834,9 +835,7 @@ class Queue(Generic[Payload]):
         """
         message_id = check_id("message_id", message_id)
         sql = self._core.context.sql
-        return self._core.context.run(
-            lambda c: delete_message(c, sql, message_id), durable=True, counts=True
-        )
+        return self._core.context.run(delete_message.of(sql, message_id))
 
     def cancel(self, message_id: int, reason: str | None = None) -> bool:
         """Make a dead letter of a message, as ``reject`` does, even if a consumer holds it.
@@ -890,11 +889,7 @@ class Queue(Generic[Payload]):
         """
         check_flag("claimed", claimed)
         sql = self._core.context.sql
-        return self._core.context.run(
-            lambda connection: purge(connection, sql, with_claimed=claimed),
-            durable=True,
-            counts=True,
-        )
+        return self._core.context.run(purge.of(sql, with_claimed=claimed))
 
     def pause(self) -> None:
         """Stop delivering messages to all consumers; claimed messages can still be settled."""

@@ -406,7 +406,7 @@ class StagedWriteCleanup:
         connections, system = self._parts.connections, self._parts.system()
         began = time.monotonic()
         try:
-            connections.run(lambda c: drop_stages(c, system, [name]), atomic=True)
+            connections.run(drop_stages.of(system, [name]))
         except Locked as error:
             self._turns.blocked(name, error)
             self._rate_limit.spare(time.monotonic() - began)

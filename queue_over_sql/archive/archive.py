@@ -136,6 +136,4 @@ class ArchiveHistory:
     def remove(self, ids: Sequence[int], up_to: int) -> int:
         """Permanently remove messages that finished by a given time; returns how many."""
         sql = self._context.sql
-        return self._context.run(
-            lambda c: remove_exported(c, sql, ids, up_to), atomic=True, durable=True
-        )
+        return self._context.run(remove_exported.of(sql, ids, up_to))

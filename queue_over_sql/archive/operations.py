@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_over_sql.archive import statements as archive
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import change_by_ids
 
@@ -44,6 +45,7 @@ def archive_span(
     return Span(int(row[0]), None if row[1] is None else int(row[1]))
 
 
+@operation(atomic=True, durable=True)
 def remove_exported(
     connection: Connection, sql: StatementCache, ids: Sequence[int], up_to: int
 ) -> int:
@@ -73,6 +75,7 @@ def last_to_prune(
     return max(places, default=None)
 
 
+@operation(atomic=True)
 def prune_archive(
     connection: Connection,
     sql: StatementCache,

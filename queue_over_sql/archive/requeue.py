@@ -16,6 +16,7 @@ from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.publishing.operations import publish_many
 from queue_over_sql.selection.operations import Chosen, Page, list_ids
 from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import archive_columns, read_archive_rows
 from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_SINCE
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.compiled import StatementCache
 
 
+@operation(atomic=True, durable=True, repeatable=False, wakes=True)
 def requeue(
     connection: Connection,
     sql: StatementCache,

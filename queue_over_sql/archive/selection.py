@@ -59,23 +59,20 @@ class ArchiveSelection(Selection):
         check_function("progress", progress)
         context, settings = self._context, self._context.settings
         # A row of an adopted table may finish again before this ends.
-        now = context.look(lambda c: server_now(c, context.sql), connection)
+        now = context.run(lambda c: server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
-        last = context.look(lambda c: last_id(c, context.sql, chosen), connection)
+        last = context.run(lambda c: last_id(c, context.sql, chosen), connection)
         done = 0
         while last is not None:
-            batch = self._run(
-                lambda c: requeue(
-                    c,
-                    context.sql,
-                    chosen,
-                    up_to=last,
-                    limit=BATCH,
-                    priorities=settings.priorities,
-                    forget_keys=settings.dedup_window is not None,
-                ),
-                connection,
+            requeueing = requeue.of(
+                context.sql,
+                chosen,
+                up_to=last,
+                limit=BATCH,
+                priorities=settings.priorities,
+                forget_keys=settings.dedup_window is not None,
             )
+            batch = context.run(requeueing, connection)
             done += batch
             if progress is not None:
                 progress(done)

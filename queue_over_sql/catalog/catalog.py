@@ -48,6 +48,7 @@ from queue_over_sql.settings import (
     settings_json,
     updated,
 )
+from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
@@ -242,7 +243,7 @@ class Catalog:
                 return True
 
         with contextlib.nullcontext() if wait else self.connections.giving_way():
-            dropped = self.connections.run(act, atomic=True)
+            dropped = self.connections.run(Operation(act, atomic=True))
         if dropped:
             self._queues.pop(name, None)
         return dropped
@@ -264,11 +265,12 @@ class Catalog:
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
             text = settings_json(fresh, self._written(fresh.columns), self._settings.retry_policies)
-            added = self.connections.run(
+            adding = Operation(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
                 creates=True,
             )
+            added = self.connections.run(adding)
             if added:
                 _log.info("Created queue %s.", name)
                 return self._remember(name, tables, fresh)
@@ -329,10 +331,7 @@ class Catalog:
         queue.refresh()
 
     def _add_tables(self, tables: Sequence[Table]) -> None:
-        dialect = self.connections.dialect
-        self.connections.run(
-            lambda c: ddl.ensure_tables(c, tables, dialect), atomic=True, creates=True
-        )
+        self.connections.run(ddl.ensure_tables.of(tables, self.connections.dialect))
 
     def _check_same_schema(
         self, stored: StoredSettings, present: EffectiveSettings, asked: QueueSettings

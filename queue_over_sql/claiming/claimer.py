@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import time
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.claiming.low_watermark import LowWatermark
@@ -14,13 +13,13 @@ from queue_over_sql.claiming.operations import (
     DecodeTaken,
     anything_to_claim,
     claim_messages,
+    claiming,
     exchange,
     exchanges_at_once,
     oldest_first,
     take,
     unclaim_round,
 )
-from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.message import AGE, note_claim
@@ -30,6 +29,7 @@ from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.settling.operations import finish as finishing
 from queue_over_sql.settling.operations import release
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.requests import (
     ANY_EDITS,
     ClaimRequest,
@@ -43,7 +43,7 @@ from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import to_microseconds, to_timedelta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
@@ -365,7 +365,7 @@ class Claimer:
         ]
         asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
 
-        def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+        def settle_and_claim(connection: Connection) -> tuple[set[int], list[MessageRow]]:
             asked.clear()
             if at_once:
                 first = requests[0]
@@ -386,7 +386,8 @@ class Claimer:
             return settled, rows
 
         began = time.monotonic()
-        settled, rows = self._answered(requests, act, atomic=not at_once)
+        operation = Operation(settle_and_claim, atomic=not at_once, repeatable=False)
+        settled, rows = self._answered(requests, operation)
         if len(settled) == expected:
             for request, found in asked:
                 self._found(found, request, began)
@@ -520,16 +521,7 @@ class Claimer:
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
-            try:
-                claims = context.dialect.strategy(Claims)
-                rows = context.run(
-                    partial(claims.claim, sql=context.sql, request=request),
-                    atomic=not claims.at_once,
-                    repeat=False,
-                )
-            except BaseException as error:
-                self._note_lost_answer([request], error)
-                raise
+            rows = self._answered([request], claiming(context.sql, request))
             if len(rows) > 1:
                 rows.sort(key=AGE)
         self._found(rows, request, began)
@@ -568,11 +560,9 @@ class Claimer:
             where=where,
         )
 
-    def _answered(
-        self, requests: Sequence[ClaimRequest], do: Callable[[Connection], T], *, atomic: bool
-    ) -> T:
+    def _answered(self, requests: Sequence[ClaimRequest], operation: Operation[T]) -> T:
         try:
-            return self._context.run(do, atomic=atomic, repeat=False)
+            return self._context.run(operation)
         except BaseException as error:
             self._note_lost_answer(requests, error)
             raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.parameters import MAX_IDS
 from queue_over_sql.statements.requests import Disposition, Settlement, read_taken_rows
 
@@ -26,6 +28,13 @@ def claim_messages(
 ) -> list[MessageRow]:
     """Claim up to ``request.count`` messages of one priority level, oldest first."""
     return oldest_first(sql.subject.dialect.strategy(Claims).claim(connection, sql, request))
+
+
+def claiming(sql: StatementCache, request: ClaimRequest) -> Operation[list[MessageRow]]:
+    """The operation that claims by itself, in no particular order; it is never repeated."""
+    claims: Claims = sql.subject.dialect.strategy(Claims)
+    do = partial(claims.claim, sql=sql, request=request)
+    return Operation(do, atomic=not claims.at_once, repeatable=False)
 
 
 def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:

@@ -381,10 +381,7 @@ class Consumer:
             "pid": identity.pid,
             "token_key": identity.token_key,
         }
-        self._connections.run(
-            lambda c: registrations.register(c, system, dialect, consumer, self.timeout_us),
-            repeat=False,
-        )
+        self._connections.run(registrations.register.of(system, dialect, consumer, self.timeout_us))
         return identity
 
     def register_for_good(self, name: str, host: str, known: str | None = None) -> str:

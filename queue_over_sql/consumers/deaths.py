@@ -77,10 +77,7 @@ class Deaths:
         ]
         for first in range(0, len(due), _BATCH):
             batch = due[first : first + _BATCH]
-            declared = run(
-                lambda c: registrations.declare_dead(c, system, dialect, batch),  # noqa: B023 - runs at once
-                atomic=True,
-            )
+            declared = run(registrations.declare_dead.of(system, dialect, batch))
             dead += declared
             locked.update(dict.fromkeys(set(batch).difference(declared), self._clock()))
         self._locked_at = locked

@@ -42,6 +42,4 @@ class RegisteredConsumers:
     def forget_dead(self, consumer_id: str) -> None:
         """Delete the registration of a consumer, if it is still dead."""
         system = self._system()
-        self._connections.run(
-            lambda c: registrations.remove_dead(c, system, consumer_id), atomic=True
-        )
+        self._connections.run(registrations.remove_dead.of(system, consumer_id))

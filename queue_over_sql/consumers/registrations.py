@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.errors import ConsumerTaken, QueueError
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ConsumerInfo:
         return self.expires_at == instant(NEVER)
 
 
+@operation(repeatable=False)
 def register(
     connection: Connection,
     system: SystemTables,
@@ -204,6 +206,7 @@ def set_back(
     )
 
 
+@operation(atomic=True)
 def remove_dead(connection: Connection, system: SystemTables, consumer_id: str) -> bool:
     """Remove a consumer that is declared dead, in a transaction; a durable one may be back."""
     dead = (system.consumers.c.consumer_id == consumer_id, ~lives(system.consumers))
@@ -238,6 +241,7 @@ def overdue(connection: Connection, system: SystemTables, dialect: QueueDialect)
     return {row[0]: not row[1] for row in connection.execute(statement)}
 
 
+@operation(atomic=True)
 def declare_dead(
     connection: Connection,
     system: SystemTables,

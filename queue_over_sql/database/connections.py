@@ -47,6 +47,7 @@ from queue_over_sql.sql.compiled import go_direct
 from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
 from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation, Runnable, as_operation
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", d
 class _Reconnects:
     """How often one operation may still connect again after an error."""
 
-    def __init__(self, writes_again: Callable[[], bool], *, repeat: bool) -> None:
+    def __init__(self, writes_again: Callable[[], bool], *, repeatable: bool) -> None:
         self._writes_again = writes_again
         # What may only read has changed nothing.
         may_write = _limit.get() is None
         self._left = {
-            ErrorKind.DISCONNECT: _RECONNECTS if repeat else 0,
+            ErrorKind.DISCONNECT: _RECONNECTS if repeatable else 0,
             ErrorKind.READ_ONLY: _RECONNECTS if may_write else 0,
         }
         self._may_ask = may_write
@@ -207,7 +208,7 @@ class Connections:
         jobs = list(self.dialect.maintenance(self.run, self.where))
         if self.dialect.has_files and not self._opened.shared:
             # An act that must be durable also finds out whether its files are in place.
-            jobs.insert(0, lambda: self.run(lambda _: None, durable=True))
+            jobs.insert(0, lambda: self.run(Operation(lambda _: None, durable=True)))
         return jobs
 
     def _choose(self) -> QueueDialect:
@@ -221,28 +222,13 @@ class Connections:
 
     def run(
         self,
-        act: Callable[[Connection], T],
-        *,
-        atomic: bool = False,
-        durable: bool = False,
-        repeat: bool = True,
-        counts: bool = False,
-        creates: bool = False,
+        given: Runnable[T],
         refused: Callable[[DatabaseRefused], None] | None = None,
     ) -> T:
-        """Run an act on a connection that only this caller uses.
+        """Run an operation on a connection that only this caller uses.
 
         Args:
-            act: gets the connection; it runs again after a deadlock, so it must have no other
-                effects.
-            atomic: run it inside one transaction; otherwise each statement commits by itself.
-            durable: whether the commit must survive a power failure (if the engine has a choice).
-            repeat: whether it is safe to run again if the connection broke and it is unknown
-                whether the transaction was committed.
-            counts: its result says whether, or how often, it found something to change. If a
-                repetition finds nothing, the first run may have changed it; then its error is
-                raised.
-            creates: it creates tables, outside of any transaction of the caller.
+            given: what to do, and what it needs. Who waits is woken by the queue's context.
             refused: called if the database refuses a statement; it may raise a better error.
 
         Raises:
@@ -251,6 +237,8 @@ class Connections:
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
+        operation = as_operation(given)
+        creates = operation.creates
         timeout = self.dialect.creation_seconds if creates else _RETRY_SECONDS
         deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
         reconnects: _Reconnects | None = None
@@ -259,7 +247,7 @@ class Connections:
         while True:
             try:
                 run = self._alone if tries else self._once
-                result = run(act, atomic=atomic, durable=durable)
+                result = run(operation)
                 if unknown is None or result:
                     return result
                 kind = ErrorKind.DISCONNECT
@@ -267,11 +255,13 @@ class Connections:
             except DBAPIError as error:
                 kind = self.dialect.errors.classify(error)
                 hopeless = self.watchdog.gave_up
-                reconnects = reconnects or _Reconnects(self.writes_again, repeat=repeat)
+                reconnects = reconnects or _Reconnects(
+                    self.writes_again, repeatable=operation.repeatable
+                )
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
                 elif not hopeless and reconnects.allow(kind):
-                    is_unknown = counts and kind is ErrorKind.DISCONNECT
+                    is_unknown = operation.counts and kind is ErrorKind.DISCONNECT
                     unknown = error if is_unknown else unknown
                     self.runtime.sleep(0.05)
                 else:
@@ -288,9 +278,9 @@ class Connections:
             # Jitter keeps writers that collided from colliding again.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
-    def _alone(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+    def _alone(self, operation: Operation[T]) -> T:
         with self._write_lock.one_act():
-            return self._once(act, atomic=atomic, durable=durable)
+            return self._once(operation)
 
     @staticmethod
     @contextlib.contextmanager
@@ -463,17 +453,17 @@ class Connections:
         self._sessions.renew()
         self._sessions.close()
 
-    def _run_once(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+    def _run_once(self, operation: Operation[T]) -> T:
         self._check_open()
         if self._opened.borrowed:
             with self._lock, self.engine.begin() as connection:
-                return act(connection)
+                return operation.do(connection)
         watchdog, wait = self.watchdog, object()
         self.forks.enter(wait)
         watchdog.waits.add(wait)
         try:
             session = self._sessions.borrow(
-                durable=durable and self.dialect.separate_durable_sessions
+                durable=operation.durable and self.dialect.separate_durable_sessions
             )
             try:
                 if self._closed:
@@ -481,15 +471,15 @@ class Connections:
                     self._drop(session)
                 self._check_open()
                 if GIVES_WAY.get():
-                    act, atomic = self._briefly(session, act, atomic=atomic)
-                if atomic:
-                    result = self._in_transaction(session, act)
+                    operation = self._briefly(session, operation)
+                if operation.atomic:
+                    result = self._in_transaction(session, operation.do)
                 elif (limit := _limit.get()) is None:
-                    result = act(session.connection)
+                    result = operation.do(session.connection)
                 else:
-                    result = self._in_time(session.connection, limit, act)
+                    result = self._in_time(session.connection, limit, operation.do)
                 session.used_at = time.monotonic()
-                if durable:
+                if operation.durable:
                     self._check_files(session.connection)
             except QueueError:
                 raise
@@ -509,37 +499,35 @@ class Connections:
         watchdog.answered()
         return result
 
-    def _briefly(
-        self, session: Session, act: Callable[[Connection], T], *, atomic: bool
-    ) -> tuple[Callable[[Connection], T], bool]:
+    def _briefly(self, session: Session, operation: Operation[T]) -> Operation[T]:
         if self.is_begun(session.connection):
-            return act, atomic
+            return operation
         if not self.dialect.keeps_settings:
-            return self._limited_locally(act), True
+            return operation._replace(do=self._limited_locally(operation.do), atomic=True)
         session.limit_lock_waits(self._limit_lock_waits)
-        return act, atomic
+        return operation
 
     def _limit_lock_waits(self, connection: Connection) -> str:
         return self.dialect.limit_lock_waits(connection, BRIEF_SECONDS)
 
-    def _limited_locally(self, act: Callable[[Connection], T]) -> Callable[[Connection], T]:
+    def _limited_locally(self, do: Callable[[Connection], T]) -> Callable[[Connection], T]:
         def limited(connection: Connection) -> T:
             self._limit_lock_waits(connection)
-            return act(connection)
+            return do(connection)
 
         return limited
 
-    def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
-        return self.runtime.undisturbed(lambda: self._run_once(act, atomic=atomic, durable=durable))
+    def _run_undisturbed(self, operation: Operation[T]) -> T:
+        return self.runtime.undisturbed(lambda: self._run_once(operation))
 
-    def _in_transaction(self, session: Session, act: Callable[[Connection], T]) -> T:
+    def _in_transaction(self, session: Session, do: Callable[[Connection], T]) -> T:
         dialect, connection = self.dialect, session.connection
         # What has not begun is not rolled back: SQLite would refuse that, and a refused rollback
         # costs the connection.
         dialect.begin(connection)
         try:
             self._begun.add(connection)
-            result = act(connection)
+            result = do(connection)
             dialect.commit(connection)
         except BaseException:
             try:
@@ -551,11 +539,11 @@ class Connections:
             self._begun.discard(connection)
         return result
 
-    def _in_time(self, connection: Connection, seconds: float, act: Callable[[Connection], T]) -> T:
+    def _in_time(self, connection: Connection, seconds: float, do: Callable[[Connection], T]) -> T:
         if self.is_begun(connection):
-            return act(connection)
+            return do(connection)
         with self.dialect.checkup.bounded(connection, seconds):
-            return act(connection)
+            return do(connection)
 
     def _close_for_fork(self) -> None:
         for keeper in list(self._keepers):

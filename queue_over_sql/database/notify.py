@@ -14,6 +14,7 @@ from sqlalchemy import TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.errors import QueueError, ServiceClosed
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ class WakeUps:
             return
         try:
             dialect = self._connections.dialect
-            self._connections.run(lambda c: dialect.notifications.tell(c, sql), repeat=False)
+            telling = Operation(lambda c: dialect.notifications.tell(c, sql), repeatable=False)
+            self._connections.run(telling)
         except QueueError as error:
             _log.debug(
                 "Other processes could not be notified of new messages; they find them by "

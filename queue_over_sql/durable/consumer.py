@@ -36,6 +36,7 @@ from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.settling.failures import reason_of
 from queue_over_sql.settling.operations import retry
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.requests import Settlement
 from queue_over_sql.values.checks import check_choice, check_whole
@@ -190,7 +191,7 @@ class DurableConsumer:
             msg = f"{self.consumer_id!r} is the consumer of SQL clients; use another name"
             raise ConsumerTaken(msg)
         for _ in range(_RACES):
-            taken = self._run(self._take_over, atomic=True)
+            taken = self._write(self._take_over)
             if taken is not None:
                 self._taken = taken
                 return taken.acked_round
@@ -208,11 +209,11 @@ class DurableConsumer:
         def act(connection: Connection) -> None:
             self._renew_if_due(connection, self._locked(connection, self.epoch))
 
-        self._run(act, atomic=True)
+        self._write(act)
 
     def state(self) -> Registration:
         """The present state of the consumer, whichever program has it."""
-        found = self._run(self._registered)
+        found = self._context.run(self._registered)
         if found is None:
             self._gone("it is not registered.")
         return found
@@ -227,7 +228,7 @@ class DurableConsumer:
             span = (self.consumer_id, found.acked_round, found.claimed_round)
             return acts.count_rounds(connection, self._context.sql, *span)
 
-        return self._run(act)
+        return self._context.run(act)
 
     def release(self) -> int:
         """Give back all outstanding messages, uncounted, and fence the present program.
@@ -259,12 +260,12 @@ class DurableConsumer:
     def target(self) -> tuple[int, int]:
         """The largest id and the database's clock now, as limits for messages that exist now."""
         sql = self._context.sql
-        return self._run(lambda c: (acts.last_id(c, sql), server_now(c, sql)))
+        return self._context.run(lambda c: (acts.last_id(c, sql), server_now(c, sql)))
 
     def backlog(self, limit: int | None = None) -> int:
         """Count the messages that could be claimed now, up to ``limit``; it reads them."""
         whole = Want(limit, 1).whole
-        return self._run(lambda connection: self._count(connection, whole))
+        return self._context.run(lambda connection: self._count(connection, whole))
 
     def advance(self, start: int, want: Want, *, on_ack: str | None = None) -> int:
         """Acknowledge rounds up to ``start``, and open the next ones.
@@ -291,7 +292,7 @@ class DurableConsumer:
                 "opened."
             )
             raise UnsupportedByEngine(msg)
-        if self._run(lambda connection: self._is_idle(connection, start, want)):
+        if self._context.run(lambda connection: self._is_idle(connection, start, want)):
             return start
         return self._ending(partial(self._advance, start=start, want=want, on_ack=on_ack))
 
@@ -319,7 +320,7 @@ class DurableConsumer:
                 connection, self._context.tables, self.consumer_id, start, end
             )
 
-        found = self._run(act, atomic=True)
+        found = self._write(act)
         if missing_ok:
             return found
         if [each.consumer_round for each in found] != list(range(start + 1, end + 1)):
@@ -385,7 +386,7 @@ class DurableConsumer:
             self._change(connection, claimed_round=start, acked_round=start)
             return start
 
-        return self._run(act, atomic=True)
+        return self._write(act)
 
     def nack(
         self,
@@ -422,7 +423,7 @@ class DurableConsumer:
                 )
             return settled
 
-        settled = self._run(act, atomic=True)
+        settled = self._write(act)
         if settled:
             self._came_back(None)
         return settled
@@ -436,18 +437,18 @@ class DurableConsumer:
             raise RuntimeError(msg)
         return self._taken
 
-    def _run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
+    def _write(self, do: Callable[[Connection], T]) -> T:
         # A round in a checkpoint must still exist after a power failure.
-        return self._context.run(act, atomic=atomic, durable=atomic)
+        return self._context.run(Operation(do, atomic=True, durable=True))
 
     def _ending(self, act: Callable[..., T]) -> T:
         """Run an act that ends messages, and hold those that the database refuses to end."""
         try:
-            return self._run(partial(act, apart=False), atomic=True)
+            return self._write(partial(act, apart=False))
         except (DatabaseRefused, PayloadInvalid) as error:
             if not self._settlements.refuses_row(error):
                 raise
-            return self._run(partial(act, apart=True), atomic=True)
+            return self._write(partial(act, apart=True))
 
     def _registered(self, connection: Connection) -> Registration | None:
         found = acts.registration(connection, self._context.tables, self.consumer_id)
@@ -547,7 +548,7 @@ class DurableConsumer:
             then(connection, found)
             return count
 
-        count = self._run(act, atomic=True)
+        count = self._write(act)
         if count:
             self._came_back(None)
         return count

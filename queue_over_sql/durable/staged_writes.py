@@ -36,12 +36,13 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.json_text import check_json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyarrow import RecordBatch
     from sqlalchemy import Connection
@@ -169,9 +170,10 @@ class StagedPublisher:
             PayloadInvalid: the database refused a value; the table was dropped.
             DatabaseUnavailable: the reaper will drop the table; stage the messages again.
         """
-        staged = self._context.run(
-            lambda c: self._create(c, batch, columns), atomic=True, durable=True, repeat=False
+        creating = Operation(
+            lambda c: self._create(c, batch, columns), atomic=True, durable=True, repeatable=False
         )
+        staged = self._context.run(creating)
         rows = 0
         try:
             for chunk in chunks:
@@ -201,13 +203,14 @@ class StagedPublisher:
         if SEQUENCE in names:
             chunk = list(_numbered(chunk, start))
         write = self._context.dialect.columns.write
+        writing = Operation(
+            lambda c: write(c, staged.table, names, chunk),
+            atomic=True,
+            durable=True,
+            repeatable=False,
+        )
         try:
-            return self._context.run(
-                lambda c: write(c, staged.table, names, chunk),
-                atomic=True,
-                durable=True,
-                repeat=False,
-            )
+            return self._context.run(writing)
         except (DatabaseRefused, PayloadInvalid):
             self.explain(chunk, start)
             raise
@@ -225,18 +228,20 @@ class StagedPublisher:
         """Drop staged writes; if that fails, the reaper does it later."""
         system, names = self._tables.system, [staged.table for staged in writes]
         if names:
-            self._leniently(lambda c: store.drop_stages(c, system, names))
+            self._leniently(store.drop_stages.of(system, names))
 
     def discard_all(self, batch: BatchName) -> None:
         """Drop all staged writes of an abandoned batch, also those of dead tasks."""
         tables = self._tables
-        self._leniently(
-            lambda c: store.drop_stages(c, tables.system, store.staged_of(c, tables, batch))
+        dropping = Operation(
+            lambda c: store.drop_stages(c, tables.system, store.staged_of(c, tables, batch)),
+            atomic=True,
         )
+        self._leniently(dropping)
 
-    def _leniently(self, act: Callable[[Connection], None]) -> None:
+    def _leniently(self, operation: Operation[None]) -> None:
         try:
-            self._context.run(act, atomic=True)
+            self._context.run(operation)
         except QueueError as error:
             _log.warning(
                 "Staging tables could not be dropped. The reaper will drop them later: %s", error
@@ -294,12 +299,14 @@ class StagedPublisher:
         kept = None if keep is None else int(keep * _SECOND)
         tables = [(self._define(staged.table, staged.columns), staged.rows) for staged in writes]
 
-        def act(connection: Connection) -> PublishedBatch:
-            return self._transaction(connection, batch, tables, in_memory, kept)
-
+        publishing = Operation(
+            lambda c: self._transaction(c, batch, tables, in_memory, kept),
+            atomic=True,
+            durable=True,
+        )
         for _ in range(_KEY_RACES):
             try:
-                return self._context.run(act, atomic=True, durable=True)
+                return self._context.run(publishing)
             except KeysTaken as error:
                 self._refuse_taken([staged for staged, _ in tables], error)
             except (DatabaseRefused, PayloadInvalid):

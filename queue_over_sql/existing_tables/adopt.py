@@ -20,6 +20,7 @@ from queue_over_sql.settings import (
     given_of,
     settings_json,
 )
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.options import names_of
 
 if TYPE_CHECKING:
@@ -170,12 +171,12 @@ class Adopter:
             _check_same(present, adoption)
         if present is None or _is_unfinished(present) or not self._connections.run(complete):
             try:
-                self._connections.run(act, atomic=True, creates=True)
+                self._connections.run(Operation(act, atomic=True, creates=True))
             except DatabaseRefused:
                 # Where DDL commits, the record is there, and maybe some of the columns.
                 with contextlib.suppress(QueueError):
                     self._connections.run(
-                        lambda c: self._undo(c, name, system), atomic=True, creates=True
+                        Operation(lambda c: self._undo(c, name, system), atomic=True, creates=True)
                     )
                 raise
         if definition is not None:

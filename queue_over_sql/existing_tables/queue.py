@@ -103,18 +103,9 @@ class AdoptedQueue(Queue[Mapping[str, Any]]):
         values: Mapping[str, Any],
         connection: CallersConnection | None,
     ) -> int:
-        context = self._core.context
-
-        def act(target: Connection) -> int:
-            return existing_store.enqueue(target, context.sql, conditions, values)
-
-        began = time.monotonic()
-        if connection is not None:
-            count = context.run_on(connection, act, news=True)
-        else:
-            count = context.run(act, durable=True, repeat=False)
-            if count:
-                context.announce()
+        context, began = self._core.context, time.monotonic()
+        enqueueing = existing_store.enqueue.of(context.sql, conditions, values)
+        count = context.run(enqueueing, connection)
         if count and context.observer is not None:
             context.observer.published(context.name, count, time.monotonic() - began, ())
         return count
@@ -127,7 +118,7 @@ class AdoptedQueue(Queue[Mapping[str, Any]]):
         def look(target: Connection) -> int | None:
             return existing_store.last_of_next(target, context.sql, conditions, after, _BATCH)
 
-        while (last := context.look(look, connection)) is not None:
+        while (last := context.run(look, connection)) is not None:
             # With its type, because the key may have a smaller type than the number below all keys.
             yield and_(key > literal(after, BigInteger()), key <= literal(last, BigInteger()))
             after = last
@@ -172,8 +163,7 @@ class RowPublisher(Publisher):
         if on_conflict != "raise":
             _refuse("on_conflict", "its messages have no keys")
         rows = [self._row(publication) for publication in publications]
-
-        ids = context.put(lambda c: existing_store.publish_rows(c, context.sql, rows), connection)
+        ids = context.run(existing_store.publish_rows.of(context.sql, rows), connection)
         return list(map(Published, ids))
 
     def _row(self, publication: Publication) -> tuple[tuple[str, ...], Mapping[str, Any]]:

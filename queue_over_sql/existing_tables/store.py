@@ -26,6 +26,7 @@ from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.dialect import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import number
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
             connection.exec_driver_sql(statement).close()
 
 
+@operation(atomic=True, durable=True, repeatable=False, wakes=True)
 def publish_rows(
     connection: Connection,
     sql: StatementCache,
@@ -207,6 +209,7 @@ def _insert(
     return int(row_id)
 
 
+@operation(durable=True, repeatable=False, wakes=True)
 def enqueue(
     connection: Connection,
     sql: StatementCache,

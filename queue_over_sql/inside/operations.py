@@ -17,6 +17,7 @@ from queue_over_sql.selection import operations as choices
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 
 if TYPE_CHECKING:
@@ -130,8 +131,10 @@ def run(
         DatabaseRefused: it answered with another error.
         ServiceClosed: the service was stopped.
     """
-    runner = core_of(target).context.run if isinstance(target, Queue) else _of(target).run
-    return runner(operation, atomic=atomic, durable=durable, repeat=repeat, counts=counts)
+    given = Operation(operation, atomic, durable, repeat, counts)
+    if isinstance(target, Queue):
+        return core_of(target).context.run(given)
+    return _of(target).run(given)
 
 
 def read(target: Target, operation: Callable[[Connection], T], *, timeout: float) -> T:
@@ -253,7 +256,7 @@ def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:
         NotPermitted: one is missing, and the login may not create it. Otherwise as ``run``.
     """
     dialect = _of(service).dialect
-    _of(service).run(lambda c: ddl.ensure_tables(c, wanted, dialect), atomic=True)
+    _of(service).run(ddl.ensure_tables.of(wanted, dialect))
 
 
 def insert_unless_there(

@@ -12,6 +12,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.worker.threads import HandlerThreads
 from queue_over_sql.worker.worker import Worker, vital_parts
 
@@ -163,7 +164,8 @@ class Vitals:
         connections, me = self._parts.connections, self._parts.consumer.consumer_id
         system, dialect = self._parts.system(), connections.dialect
         if me is None or not self._parts.consumer.may_register:
-            connections.run(dialect.read_clock, repeat=False)
+            connections.run(Operation(dialect.read_clock, repeatable=False))
             return True
         # Close the session even if the service stops meanwhile.
-        return connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
+        asking = Operation(lambda c: registrations.alive(c, system, dialect, me), repeatable=False)
+        return connections.run(asking)

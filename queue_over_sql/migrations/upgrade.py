@@ -24,6 +24,7 @@ from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,9 +176,7 @@ class Upgrader:
         absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])
         if absent:
             try:
-                self._connections.run(
-                    lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True, creates=True
-                )
+                self._connections.run(ddl.ensure_tables.of(absent, dialect))
             except DatabaseRefused as error:
                 if system.queues in absent:
                     # There are no tables of any release.
@@ -283,7 +282,8 @@ class Upgrader:
                     if not self._run(lacks):
                         return None
                     _check_alone(others)
-                return self._connections.run(lambda c: self._or_in_use(c, act), atomic=True)
+                changing = Operation(lambda c: self._or_in_use(c, act), atomic=True)
+                return self._connections.run(changing)
             except _InUse as busy:
                 if time.monotonic() > deadline:
                     lasted = f" for {patience:g} seconds" if patience else ""

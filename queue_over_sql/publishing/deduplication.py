@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Delete, Insert, Select, delete, insert, select
 
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import (
     among_ids,
     batches,
@@ -165,6 +166,7 @@ def forget_messages(
         sql.get(forget_keys_of_messages, size).run(connection, values)
 
 
+@operation(atomic=True)
 def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
     """Delete the next expired keys; returns how many."""
     old = [row[0] for row in sql.get(expired_keys).run(connection, {"p_count": limit})]

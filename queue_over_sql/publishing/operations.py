@@ -28,8 +28,9 @@ from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.sql.compiled import direct_calls
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
-from queue_over_sql.statements.operations import Act, change_by_ids
+from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.states import PublishOutcome
 
@@ -49,12 +50,18 @@ _ROWS_PER_LOAD = 1024
 _KEY_RACES = 50
 
 
-def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Act[Published]:
-    """The act of publishing one message; see ``publish``."""
+def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Operation[Published]:
+    """The operation that publishes one message; see ``publish``.
+
+    It is never repeated, even with a key: the message may be published and finished by then.
+    """
     tied = message.key is not None and not sql.subject.dialect.conflict_clause
-    return Act(
+    return Operation(
         partial(publish, sql=sql, message=message, on_conflict=on_conflict),
         atomic=tied or message.dedup or on_conflict == "replace",
+        durable=True,
+        repeatable=False,
+        wakes=True,
     )
 
 
@@ -99,6 +106,7 @@ def publish(
     raise QueueError(text) from refused
 
 
+@operation(atomic=True, durable=True, repeatable=False, wakes=True)
 def publish_many(
     connection: Connection,
     sql: StatementCache,
@@ -138,12 +146,13 @@ def take_out(
         change_by_ids(connection, sql, remove_ids, created)
 
 
+@operation(atomic=True, durable=True, repeatable=False, wakes=True)
 def load(
     connection: Connection,
     sql: StatementCache,
     given: Sequence[NewMessage] | PlainMessages | PlainPayloads,
-) -> None:
-    """Insert messages by the engine's fastest path.
+) -> bool:
+    """Insert messages by the engine's fastest path; always True, so that consumers are woken.
 
     Raises:
         DuplicateKey: a key is taken; nothing of these messages was published.
@@ -153,10 +162,11 @@ def load(
     if isinstance(given, PlainPayloads):
         inserts: Inserts = sql.subject.dialect.strategy(Inserts)
         if inserts.loads_as_it_comes and inserts.load(connection, sql, given.rows(now)):
-            return
+            return True
         _load_encoded(connection, sql, given.encoded(), now)
     else:
         _load_encoded(connection, sql, _batch(given), now)
+    return True
 
 
 def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:

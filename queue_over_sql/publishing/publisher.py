@@ -52,14 +52,8 @@ class Publisher:
         if on_conflict != "raise":
             check_choice("on_conflict", on_conflict, ON_CONFLICT)
         context = self._context
-        do, atomic = publishing(context.sql, self.encode(publication), on_conflict)
-        if connection is not None:
-            return context.run_on(connection, do, atomic=atomic, news=True)
-        # Never repeat it, even with a key: the message may have been published and already
-        # finished.
-        published = context.run(do, atomic=atomic, durable=True, repeat=False)
-        context.announce()
-        return published
+        message = self.encode(publication)
+        return context.run(publishing(context.sql, message, on_conflict), connection)
 
     def publish_many(
         self,
@@ -73,8 +67,8 @@ class Publisher:
         messages = self._encode_all(listed)
         if not messages:
             return []
-        sql = self._context.sql
-        return self._context.put(lambda c: publish_many(c, sql, messages, on_conflict), connection)
+        operation = publish_many.of(self._context.sql, messages, on_conflict)
+        return self._context.run(operation, connection)
 
     def load(
         self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
@@ -154,21 +148,18 @@ class Publisher:
         plain = self._plain_payloads(items)
         given = self._encode_all(items) if plain is None else plain
 
-        def bulk(target: Connection) -> None:
-            load(target, context.sql, given)
-
-        def singly(target: Connection) -> None:
+        def singly(target: Connection) -> bool:
             messages = given.encoded() if isinstance(given, PlainPayloads) else given
-            publish_many(target, context.sql, messages, "raise")
+            return bool(publish_many(target, context.sql, messages, "raise"))
 
+        loading = load.of(context.sql, given)
         try:
-            context.run(bulk, atomic=True, durable=True, repeat=False)
+            context.run(loading)
         except DuplicateKey:
             raise
         except DatabaseRefused:
             # The bulk path does not say which message was refused. This one does.
-            context.run(singly, atomic=True, durable=True, repeat=False)
-        context.announce()
+            context.run(loading._replace(do=singly))
         return len(items)
 
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:

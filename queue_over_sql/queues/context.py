@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -17,10 +16,9 @@ from queue_over_sql.queues import registry
 from queue_over_sql.queues.kinds import declare_kinds
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.operation import Runnable
 
 
 _log = logging.getLogger(__name__)
@@ -69,9 +68,6 @@ class QueueContext:
         """Whether the database has refused to finish a message of this queue."""
         self.arrivals = arrivals
         self.wakeups = wakeups
-        # ``Connections.run``, which also raises QueueNotFound if the queue was dropped, or
-        # QueueSchemaMismatch if it was created again with another schema.
-        self.run = functools.partial(connections.run, refused=self._check_there)
         self._declared_by: str | None = None
         self._settings = settings
         self._read_at = time.monotonic()
@@ -98,7 +94,7 @@ class QueueContext:
             return
         names = self.tables.known_kinds
         with self.consumer.declaring:
-            self.run(lambda c: declare_kinds(c, self.sql, consumer_id, names), atomic=True)
+            self.run(declare_kinds.of(self.sql, consumer_id, names))
             self._declared_by = consumer_id
 
     @property
@@ -141,30 +137,35 @@ class QueueContext:
         self._settings = fresh
         self._read_at = time.monotonic()
 
-    def run_on(
-        self,
-        connection: CallersConnection | None,
-        act: Callable[[Connection], T],
-        *,
-        atomic: bool = False,
-        news: bool = False,
-    ) -> T:
-        """Run an act inside the caller's own transaction; raises as ``callers`` does.
+    def run(self, given: Runnable[T], connection: CallersConnection | None = None) -> T:
+        """Run an operation, inside the caller's own transaction if there is one.
 
-        With ``news`` other processes are notified of new messages when that transaction commits. An
-        act on a transaction of ``run`` leaves the notification and the errors to ``run``.
+        If it ``wakes``, consumers in other processes hear of it when that transaction commits. An
+        operation inside another one of ``run`` leaves the waking and the errors to the outer one.
 
         Raises:
-            QueueNotFound, QueueSchemaMismatch: as ``run``.
+            QueueNotFound: the queue was dropped.
+            QueueSchemaMismatch: it was created again with another schema.
+            QueueError: otherwise as ``Connections.run`` and ``callers``.
         """
+        # As ``as_operation``, without a call of Python for each message.
+        operation: Operation[T] = given if isinstance(given, Operation) else Operation(given)
+        if connection is not None:
+            return self._run_inside(connection, operation)
+        result = self.connections.run(operation, self._check_there)
+        if operation.wakes and result:
+            self.announce()
+        return result
+
+    def _run_inside(self, connection: CallersConnection, operation: Operation[T]) -> T:
         if isinstance(connection, Connection) and self.connections.is_begun(connection):
-            return act(connection)
+            return operation.do(connection)
         try:
             with callers(
-                connection, self.connections.callers, self.tables.live, atomic=atomic
+                connection, self.connections.callers, self.tables.live, atomic=operation.atomic
             ) as target:
-                result = act(target)
-                if news:
+                result = operation.do(target)
+                if operation.wakes and result:
                     self.wakeups.tell_on(target, self.sql)
                 return result
         except DatabaseRefused as error:
@@ -180,18 +181,6 @@ class QueueContext:
         except QueueError:
             # The caller gets the refusal.
             return
-
-    def look(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
-        """Run an act that changes nothing, in the caller's own transaction if there is one."""
-        return self.run(act) if connection is None else self.run_on(connection, act)
-
-    def put(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
-        """Run an act that inserts many messages, and wake waiting consumers."""
-        if connection is not None:
-            return self.run_on(connection, act, atomic=True, news=True)
-        done = self.run(act, atomic=True, durable=True, repeat=False)
-        self.announce()
-        return done
 
     def announce(self) -> None:
         """Wake waiting consumers, here and in other processes."""

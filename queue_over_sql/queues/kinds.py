@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import insert, select
 
+from queue_over_sql.sql.operation import operation
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -19,6 +21,7 @@ ANY_KIND = ""
 """Stored for a consumer without kinds, which reads every message as plain JSON."""
 
 
+@operation(atomic=True)
 def declare_kinds(
     connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
 ) -> None:

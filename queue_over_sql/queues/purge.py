@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ClauseElement, Delete, Update
 
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import id_parameters, number
 
 if TYPE_CHECKING:
@@ -26,12 +27,14 @@ def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update
     return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
 
 
+@operation(durable=True, counts=True)
 def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
     """Remove one message, even if a consumer holds it; False if it does not exist."""
     statement = sql.get(delete_by_id)
     return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
 
 
+@operation(durable=True, counts=True)
 def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
     """Remove all messages, or only those that no consumer holds; returns how many."""
     with sql.subject.dialect.scanning(connection):

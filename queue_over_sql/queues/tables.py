@@ -14,6 +14,7 @@ from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
 from queue_over_sql.sql.dialect import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +53,7 @@ _RACE_SECONDS = 0.05
 T = TypeVar("T")
 
 
+@operation(atomic=True, creates=True)
 def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: QueueDialect) -> None:
     """Create tables, or add their newer columns, where they are missing.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, Update, func, select, update
 
 from queue_over_sql.queues import registry
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.parameters import among_ids, number
 from queue_over_sql.values.durations import stored_number
@@ -86,6 +87,7 @@ def latest_stamp(connection: Connection, sql: StatementCache) -> int | None:
     return None if found is None else stored_number("published_at", found)
 
 
+@operation(atomic=True)
 def keep_due(
     connection: Connection, sql: StatementCache, step: ClockStep, level: int | None, limit: int
 ) -> int:

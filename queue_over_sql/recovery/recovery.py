@@ -27,6 +27,7 @@ from queue_over_sql.recovery.suspects import keeping_last_error, may_run_togethe
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
 from queue_over_sql.settling.operations import restore
 from queue_over_sql.settling.settlements import Settlements
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
@@ -136,7 +137,7 @@ class Recovery:
                     builder=unclaim_half_claimed_ids,
                     ids=found,
                 )
-                count = context.run(clear, atomic=True)
+                count = context.run(Operation(clear, atomic=True))
                 _log.warning(
                     "Gave back %d messages of queue %s: somebody had set their consumer_id, but "
                     "not the rest of a claim. To hold a message back, use hold().",
@@ -166,8 +167,8 @@ class Recovery:
         sql = self._context.sql
         kept = 0
         for level in (*range(self._context.settings.priorities), None):
-            keep = partial(clock_steps.keep_due, sql=sql, step=step, level=level, limit=BATCH)
-            while changed := self._context.run(keep, atomic=True):
+            keep = clock_steps.keep_due.of(sql, step=step, level=level, limit=BATCH)
+            while changed := self._context.run(keep):
                 kept += changed
         self._context.run(partial(clock_steps.let_all_look, sql=sql))
         if kept:
@@ -200,8 +201,8 @@ class Recovery:
             return Disposition(settings.archive != "none", settings.dedup_us, error)
 
         bury = partial(
-            dead_letter_unknown,
-            sql=sql,
+            dead_letter_unknown.of,
+            sql,
             due_for=settings.kind_timeout // MICROSECOND,
             limit=BATCH,
             disposition=disposition,
@@ -209,7 +210,7 @@ class Recovery:
         for level in range(settings.priorities):
             buried = BATCH
             while buried == BATCH:
-                buried = context.run(partial(bury, level=level), atomic=True)
+                buried = context.run(bury(level=level))
                 yield ReaperReport(dead_lettered=buried)
 
     def prune(
@@ -224,7 +225,7 @@ class Recovery:
         settings, sql, run = self._context.settings, self._context.sql, self._context.run
         pruned = sum(self._prune_outcome(outcome, spare, patient=patient) for outcome in Outcome)
         if settings.dedup_window is not None:
-            _in_turn(lambda: run(lambda c: prune_keys(c, sql, _PRUNE_BATCH), atomic=True), spare)
+            _in_turn(lambda: run(prune_keys.of(sql, _PRUNE_BATCH)), spare)
         return ReaperReport(pruned=pruned)
 
     def _prune_outcome(
@@ -244,8 +245,7 @@ class Recovery:
         def prune() -> int:
             nonlocal since
             removed, since = context.run(
-                lambda c: prune_archive(c, sql, outcome, (since, last), _PRUNE_BATCH),
-                atomic=True,
+                prune_archive.of(sql, outcome, (since, last), _PRUNE_BATCH)
             )
             return removed
 
@@ -272,17 +272,19 @@ class Recovery:
         if not context.run(partial(look, limit=1)):
             return
         while True:
-            found, restored, spent = context.run(
+            restore_some = Operation(
                 lambda c: self._restored(c, look(c, limit=BATCH), reason), atomic=True
             )
+            found, restored, spent = context.run(restore_some)
             yield ReaperReport(restored=restored)
             buried: list[int] = []
             if spent:
                 # Apart, because a dead letter may have to wait for others.
-                buried = context.run(
+                bury = Operation(
                     lambda c: self._buried(c, look(c, limit=BATCH), spent),  # noqa: B023 - runs at once
                     atomic=True,
                 )
+                buried = context.run(bury)
                 self._note_dead(buried, reason)
                 yield ReaperReport(dead_lettered=len(buried))
             # Rows that were found but not changed are being settled by another transaction.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Column, MetaData, Table, delete, select
 from sqlalchemy.schema import DropTable
 
+from queue_over_sql.sql.operation import operation
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,6 +49,7 @@ def orphaned_stages(
     return sorted({row[0] for row in found} | {row[0] for row in late})
 
 
+@operation(atomic=True)
 def drop_stages(connection: Connection, system: SystemTables, names: Sequence[str]) -> None:
     """Drop staging tables if they exist, and their records. Some engines commit on DROP."""
     for name in names:

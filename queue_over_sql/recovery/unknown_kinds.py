@@ -10,6 +10,7 @@ from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.settling.operations import end_apart
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import ANY_EDITS, Disposition, read_rows
 from queue_over_sql.values.durations import NEVER
@@ -63,6 +64,7 @@ def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
     )
 
 
+@operation(atomic=True)
 def dead_letter_unknown(
     connection: Connection,
     sql: StatementCache,

@@ -21,6 +21,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing.publisher import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.backoff import OutageLog, poll_pauses
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.headers import CORRELATION_ID, REPLY_TO
@@ -108,16 +109,15 @@ class Requests:
         with self._reporting_gone(message):
             new = box.encode(publication)
 
-        def act(target: Connection) -> Published:
+        def put(target: Connection) -> Published:
             self._settlements.check_held(target, message)
             return box.put(target, new)
 
+        replying = Operation(
+            put, atomic=True, durable=True, repeatable=False, wakes=connection is None
+        )
         with self._reporting_gone(message):
-            if connection is not None:
-                return self._context.run_on(connection, act, atomic=True)
-            published = self._context.run(act, atomic=True, durable=True, repeat=False)
-        self._context.announce()
-        return published
+            return self._context.run(replying, connection)
 
     def _box(self, message: Message, connection: CallersConnection | None) -> ReplyBox:
         context, name = self._context, message.reply_to
@@ -131,7 +131,7 @@ class Requests:
 
         with self._reporting_gone(message):
             if connection is not None:
-                box = context.run_on(connection, look)
+                box = context.run(look, connection)
             else:
                 box = self._reply_queues.find(name)
         box.check()
@@ -243,10 +243,7 @@ class Request:
     def _withdraw(self) -> bool:
         sql = self.context.sql
         try:
-            return self.context.run(
-                lambda c: replies.withdraw(c, sql, self.message_id, self.correlation_id),
-                atomic=True,
-            )
+            return self.context.run(replies.withdraw.of(sql, self.message_id, self.correlation_id))
         except QueueNotFound:
             # The queue was dropped together with the request.
             return True

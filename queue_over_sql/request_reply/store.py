@@ -9,6 +9,7 @@ from sqlalchemy import Integer, Select, exists, literal_column, select
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.purge import delete_message, remove_ids
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.parameters import number, words
 from queue_over_sql.statements.requests import read_rows
@@ -114,6 +115,7 @@ def _is_reply(key: str | None, headers: Any) -> bool:
     return key is not None and payloads.decode_headers(headers).get(CORRELATION_ID) == key
 
 
+@operation(atomic=True)
 def withdraw(
     connection: Connection, sql: StatementCache, message_id: int, correlation_id: str
 ) -> bool:

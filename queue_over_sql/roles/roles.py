@@ -30,6 +30,7 @@ from queue_over_sql.roles.grants import (
 from queue_over_sql.schema.system_tables import SystemTables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.options import DEFAULT_PREFIX
 
 _log = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ class Roles:
                         connection.exec_driver_sql(statement, execution_options=options).close()
 
         try:
-            self._parts.connections.run(act, atomic=True)
+            self._parts.connections.run(Operation(act, atomic=True))
         except QueueError as error:
             if prefixes:
                 _log.warning(
@@ -269,7 +270,7 @@ class Roles:
     def _run(self, act: Callable[[Connection], T]) -> T:
         self._parts.check_open()
         self._parts.system()
-        return self._parts.connections.run(act, atomic=True)
+        return self._parts.connections.run(Operation(act, atomic=True))
 
     def _place(
         self, connection: Connection, queues: Collection[str] | None, reply_queues: Collection[str]

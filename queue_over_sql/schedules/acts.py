@@ -20,6 +20,7 @@ from queue_over_sql.schedules import store
 from queue_over_sql.schedules.calendar import Firing, plan
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix, Version, message_key
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.states import PublishOutcome
 
@@ -106,6 +107,7 @@ class ScheduledMessages:
         return publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
 
 
+@operation(atomic=True, durable=True)
 def put(
     connection: Connection,
     scope: SchedulesOfPrefix,
@@ -162,6 +164,7 @@ def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
     return plan(definition.trigger, record.next_at, record.now, definition.missed)
 
 
+@operation(atomic=True, durable=True)
 def fire(
     connection: Connection,
     scope: SchedulesOfPrefix,
@@ -183,6 +186,7 @@ def fire(
     return Fired(count, late, firing.wake_at <= now, version, firing.wake_at)
 
 
+@operation(atomic=True, durable=True, repeatable=False)
 def run(
     connection: Connection,
     scope: SchedulesOfPrefix,
@@ -206,6 +210,7 @@ def run(
     return published, messages.is_due(now, now)
 
 
+@operation(atomic=True, counts=True)
 def pause(
     connection: Connection,
     scope: SchedulesOfPrefix,
@@ -220,6 +225,7 @@ def pause(
     return store.change_schedule(connection, scope, record, paused_at=now)
 
 
+@operation(atomic=True, counts=True)
 def remove(
     connection: Connection,
     scope: SchedulesOfPrefix,
@@ -233,6 +239,7 @@ def remove(
     return store.remove_schedule(connection, scope, seen.name)
 
 
+@operation(atomic=True, durable=True)
 def resume(
     connection: Connection,
     scope: SchedulesOfPrefix,

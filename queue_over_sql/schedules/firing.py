@@ -192,11 +192,7 @@ class ScheduleFirer:
             if headers:
                 messages.add_headers(headers)
             try:
-                fired = core_of(queue).context.run(
-                    lambda connection: acts.fire(connection, scope, messages, stored),
-                    atomic=True,
-                    durable=True,
-                )
+                fired = core_of(queue).context.run(acts.fire.of(scope, messages, stored))
             except Conflict:
                 return None
             if fired is not None and fired.count and observer is not None:

@@ -27,11 +27,10 @@ from queue_over_sql.values.durations import Duration, instant, optional_instant
 from queue_over_sql.values.options import PUBLISH_DEFAULTS, ScheduleOptions, spelled_out
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import Published
     from queue_over_sql.schedules.calendar import Missed
+    from queue_over_sql.sql.operation import Operation
 
 
 T = TypeVar("T")
@@ -190,7 +189,7 @@ class Schedules:
         Raises:
             QueueError: other processes kept changing this schedule; nothing was changed.
         """
-        return self._again(lambda: self._end(acts.remove, name))
+        return self._again(lambda: self._end(acts.remove.of, name))
 
     def pause(self, name: str) -> None:
         """Publish nothing until ``resume``, and remove its messages for times to come.
@@ -201,7 +200,7 @@ class Schedules:
             ScheduleNotFound: there is no schedule with this name.
             QueueError: other processes kept changing this schedule; nothing was changed.
         """
-        if not self._again(lambda: self._end(acts.pause, name)):
+        if not self._again(lambda: self._end(acts.pause.of, name)):
             raise ScheduleNotFound(name)
 
     def resume(self, name: str) -> None:
@@ -252,33 +251,21 @@ class Schedules:
         messages = ScheduledMessages(target, name, wanted)
         if headers:
             messages.add_headers(headers)
-        return core_of(target).context.run(
-            lambda connection: acts.put(connection, scope, messages, stored, before),
-            atomic=True,
-            durable=True,
-        )
+        return core_of(target).context.run(acts.put.of(scope, messages, stored, before))
 
-    def _end(self, act: Callable[..., bool], name: str) -> bool:
+    def _end(self, end: Callable[..., Operation[bool]], name: str) -> bool:
         scope, stored = self._access.scope(), self._access.stored(name)
         if stored is None:
             return False
         tables = self._access.tables_of(stored.queue)
-
-        def end(connection: Connection) -> bool:
-            return act(connection, scope, tables, stored)
-
-        return self._access.run(end, atomic=True, counts=True)
+        return self._access.run(end(scope, tables, stored))
 
     def _resume(self, name: str) -> bool:
         scope, stored = self._access.scope(), self._access.stored(name)
         if stored is None:
             return False
         messages = self._access.messages(stored)
-        return core_of(messages.queue).context.run(
-            lambda connection: acts.resume(connection, scope, messages, stored),
-            atomic=True,
-            durable=True,
-        )
+        return core_of(messages.queue).context.run(acts.resume.of(scope, messages, stored))
 
     def _run(self, name: str) -> Published | None:
         scope, stored = self._access.scope(), self._access.stored(name)
@@ -289,12 +276,7 @@ class Schedules:
         with self._access.publishing(messages.queue, 1) as headers:
             if headers:
                 messages.add_headers(headers)
-            done = core.context.run(
-                lambda connection: acts.run(connection, scope, messages, stored),
-                atomic=True,
-                durable=True,
-                repeat=False,
-            )
+            done = core.context.run(acts.run.of(scope, messages, stored))
             if done is None:
                 return None
             if observer is not None:

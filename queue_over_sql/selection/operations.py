@@ -10,6 +10,7 @@ from sqlalchemy import Integer, Select, and_, case, func, literal_column, select
 
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.compiled import CompiledStatement
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.parameters import batches, number
 from queue_over_sql.statements.requests import archive_columns, read_archive_rows, read_rows
@@ -221,6 +222,7 @@ def count_selected(connection: Connection, sql: StatementCache, chosen: Chosen) 
         return int(connection.execute(counted).scalar_one())
 
 
+@operation(atomic=True, durable=True, wakes=True)
 def edit_messages(
     connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
 ) -> EditResult:
@@ -236,6 +238,7 @@ def edit_messages(
     return EditResult(changed, _held_back(connection, tables, chosen))
 
 
+@operation(atomic=True, durable=True, repeatable=False, wakes=True)
 def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
     """Make messages the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
@@ -254,6 +257,7 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
     return edit_messages(connection, sql, chosen, {"available_at": front})
 
 
+@operation(atomic=True, durable=True, repeatable=False)
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
     """Remove messages; live ones only if no consumer holds them."""
     tables: QueueTables = sql.subject

@@ -47,7 +47,7 @@ from queue_over_sql.values.texts import printable
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement
 
     from queue_over_sql.message import CallersConnection, MessageRow
     from queue_over_sql.queues.context import QueueContext
@@ -122,7 +122,7 @@ class Selection:
         self, connection: CallersConnection | None, limit: int, after: int | None
     ) -> Sequence[Message]:
         sql, chosen, page = self._context.sql, self._chosen, Page(limit, after)
-        rows = self._context.look(lambda c: list_messages(c, sql, chosen, page), connection)
+        rows = self._context.run(lambda c: list_messages(c, sql, chosen, page), connection)
         return [self._listed(row) for row in rows]
 
     def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
@@ -167,10 +167,10 @@ class Selection:
         check_function("progress", progress)
         sql, chosen = self._context.sql, self._chosen
         if progress is None or connection is not None:
-            return self._run(lambda c: remove_messages(c, sql, chosen), connection, news=False)
+            return self._context.run(remove_messages.of(sql, chosen), connection)
         removed = skipped = 0
         for batch in self._batches():
-            edited = self._run(lambda c: remove_messages(c, sql, batch), None, news=False)  # noqa: B023 - runs at once
+            edited = self._context.run(remove_messages.of(sql, batch))
             removed, skipped = removed + edited, skipped + edited.skipped
             progress(removed)
         return EditResult(removed, skipped)
@@ -186,21 +186,6 @@ class Selection:
                 return
             yield rest.also(column <= ids[-1])
             rest = self._chosen.also(column > ids[-1])
-
-    def _run(
-        self,
-        act: Callable[[Connection], T],
-        connection: CallersConnection | None,
-        *,
-        repeat: bool = False,
-        news: bool = True,
-    ) -> T:
-        if connection is not None:
-            return self._context.run_on(connection, act, atomic=True, news=news)
-        done = self._context.run(act, atomic=True, durable=True, repeat=repeat)
-        if news:
-            self._context.announce()
-        return done
 
     def _listed(self, row: MessageRow) -> Message:
         try:
@@ -313,7 +298,7 @@ class LiveSelection(Selection):
             last = self._context.settings.priorities - 1
             return self._edit(connection, priority=check_whole("priority", priority, 0, last))
         sql, chosen = self._context.sql, self._chosen
-        return self._run(lambda c: move_to_front(c, sql, chosen), connection)
+        return self._context.run(move_to_front.of(sql, chosen), connection)
 
     def hold(self, *, connection: CallersConnection | None = None) -> EditResult:
         """Hold messages: they are not delivered until ``unhold`` or ``reschedule``."""
@@ -324,11 +309,13 @@ class LiveSelection(Selection):
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
         sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
-        return self._run(lambda c: edit_messages(c, sql, held, values), connection)
+        # Repeated, it would count none of what it changed.
+        unholding = edit_messages.of(sql, held, values)._replace(repeatable=False)
+        return self._context.run(unholding, connection)
 
     def _edit(self, connection: CallersConnection | None, **values: Any) -> EditResult:
         sql, chosen = self._context.sql, self._chosen
-        return self._run(lambda c: edit_messages(c, sql, chosen, values), connection, repeat=True)
+        return self._context.run(edit_messages.of(sql, chosen, values), connection)
 
 
 def rows_of(

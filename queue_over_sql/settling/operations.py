@@ -18,7 +18,8 @@ from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.settling import statements as settle
 from queue_over_sql.settling.strategy import Archiving
-from queue_over_sql.statements.operations import Act, apart, rows_by_ids
+from queue_over_sql.sql.operation import Operation
+from queue_over_sql.statements.operations import apart, rows_by_ids
 from queue_over_sql.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 from queue_over_sql.statements.requests import Aside, Disposition, Settlement, read_rows
 from queue_over_sql.values.reasons import REFUSED
@@ -64,19 +65,24 @@ def each_of(
     do: Callable[..., set[int]],
     *,
     atomic: bool = True,
-) -> Act[set[int]]:
-    """An act that runs ``do`` for each settlement; returns the ids that were still held."""
+) -> Operation[set[int]]:
+    """The operation that runs ``do`` for each settlement; returns the ids that were still held.
 
-    def act(connection: Connection) -> set[int]:
+    Whoever repeats it must find out whether the first run has ended the messages.
+    """
+
+    def settle_all(connection: Connection) -> set[int]:
         settled: set[int] = set()
         for settlement in settlements:
             settled |= do(connection, settlement=settlement)
         return settled
 
-    return Act(act, atomic)
+    return Operation(settle_all, atomic, repeatable=False)
 
 
-def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool) -> Act[set[int]]:
+def finish(
+    sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
+) -> Operation[set[int]]:
     """Finish messages of several claims: archive them if ``keep``, else remove them."""
     end = archive_messages if keep else remove
     at_once = _finishes_at_once(sql, settlements, keep=keep)
@@ -85,7 +91,7 @@ def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
 
 def give_back(
     sql: StatementCache, settlements: Sequence[Settlement], delay: int | None = None
-) -> Act[set[int]]:
+) -> Operation[set[int]]:
     """Give back messages of several claims, uncounted, at their place or after a delay."""
     at_once = updates_at_once(sql, settlements)
     return each_of(settlements, partial(release, sql=sql, delay=delay), atomic=not at_once)

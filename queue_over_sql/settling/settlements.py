@@ -57,8 +57,8 @@ from queue_over_sql.settling.operations import (
     still_there,
     updates_at_once,
 )
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
-from queue_over_sql.statements.operations import Act
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 from queue_over_sql.values.states import Outcome
@@ -113,15 +113,17 @@ class Settlements:
         messages = as_list(messages)
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
-        act = finish(context.sql, groups, keep=keep)
+        operation = finish(context.sql, groups, keep=keep)
         refused: dict[int, str] = {}
 
-        def apart() -> Act[set[int]]:
+        def apart() -> Operation[set[int]]:
             end = archive_messages if keep else remove
             finish_one = partial(self._finish_apart, end=end, refused=refused)
             return _noting_anew(each_of(groups, finish_one), refused)
 
-        self._settle(messages, act, connection, "done", apart=apart, refused=refused, told=told)
+        self._settle(
+            messages, operation, connection, "done", apart=apart, refused=refused, told=told
+        )
 
     def nack(
         self,
@@ -149,10 +151,10 @@ class Settlements:
             return retry(target, sql, settlement, wait)
 
         atomic = None in delays.values() or not updates_at_once(sql, groups)
-        act = each_of(groups, fail, atomic=atomic or connection is not None)
+        operation = each_of(groups, fail, atomic=atomic or connection is not None)
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
         again = 0 in delays.values()
-        self._settle(messages, act, connection, became, reason, refused=refused, again=again)
+        self._settle(messages, operation, connection, became, reason, refused=refused, again=again)
         if again:
             self._came_back(None)
 
@@ -179,10 +181,10 @@ class Settlements:
         """Return messages unchanged; see ``Queue.release``."""
         messages = as_list(messages)
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
-        act = give_back(self._context.sql, self.grouped(messages), wait)
+        operation = give_back(self._context.sql, self.grouped(messages), wait)
         if connection is not None:
-            act = act._replace(atomic=True)
-        self._settle(messages, act, connection, "released", again=not wait)
+            operation = operation._replace(atomic=True)
+        self._settle(messages, operation, connection, "released", again=not wait)
         if not wait:
             self._came_back(None)
 
@@ -202,8 +204,8 @@ class Settlements:
                 return self.dead_letter(target, settlement, refused)
             return set_aside(target, sql, settlement, waits)
 
-        act, became = each_of(groups, defer), "failed" if waits is None else "retried"
-        self._settle([message], act, None, {message.id: became}, reason, refused=refused)
+        operation, became = each_of(groups, defer), "failed" if waits is None else "retried"
+        self._settle([message], operation, None, {message.id: became}, reason, refused=refused)
 
     def reject(
         self,
@@ -215,8 +217,8 @@ class Settlements:
         messages = as_list(messages)
         kept = reason_of(reason, "reason")
         groups, refused = self.grouped(messages, Outcome.REJECTED, kept), dict[int, str]()
-        act = each_of(groups, partial(self.dead_letter, refused=refused))
-        self._settle(messages, act, connection, "rejected", kept, refused=refused)
+        operation = each_of(groups, partial(self.dead_letter, refused=refused))
+        self._settle(messages, operation, connection, "rejected", kept, refused=refused)
 
     def dead_letter(
         self,
@@ -319,12 +321,12 @@ class Settlements:
 
         refused = dict[int, str]()
 
-        def act(connection: Connection) -> bool:
+        def end_it(connection: Connection) -> bool:
             # It may be repeated.
             refused.clear()
             return cancel_message(connection, context.sql, message_id, end, refused)
 
-        there = context.run(act, atomic=True, durable=True, counts=True)
+        there = context.run(Operation(end_it, atomic=True, durable=True, counts=True))
         self.tell_refused(refused)
         if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}
@@ -447,29 +449,29 @@ class Settlements:
     def _settle(
         self,
         messages: Sequence[Message],
-        act: Act[set[int]],
+        operation: Operation[set[int]],
         connection: CallersConnection | None,
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
         *,
-        apart: Callable[[], Act[set[int]]] | None = None,
+        apart: Callable[[], Operation[set[int]]] | None = None,
         refused: dict[int, str] | None = None,
         told: list[Callable[[], None]] | None = None,
         again: bool = False,
     ) -> None:
-        """Run an act on claimed messages, and raise if it did not change all of them.
+        """Run an operation on claimed messages, and raise if it did not change all of them.
 
         Args:
             messages: the messages to settle.
-            act: returns the ids of the messages that were still held.
+            operation: returns the ids of the messages that were still held.
             connection: the caller's own transaction, or None.
             outcome: the outcome for observers, for all messages or by id. With ``done`` and
                 ``rejected``, messages that are missing after a lost answer count as settled by this
-                act. None: the messages are not settled yet.
+                operation. None: the messages are not settled yet.
             reason: the reason of a failure.
-            apart: makes the act for when the database refuses one of the messages.
-            refused: where the acts note messages that the database refused to finish, and that are
-                held now, with the reasons.
+            apart: makes the operation for when the database refuses one of the messages.
+            refused: where the operations note messages that the database refused to finish, and
+                that are held now, with the reasons.
             told: as in ``ack``.
             again: whether messages can be claimed again when the caller's transaction commits.
         """
@@ -478,14 +480,16 @@ class Settlements:
         if refused is None:
             refused = {}
         elif apart is None:
-            act = _noting_anew(act, refused)
+            operation = _noting_anew(operation, refused)
         ends = outcome in _ENDINGS
         try:
             self.guard(messages)
             if connection is None:
-                settled = self._settle_here(messages, act, apart, ends=ends)
+                settled = self._settle_here(messages, operation, apart, ends=ends)
             else:
-                settled = self._settle_on(connection, messages, act, apart, ends=ends, again=again)
+                settled = self._settle_on(
+                    connection, messages, operation, apart, ends=ends, again=again
+                )
             ended = settled.difference(refused) if refused else settled
             held = dict(refused) if ours else {}
             self._tell(messages, ended, outcome, reason, held, told=told)
@@ -507,13 +511,13 @@ class Settlements:
     def _settle_here(
         self,
         messages: Sequence[Message],
-        act: Act[set[int]],
-        apart: Callable[[], Act[set[int]]] | None,
+        operation: Operation[set[int]],
+        apart: Callable[[], Operation[set[int]]] | None,
         *,
         ends: bool,
     ) -> set[int]:
         try:
-            return self._run(messages, act, ends=ends)
+            return self._run(messages, operation, ends=ends)
         except (DatabaseRefused, PayloadInvalid) as error:
             if apart is None or not self.refuses_row(error):
                 raise
@@ -523,8 +527,8 @@ class Settlements:
         self,
         connection: CallersConnection,
         messages: Sequence[Message],
-        act: Act[set[int]],
-        apart: Callable[[], Act[set[int]]] | None,
+        operation: Operation[set[int]],
+        apart: Callable[[], Operation[set[int]]] | None,
         *,
         ends: bool,
         again: bool,
@@ -533,11 +537,11 @@ class Settlements:
 
         def do(target: Connection) -> set[int]:
             if apart is None or not careful or commits_itself(target):
-                return act.do(target)
+                return operation.do(target)
             return apart().do(target)
 
         try:
-            settled = self._context.run_on(connection, do, atomic=act.atomic, news=again)
+            settled = self._context.run(operation._replace(do=do, wakes=again), connection)
         except (DatabaseRefused, PayloadInvalid) as error:
             self.refuses_on(error)
             raise
@@ -559,12 +563,14 @@ class Settlements:
             refused,
         )
 
-    def _run(self, messages: Sequence[Message], act: Act[set[int]], *, ends: bool) -> set[int]:
+    def _run(
+        self, messages: Sequence[Message], operation: Operation[set[int]], *, ends: bool
+    ) -> set[int]:
         run = self._context.run
         try:
-            return run(act.do, atomic=act.atomic, repeat=False)
+            return run(operation)
         except DatabaseUnavailable:
-            settled = run(act.do, atomic=act.atomic)
+            settled = run(operation._replace(repeatable=True))
             return settled | self._ended_before(messages, settled) if ends else settled
 
     def _tell(
@@ -630,12 +636,11 @@ class Settlements:
         if not missing:
             return set()
         context, ids = self._context, [message.id for message in missing]
-        gone = context.run_on(connection, lambda c: deleted(c, context.sql, ids))
+        gone = context.run(lambda c: deleted(c, context.sql, ids), connection)
         if not gone or not context.connections.has_others:
             return set()
         of_gone = self.grouped([message for message in missing if message.id in gone])
-        look = each_of(of_gone, partial(stamped, sql=context.sql), atomic=False)
-        return context.run(look.do)
+        return context.run(each_of(of_gone, partial(stamped, sql=context.sql)).do)
 
     def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
         """Missing messages that only the first try, whose answer was lost, can have ended.
@@ -684,14 +689,14 @@ class Settlements:
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
 
 
-def _noting_anew(act: Act[set[int]], refused: dict[int, str]) -> Act[set[int]]:
-    """The act, which may run again after a deadlock, and notes only what its last run refused."""
+def _noting_anew(operation: Operation[set[int]], refused: dict[int, str]) -> Operation[set[int]]:
+    """The operation, which may run again after a deadlock, and notes what its last run refused."""
 
     def do(connection: Connection) -> set[int]:
         refused.clear()
-        return act.do(connection)
+        return operation.do(connection)
 
-    return act._replace(do=do)
+    return operation._replace(do=do)
 
 
 def as_list(messages: Message | Sequence[Message]) -> list[Message]:

@@ -14,6 +14,7 @@ from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.settings import StoredSettings
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.sql_api.installer import Form, QueueShape, Site
 from queue_over_sql.sql_api.mysql import MySQLForm
 from queue_over_sql.sql_api.postgresql import PostgreSQLForm
@@ -118,7 +119,7 @@ class SqlApi:
             with dialect.creating(connection, self._parts.settings.schema):
                 return act(connection, form(connection, self._site(connection)))
 
-        return connections.run(locked, atomic=True)
+        return connections.run(Operation(locked, atomic=True))
 
     def _site(self, connection: Connection) -> Site:
         settings, dialect = self._parts.settings, self._parts.connections.dialect

@@ -1,10 +1,10 @@
-"""Acts: what to do on a connection, and whether it needs a transaction; loops over many ids."""
+"""Loops over many ids, and savepoints, for operations on messages."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -12,7 +12,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
-T = TypeVar("T")
 _SAVEPOINT: Final = "queue_over_sql_row"
 
 
@@ -100,15 +99,3 @@ def apart(
         ended |= done
         held |= refused
     return ended, held
-
-
-class Act(NamedTuple, Generic[T]):
-    """Something to do on a connection.
-
-    Attributes:
-        do: the function that does it.
-        atomic: whether it is several statements, which need a transaction around them.
-    """
-
-    do: Callable[[Connection], T]
-    atomic: bool = True

@@ -28,6 +28,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.routing import (
     check_routing_text,
@@ -186,8 +187,8 @@ class FanOut:
                 return rows, None
             return rows, topic_store.publish_copies(target, prepared.copies, on_conflict)
 
-        run = self._parts.connections.run
-        rows, published = run(act, atomic=True, durable=True, repeat=False)
+        publishing = Operation(act, atomic=True, durable=True, repeatable=False)
+        rows, published = self._parts.connections.run(publishing)
         return self._existing(rows), published
 
     # -- in the caller's transaction

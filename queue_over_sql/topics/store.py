@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.message import Published
 from queue_over_sql.publishing.operations import publish
 from queue_over_sql.queues.tables import insert_unless_there
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import words
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def add_topic(
     return insert_unless_there(connection, dialect, system.topics, values)
 
 
+@operation(atomic=True, counts=True)
 def remove_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
     """Remove a topic and its subscriptions; False if there is none.
 
@@ -148,6 +150,7 @@ def put_subscription(
     connection.execute(insert(table).values(new))
 
 
+@operation(counts=True)
 def remove_subscriptions(
     connection: Connection,
     system: SystemTables,

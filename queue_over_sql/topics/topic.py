@@ -15,6 +15,7 @@ from queue_over_sql.message import Publication, Published
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schema.queue_tables import may_be_name
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.fan_out import FanOut
 from queue_over_sql.topics.routing import (
@@ -111,7 +112,7 @@ class Topic:
                 where=text,
             )
 
-        parts.connections.run(act, atomic=True)
+        parts.connections.run(Operation(act, atomic=True))
 
     def unsubscribe(self, queue: Queue | str, pattern: str | None = None) -> bool:
         """Remove the subscription of a queue with a pattern, or all its subscriptions.
@@ -131,12 +132,10 @@ class Topic:
         if pattern is not None:
             pattern = check_routing_text("pattern", pattern)
         system, prefix = parts.system(), parts.settings.table_prefix
-        return may_be_name(name) and parts.connections.run(
-            lambda target: topic_store.remove_subscriptions(
-                target, system, prefix, self.name, queue=name, pattern=pattern
-            ),
-            counts=True,
+        removing = topic_store.remove_subscriptions.of(
+            system, prefix, self.name, queue=name, pattern=pattern
         )
+        return may_be_name(name) and parts.connections.run(removing)
 
     def subscriptions(self) -> list[Subscription]:
         """List all subscriptions, by queue and pattern.

@@ -61,9 +61,7 @@ class Topics:
             return False
         self._opened.pop(name, None)
         system = self._parts.system()
-        return self._connections.run(
-            lambda c: store.remove_topic(c, system, self._prefix, name), atomic=True, counts=True
-        )
+        return self._connections.run(store.remove_topic.of(system, self._prefix, name))
 
     def _open(self, name: str) -> Topic:
         return self._opened.setdefault(name, Topic(self._parts, name))

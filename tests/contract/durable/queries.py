@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.decoding import decoded_plainly
+from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
@@ -54,7 +55,8 @@ class Query:
         connections = core.context.connections
         if self.apart:
             epoch = consumer.epoch
-            connections.run(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
+            claiming = Operation(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
+            connections.run(claiming)
         rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
         return [decoded_plainly(core.context, row, core).payload for row in rows]
 

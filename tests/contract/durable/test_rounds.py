@@ -17,6 +17,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
 from queue_over_sql.queue import core_of
+from queue_over_sql.sql.operation import Operation
 from tests.contract.durable.queries import Query
 from tests.contract.queue_state import counts
 
@@ -183,7 +184,7 @@ def acts_of(query: Query, opened: Round) -> list[Callable[[], object]]:
         lambda: consumer.recover(0),
         lambda: consumer.nack([(1, 1, "no")]),
         lambda: core_of(query.queue).context.connections.run(
-            lambda c: consumer.claim_round(c, opened, consumer.epoch), atomic=True
+            Operation(lambda c: consumer.claim_round(c, opened, consumer.epoch), atomic=True)
         ),
     ]
 

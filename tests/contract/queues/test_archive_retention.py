@@ -14,6 +14,7 @@ from sqlalchemy import insert, literal, select
 from queue_over_sql import FixedDelay, QueueSettings
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery import recovery
+from queue_over_sql.sql.operation import Operation
 from tests.contract.queue_state import (
     ARGUMENT_ERRORS,
     archived,
@@ -172,7 +173,7 @@ def fill_archive(queue: Queue, count: int) -> None:
     ended = select(*live.c, live.c.id, literal("done"))
     copied = insert(archive).from_select([*names, "finished_at", "outcome"], ended)
     queue.load(range(count))
-    context.run(lambda c: c.execute(copied), atomic=True)
+    context.run(Operation(lambda c: c.execute(copied), atomic=True))
     queue.purge()
 
 

@@ -25,6 +25,7 @@ from queue_over_sql.message import claim_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.service import parts_of
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.parameters import id_values
 from tests.dialects.plans.explain import Plan, analyze, plans
 from tests.dialects.traffic import Traffic, listening
@@ -64,7 +65,7 @@ class OldQueue:
 
     def run(self, act: Callable[[Connection], object]) -> object:
         """Run an operation in a transaction."""
-        return core_of(self.queue).context.run(act, atomic=True)
+        return core_of(self.queue).context.run(Operation(act, atomic=True))
 
     @property
     def queue_dialect(self) -> QueueDialect:
