@@ -55,7 +55,7 @@ class KeptConnection:
         if kept is not None:
             if self._is_good(kept):
                 return kept
-            _close(kept)
+            self._discard(kept)
         self._seen = self._breaks()
         self._opened_at = time.monotonic()
         connection = self._connect()
@@ -94,7 +94,15 @@ class KeptConnection:
         """Give back the kept connection."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            _close(kept)
+            self._discard(kept)
+
+    def _discard(self, kept: Connection) -> None:
+        if self._breaks() != self._seen:
+            # The pool would roll it back, and SQLAlchemy logs an error with a traceback if the
+            # server has ended it.
+            with contextlib.suppress(SQLAlchemyError):
+                kept.invalidate()
+        _close(kept)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 
 from queue_over_sql.database import sessions as kept_connection
 from queue_over_sql.database.sessions import KeptConnection
@@ -79,15 +79,21 @@ def test_it_goes_back_after_a_pause_and_of_age(
     taken.close()
 
 
-def test_it_goes_back_when_others_broke(
-    kept: KeptConnection, clock: Callable[[float], None], broken: list[str]
+def test_it_is_thrown_away_when_others_broke(
+    kept: KeptConnection, clock: Callable[[float], None], broken: list[str], engine: Engine
 ) -> None:
-    """An outage: the handler must not meet it."""
+    """An outage: the handler must not meet it.
+
+    The pool does not ask the server to roll back. When that fails, SQLAlchemy logs a traceback.
+    """
+    thrown_away: list[object] = []
+    event.listen(engine, "invalidate", lambda connection, *_: thrown_away.append(connection))
     first = kept.take()
     kept.leave(first)
     broken.append("a session")
     second = kept.take()
     assert first.closed
+    assert len(thrown_away) == 1
     kept.leave(second)
     assert kept.take() is second
     second.close()
