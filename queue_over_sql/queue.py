@@ -206,7 +206,7 @@ class QueueCore:
             now = server_now(target, self.context.sql) if self.context.kinds else 0
             decode = partial(self.decoder.taken, now=now)
             done = self.decoder.done
-            with self.context.dialect.reading_all(target):
+            with self.context.dialect.callers.reading_all(target):
                 return self.claimer.take(
                     target,
                     count,
@@ -893,7 +893,7 @@ class Queue(Generic[Payload]):
 
     def pause(self) -> None:
         """Stop delivering messages to all consumers; claimed messages can still be settled."""
-        change_record(self._core.context, paused_at=self._core.context.tables.dialect.now())
+        change_record(self._core.context, paused_at=self._core.context.tables.expressions.now())
 
     def resume(self) -> None:
         """Deliver messages again."""

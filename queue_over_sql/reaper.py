@@ -332,9 +332,9 @@ class ClockWatch:
             self._owed = ClockStep(now, until=seen[0] + passed)
         if self._owed is not None:
             step = dataclasses.replace(self._owed, now=now)
-            system, dialect = self._parts.system(), connections.dialect
+            system, expressions = self._parts.system(), connections.dialect.expressions
             connections.run(
-                lambda c: registrations.set_back(c, system, dialect, step.until - step.now)
+                lambda c: registrations.set_back(c, system, expressions, step.until - step.now)
             )
             everything = self._queues(temporary=True)
             if self._serve(everything, lambda queue: core_of(queue).recovery.keep_due(step)):
@@ -392,13 +392,13 @@ class StagedWriteCleanup:
     def clean_up(self) -> int:
         """Drop abandoned staging tables, forget old commits, and return how many were dropped."""
         connections, system = self._parts.connections, self._parts.system()
-        dialect = connections.dialect
+        expressions = connections.dialect.expressions
         try:
-            connections.run(lambda c: prune_commits(c, system, dialect))
+            connections.run(lambda c: prune_commits(c, system, expressions))
         except Locked as error:
             _log.debug("Old commits of staged writes are removed later: %s", error)
         names = connections.run(
-            lambda c: orphaned_stages(c, system, dialect, patience=_ABANDONED_US)
+            lambda c: orphaned_stages(c, system, expressions, patience=_ABANDONED_US)
         )
         return sum(self._drop(name) for name in self._turns.of(names))
 

@@ -52,7 +52,7 @@ def requeue(
         PayloadInvalid: a column of one cannot be read; none was changed.
     """
     tables: QueueTables = sql.subject
-    tables.dialect.lock_for_writing(connection, sql)
+    tables.dialect.sessions.lock_for_writing(connection, sql)
     key = tables.archive.c.id
     ids = list_ids(connection, sql, chosen.also(key <= up_to), Page(limit))
     if not ids:

@@ -51,7 +51,7 @@ def archived_names(tables: QueueTables) -> list[str]:
 
 def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
     """The values of a row in the archive."""
-    now = tables.dialect.now()
+    now = tables.expressions.now()
     changed = {
         "last_error": ending_reason(tables, source.c.last_error),
         "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
@@ -100,7 +100,7 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
         .order_by(at, message_id)
         .limit(number("p_count"))
     )
-    hint = tables.dialect.archive_index_hint(tables.base_name)
+    hint = tables.expressions.archive_index_hint(tables.base_name)
     return oldest if hint is None else oldest.with_hint(archive, hint)
 
 
@@ -135,7 +135,7 @@ def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
 
 def finished(tables: QueueTables) -> dict[str, Any]:
     """The values of a user's row that is finished as a message."""
-    now = tables.dialect.now()
+    now = tables.expressions.now()
     return CLAIM_CLEARED | {
         "status": words("p_status", 20),
         "outcome": words("p_outcome", 20),
@@ -161,7 +161,7 @@ def begin_anew(tables: QueueTables, size: int) -> Update:
 
 def begun(tables: QueueTables) -> dict[str, Any]:
     """The values of a user's row that becomes a message."""
-    now = tables.dialect.now()
+    now = tables.expressions.now()
     due = func.coalesce(number("p_at"), now + number("p_delay"))
     return {
         "status": NOT_ATTEMPTED,

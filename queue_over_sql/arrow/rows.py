@@ -18,7 +18,7 @@ from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.compiled import CompiledStatement, StatementCache
 from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
-from queue_over_sql.sql.expressions import SqlDialect
+from queue_over_sql.sql.expressions import Expressions
 
 Fetch = Callable[[int], Sequence[Sequence[Any]]]
 
@@ -126,17 +126,17 @@ class RowColumns(Columns):
 
     def __init__(
         self,
-        dialect: SqlDialect,
+        expressions: Expressions,
         arrow_type: Callable[[TypeEngine[Any]], pa.DataType] = usual_type,
     ) -> None:
-        self._dialect = dialect
+        self._expressions = expressions
         self.arrow_type = arrow_type
 
     def read_column(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         return column
 
     def read_content(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return self._dialect.read_payload(column)
+        return self._expressions.read_payload(column)
 
     def read(
         self,

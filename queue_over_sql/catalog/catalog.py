@@ -157,7 +157,7 @@ class Catalog:
 
     def checked_name(self, name: object) -> str:
         """A valid queue name; any other raises InvalidQueueName."""
-        limit = self.connections.dialect.identifier_limit
+        limit = self.connections.dialect.features.identifier_limit
         return check_queue_name(name, self._settings.table_prefix, limit)
 
     def _check_retry(self, asked: QueueSettings) -> None:
@@ -231,7 +231,7 @@ class Catalog:
 
         def act(connection: Connection) -> bool:
             dialect = self.connections.dialect
-            with dialect.creating(connection, self._settings.schema, brief=not wait):
+            with dialect.ddl.creating(connection, self._settings.schema, brief=not wait):
                 if not wait and not replies.free(connection, system, dialect, prefix, name):
                     return False
                 if tables is None:
@@ -254,7 +254,7 @@ class Catalog:
             with self._lock:
                 if self._tables is None:
                     dialect = self.connections.dialect
-                    tables = system_tables(dialect, self._settings.schema)
+                    tables = system_tables(dialect.expressions, self._settings.schema)
                     self._versions.prepare_system(tables)
                     self._tables = tables
         return self._tables
@@ -286,12 +286,12 @@ class Catalog:
         owner: str | None,
     ) -> bool:
         dialect, system = self.connections.dialect, self.system()
-        with dialect.creating(connection, self._settings.schema):
+        with dialect.ddl.creating(connection, self._settings.schema):
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
             ddl.create_tables(connection, _needed(tables, settings), dialect)
-            for table in (tables.live, tables.archive) if dialect.ddl_commits else ():
+            for table in (tables.live, tables.archive) if dialect.features.ddl_commits else ():
                 # An earlier release may have begun to create them and left them incomplete.
                 ddl.add_missing_columns(connection, table, dialect)
             name = tables.queue

@@ -512,7 +512,7 @@ class Claimer:
     def _looks_in_vain(self, request: ClaimRequest) -> bool:
         """Whether a read finds nothing to claim, on an engine whose writers take the only lock."""
         context = self._context
-        return context.dialect.look_first and not context.run(
+        return context.dialect.features.look_first and not context.run(
             lambda connection: anything_to_claim(connection, context.sql, request)
         )
 

@@ -103,7 +103,7 @@ def take(
     Returns:
         How many rows were found, and the decoded messages, oldest first.
     """
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     found = sql.get(claim.pick_rows, where).run(connection, values).all()
     rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
     messages, unreadable = decode(rows)

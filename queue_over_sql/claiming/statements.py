@@ -46,7 +46,7 @@ def eligible(
     live = tables.live
     unclaimed: ColumnElement[bool] = live.c.consumer_id.is_(None)
     if ranged:
-        unclaimed = tables.dialect.unclaimed_range(live.c.consumer_id)
+        unclaimed = tables.expressions.unclaimed_range(live.c.consumer_id)
     wanted = [] if where is None else [where.on(live)]
     if tables.known_kinds:
         # Messages that this server cannot read stay in the queue for another one.
@@ -55,7 +55,7 @@ def eligible(
         unclaimed,
         live.c.priority == number("p_priority"),
         live.c.available_at >= number("p_low"),
-        live.c.available_at <= tables.dialect.now(),
+        live.c.available_at <= tables.expressions.now(),
         *wanted,
     )
 
@@ -81,17 +81,16 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
     such an engine locks every matching row when it sorts.
     """
-    dialect = tables.dialect
     statement = (
-        select(*tables.message_columns(tables.live), dialect.now().label("now"))
+        select(*tables.message_columns(tables.live), tables.expressions.now().label("now"))
         .where(eligible(tables, where, ranged=where is None), may_claim(tables))
         .limit(number("p_count"))
-        .with_for_update(skip_locked=dialect.skip_locked)
+        .with_for_update(skip_locked=tables.features.skip_locked)
     )
-    hint = dialect.claim_index_hint(tables.base_name)
+    hint = tables.expressions.claim_index_hint(tables.base_name)
     if hint is not None:
         return statement.with_hint(tables.live, hint)
-    hint = dialect.claim_range_hint(tables.base_name)
+    hint = tables.expressions.claim_range_hint(tables.base_name)
     # An index of the user may serve a condition better.
     if hint is None or where is not None:
         return statement.order_by(*oldest_first(tables))
@@ -143,7 +142,7 @@ def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> 
     return (
         update(tables.live)
         .where(among_ids(tables.live, size), eligible(tables, where))
-        .values(stamp_values(tables, tables.dialect.now()))
+        .values(stamp_values(tables, tables.expressions.now()))
     )
 
 
@@ -163,5 +162,5 @@ def unclaim_round(tables: QueueTables) -> Update:
 def unclaim_all(tables: QueueTables) -> Update:
     """Give back, uncounted, all messages that a consumer holds."""
     live = tables.live
-    held = (tables.dialect.is_claimed(live), live.c.consumer_id == words("p_consumer"))
+    held = (tables.expressions.is_claimed(live), live.c.consumer_id == words("p_consumer"))
     return update(live).where(*held).values(uncounted(tables))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import MessageRow
     from queue_over_sql.sql.compiled import StatementCache
-    from queue_over_sql.sql.expressions import SqlDialect
+    from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.statements.requests import ClaimRequest, Settlement
 
 
@@ -26,14 +26,14 @@ class Claims:
     exchanges_at_once: ClassVar[bool] = False
     """Ack and claim are one statement."""
 
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: QueueDialect) -> None:
+        self._features = dialect.features
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim messages of one priority level, in no particular order, inside a transaction."""
-        if self._dialect.skip_locked:
+        if self._features.skip_locked:
             return self._claim_locked(connection, sql, request)
         candidates = (
             sql.get(statements.pick_ids, request.where).run(connection, request.wanted()).all()

@@ -28,7 +28,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.message import Claim
-from queue_over_sql.sql.dialect import BRIEF_SECONDS
+from queue_over_sql.sql.sessions import BRIEF_SECONDS
 from queue_over_sql.values.backoff import OutageLog
 from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
 
@@ -309,11 +309,12 @@ class Consumer:
             return False
         deadline = self._deadline()
         try:
-            system, dialect, me = self._system(), self._connections.dialect, identity.consumer_id
+            system, me = self._system(), identity.consumer_id
+            expressions = self._connections.dialect.expressions
             # To wait in turns shows that it is a lock that delays it.
             with self._connections.giving_way():
                 renewed = self._connections.run(
-                    lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
+                    lambda c: registrations.renew(c, system, expressions, me, self.timeout_us)
                 )
         except ServiceClosed:
             return False
@@ -371,7 +372,7 @@ class Consumer:
         self._former[identity.consumer_id] = identity.token_key
 
     def _register(self) -> Identity:
-        system, dialect = self._system(), self._connections.dialect
+        system, expressions = self._system(), self._connections.dialect.expressions
         identity = Identity(self._deadline())
         host = host_name()
         consumer = {
@@ -381,7 +382,9 @@ class Consumer:
             "pid": identity.pid,
             "token_key": identity.token_key,
         }
-        self._connections.run(registrations.register.of(system, dialect, consumer, self.timeout_us))
+        self._connections.run(
+            registrations.register.of(system, expressions, consumer, self.timeout_us)
+        )
         return identity
 
     def register_for_good(self, name: str, host: str, known: str | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.sql.dialect import BRIEF_SECONDS
+from queue_over_sql.sql.sessions import BRIEF_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,9 @@ class Deaths:
             raise
 
     def _declare(self) -> list[str]:
-        run, dialect, system = self._connections.run, self._connections.dialect, self._system()
-        overdue = run(lambda c: registrations.overdue(c, system, dialect))
+        run, system = self._connections.run, self._system()
+        expressions = self._connections.dialect.expressions
+        overdue = run(lambda c: registrations.overdue(c, system, expressions))
         dead = [consumer_id for consumer_id, declared in overdue.items() if declared]
         locked = {each: at for each, at in self._locked_at.items() if overdue.get(each) is False}
         since = self._clock() - self.grace
@@ -77,7 +78,7 @@ class Deaths:
         ]
         for first in range(0, len(due), _BATCH):
             batch = due[first : first + _BATCH]
-            declared = run(registrations.declare_dead.of(system, dialect, batch))
+            declared = run(registrations.declare_dead.of(system, expressions, batch))
             dead += declared
             locked.update(dict.fromkeys(set(batch).difference(declared), self._clock()))
         self._locked_at = locked

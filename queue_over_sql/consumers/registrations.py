@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 SQL_CLIENTS: Final = "sql-api"
@@ -76,7 +77,7 @@ class ConsumerInfo:
 def register(
     connection: Connection,
     system: SystemTables,
-    dialect: QueueDialect,
+    expressions: Expressions,
     consumer: dict[str, Any],
     timeout: int,
 ) -> None:
@@ -84,7 +85,7 @@ def register(
 
     ``consumer`` has ``consumer_id``, ``name``, ``host``, ``pid`` and ``token_key``.
     """
-    now = dialect.heartbeat_now()
+    now = expressions.heartbeat_now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
     connection.execute(insert(system.consumers).values({**consumer, **times}))
 
@@ -104,7 +105,7 @@ def register_for_good(
         ConsumerTaken: a consumer that can expire has this name.
     """
     try:
-        connection.execute(_registration_for_good(system, dialect, consumer))
+        connection.execute(_registration_for_good(system, dialect.expressions, consumer))
     except DBAPIError as error:
         # Another process registered it at the same time.
         if dialect.errors.classify(error) is not ErrorKind.DUPLICATE:
@@ -141,11 +142,11 @@ def token_keys(
 def registration_for_good(
     connection: Connection,
     system: SystemTables,
-    dialect: QueueDialect,
+    expressions: Expressions,
     consumer: Mapping[str, Any],
 ) -> str:
     """The statements of ``register_for_good`` as text."""
-    statement = _registration_for_good(system, dialect, consumer)
+    statement = _registration_for_good(system, expressions, consumer)
     compiled = statement.compile(
         dialect=connection.dialect,
         compile_kwargs={"literal_binds": True, "render_postcompile": True},
@@ -154,9 +155,9 @@ def registration_for_good(
 
 
 def _registration_for_good(
-    system: SystemTables, dialect: QueueDialect, consumer: Mapping[str, Any]
+    system: SystemTables, expressions: Expressions, consumer: Mapping[str, Any]
 ) -> Insert:
-    consumers, now = system.consumers, dialect.heartbeat_now()
+    consumers, now = system.consumers, expressions.heartbeat_now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": literal(NEVER, BigInteger())}
     given = {name: literal(value) for name, value in consumer.items()}
     values: dict[str, ColumnElement[Any]] = {**given, **times}
@@ -167,12 +168,12 @@ def _registration_for_good(
 def renew(
     connection: Connection,
     system: SystemTables,
-    dialect: QueueDialect,
+    expressions: Expressions,
     consumer_id: str,
     timeout: int,
 ) -> bool:
     """Renew a heartbeat, even an overdue one; False if the consumer was declared dead."""
-    consumers, now = system.consumers, dialect.heartbeat_now()
+    consumers, now = system.consumers, expressions.heartbeat_now()
     statement = (
         update(consumers)
         .where(consumers.c.consumer_id == bindparam("p_consumer"), lives(consumers))
@@ -190,14 +191,17 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
 
 
 def set_back(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, step: int
+    connection: Connection, system: SystemTables, expressions: Expressions, step: int
 ) -> None:
     """Set heartbeats that are ahead of the database's clock back, with the clock.
 
     Living consumers send another one soon. The dead would not expire until the clock gets there.
     """
     c = system.consumers.c
-    ahead = (c.heartbeat_at > dialect.heartbeat_now(), c.expires_at != literal(NEVER, BigInteger()))
+    ahead = (
+        c.heartbeat_at > expressions.heartbeat_now(),
+        c.expires_at != literal(NEVER, BigInteger()),
+    )
     earlier = literal(step, BigInteger())
     connection.execute(
         update(system.consumers)
@@ -217,12 +221,12 @@ def remove_dead(connection: Connection, system: SystemTables, consumer_id: str) 
 
 
 def alive(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+    connection: Connection, system: SystemTables, expressions: Expressions, consumer_id: str
 ) -> bool:
     """Whether a consumer is registered and has not expired."""
     columns = system.consumers.c
     there = select(columns.consumer_id).where(
-        columns.consumer_id == consumer_id, columns.expires_at > dialect.heartbeat_now()
+        columns.consumer_id == consumer_id, columns.expires_at > expressions.heartbeat_now()
     )
     return connection.execute(there).first() is not None
 
@@ -232,11 +236,13 @@ def lives(consumers: FromClause) -> ColumnElement[bool]:
     return consumers.c.expires_at > literal(_DEAD, BigInteger())
 
 
-def overdue(connection: Connection, system: SystemTables, dialect: QueueDialect) -> dict[str, bool]:
+def overdue(
+    connection: Connection, system: SystemTables, expressions: Expressions
+) -> dict[str, bool]:
     """The ids of consumers whose heartbeat is overdue, and whether they are declared dead."""
     consumers = system.consumers
     statement = select(consumers.c.consumer_id, lives(consumers)).where(
-        consumers.c.expires_at <= dialect.heartbeat_now()
+        consumers.c.expires_at <= expressions.heartbeat_now()
     )
     return {row[0]: not row[1] for row in connection.execute(statement)}
 
@@ -245,7 +251,7 @@ def overdue(connection: Connection, system: SystemTables, dialect: QueueDialect)
 def declare_dead(
     connection: Connection,
     system: SystemTables,
-    dialect: QueueDialect,
+    expressions: Expressions,
     consumer_ids: Sequence[str],
 ) -> list[str]:
     """Declare those of these consumers dead, for good, whose heartbeat is still overdue.
@@ -257,11 +263,15 @@ def declare_dead(
         Their ids.
     """
     c = system.consumers.c
-    late = (c.consumer_id.in_(consumer_ids), c.expires_at <= dialect.heartbeat_now())
-    found = select(c.consumer_id).where(*late).with_for_update(skip_locked=dialect.skip_locked)
+    late = (c.consumer_id.in_(consumer_ids), c.expires_at <= expressions.heartbeat_now())
+    found = (
+        select(c.consumer_id)
+        .where(*late)
+        .with_for_update(skip_locked=expressions.features.skip_locked)
+    )
     ids = [row[0] for row in connection.execute(found)]
     if ids:
-        mine = (c.consumer_id.in_(ids), c.expires_at <= dialect.heartbeat_now())
+        mine = (c.consumer_id.in_(ids), c.expires_at <= expressions.heartbeat_now())
         connection.execute(update(system.consumers).where(*mine).values(expires_at=_DEAD))
     return ids
 

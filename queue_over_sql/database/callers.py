@@ -133,11 +133,11 @@ class CallersConnections:
         settings: Sequence[Any] | None = None
         if pool is not self.engine.pool or changed_until(caller) is not None:
             known = pool.given if isinstance(pool, CallersPool) else pool
-            if self._dialect().moves(table) or not _is_in(known, self._same_database):
+            if self._dialect().callers.moves(table) or not _is_in(known, self._same_database):
                 with self.errors.translated(callers=True):
                     settings = self._settings_in_same_database(caller, table, known)
         try:
-            with self._dialect().respecting(caller, settings):
+            with self._dialect().callers.respecting(caller, settings):
                 yield
         except DBAPIError as error:
             # What is sent directly to the driver tells no listener.
@@ -149,10 +149,10 @@ class CallersConnections:
     ) -> Sequence[Any]:
         is_known = caller.engine.pool is self.engine.pool or _is_in(known, self._same_database)
         if not is_known:
-            if type(self._dialect_of(caller)) is not type(self._dialect()):
+            if not self._dialect_of(caller).is_engine_of(self._dialect()):
                 raise self._wrong(self._named(caller))
-            self._dialect().check_caller(caller)
-        question = self._dialect().database_identity(table)
+            self._dialect().callers.check(caller)
+        question = self._dialect().callers.database_identity(table)
         settings: Sequence[Any] = ()
         if question is not None:
             theirs, *settings = _answers(caller, question)
@@ -175,7 +175,7 @@ class CallersConnections:
         if not url.database:
             # Only a help: whatever stands in its way is not what went wrong.
             with contextlib.suppress(QueueError, SQLAlchemyError):
-                query = self._dialect_of(caller).name_query
+                query = self._dialect_of(caller).callers.name_query
                 url = url if query is None else url.set(database=_answers(caller, query)[0])
         return shown_url(url)
 

@@ -44,10 +44,11 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.sql.compiled import go_direct
-from queue_over_sql.sql.dialect import BRIEF_SECONDS, QueueDialect
+from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.sql.operation import Operation, Runnable, as_operation
+from queue_over_sql.sql.sessions import BRIEF_SECONDS
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
@@ -205,8 +206,8 @@ class Connections:
     @cached_property
     def maintenance(self) -> Sequence[Callable[[], None]]:
         """The background jobs of this engine, one run per interval of the reaper."""
-        jobs = list(self.dialect.maintenance(self.run, self.where))
-        if self.dialect.has_files and not self._opened.shared:
+        jobs = list(self.dialect.files.maintenance(self.run, self.where))
+        if self.dialect.features.has_files and not self._opened.shared:
             # An act that must be durable also finds out whether its files are in place.
             jobs.insert(0, lambda: self.run(Operation(lambda _: None, durable=True)))
         return jobs
@@ -215,7 +216,7 @@ class Connections:
         try:
             with self._connect() as connection:
                 dialect = self._opened.dialect_of(connection)
-                dialect.notice_pooler(connection)
+                dialect.sessions.notice_pooler(connection)
         except DBAPIError as error:
             raise self.errors.unavailable(error) from error
         return dialect
@@ -239,7 +240,7 @@ class Connections:
         """
         operation = as_operation(given)
         creates = operation.creates
-        timeout = self.dialect.creation_seconds if creates else _RETRY_SECONDS
+        timeout = self.dialect.features.creation_seconds if creates else _RETRY_SECONDS
         deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
         reconnects: _Reconnects | None = None
         tries = 0
@@ -390,13 +391,13 @@ class Connections:
             return
         # Its user may have left it in any state.
         with contextlib.suppress(Exception):
-            self.dialect.break_off(connection)
+            self.dialect.sessions.break_off(connection)
         self._write_lock.release(connection)
 
     def server_reads_only(self) -> bool:
         """Whether a new connection leads to a server that only reads, as far as it answers."""
         with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
-            return self.dialect.server_reads_only(connection)
+            return self.dialect.sessions.server_reads_only(connection)
         return False
 
     def writes_again(self) -> bool:
@@ -406,8 +407,8 @@ class Connections:
         setting and does not end by itself.
         """
         with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
-            dialect = self.dialect
-            if not (dialect.server_reads_only(connection) or dialect.reading_setting(connection)):
+            ours = self.dialect.sessions
+            if not (ours.server_reads_only(connection) or ours.reading_setting(connection)):
                 self._renew_all()
                 return True
         return False
@@ -463,7 +464,7 @@ class Connections:
         watchdog.waits.add(wait)
         try:
             session = self._sessions.borrow(
-                durable=operation.durable and self.dialect.separate_durable_sessions
+                durable=operation.durable and self.dialect.features.separate_durable_sessions
             )
             try:
                 if self._closed:
@@ -502,13 +503,13 @@ class Connections:
     def _briefly(self, session: Session, operation: Operation[T]) -> Operation[T]:
         if self.is_begun(session.connection):
             return operation
-        if not self.dialect.keeps_settings:
+        if not self.dialect.sessions.keeps_settings:
             return operation._replace(do=self._limited_locally(operation.do), atomic=True)
         session.limit_lock_waits(self._limit_lock_waits)
         return operation
 
     def _limit_lock_waits(self, connection: Connection) -> str:
-        return self.dialect.limit_lock_waits(connection, BRIEF_SECONDS)
+        return self.dialect.sessions.limit_lock_waits(connection, BRIEF_SECONDS)
 
     def _limited_locally(self, do: Callable[[Connection], T]) -> Callable[[Connection], T]:
         def limited(connection: Connection) -> T:
@@ -521,17 +522,17 @@ class Connections:
         return self.runtime.undisturbed(lambda: self._run_once(operation))
 
     def _in_transaction(self, session: Session, do: Callable[[Connection], T]) -> T:
-        dialect, connection = self.dialect, session.connection
+        engine, connection = self.dialect.sessions, session.connection
         # What has not begun is not rolled back: SQLite would refuse that, and a refused rollback
         # costs the connection.
-        dialect.begin(connection)
+        engine.begin(connection)
         try:
             self._begun.add(connection)
             result = do(connection)
-            dialect.commit(connection)
+            engine.commit(connection)
         except BaseException:
             try:
-                dialect.rollback(connection)
+                engine.rollback(connection)
             except SQLAlchemyError:
                 self._drop(session)
             raise
@@ -564,7 +565,7 @@ class Connections:
             raise ServiceClosed
 
     def _check_files(self, connection: Connection) -> None:
-        reason = self.dialect.misplaced_file(connection)
+        reason = self.dialect.files.misplaced(connection)
         if reason is not None:
             self._misplaced = reason
             raise DatabaseUnavailable(reason)
@@ -574,14 +575,14 @@ class Connections:
         try:
             with self.errors.translated():
                 self._set_options(connection)
-                dialect.prepare_session(connection, durable=durable)
+                dialect.sessions.prepare(connection, durable=durable)
             go_direct(connection)
         except BaseException:
             with contextlib.suppress(SQLAlchemyError):
                 connection.invalidate()
             connection.close()
             raise
-        return Session(connection, dialect.restore_session, dialect.session_seconds)
+        return Session(connection, dialect.sessions.restore, dialect.features.session_seconds)
 
     def _set_options(self, connection: Connection) -> None:
         # SQLAlchemy does not wrap the driver's error here.
@@ -643,7 +644,7 @@ class Connections:
                 return connection
             now = time.monotonic()
             made_at = connection.info.setdefault(_MADE_AT, now)
-            longest = math.inf if self._dialect is None else self._dialect.session_seconds
+            longest = math.inf if self._dialect is None else self._dialect.features.session_seconds
             if made_at == now or (made_at > self.switched_at and now - made_at < longest):
                 return connection
             # It leads to a server that was left, or is too old.

@@ -143,7 +143,11 @@ class DriverErrors:
             what = _CALLERS_BROKE if callers else _BROKE
             return DatabaseUnavailable(f"The connection to {self._where} broke: {reason}. {what}")
         if kind is ErrorKind.TRANSIENT:
-            hint = self._dialect().creation_hint if creates else self._dialect().locked_hint
+            hint = (
+                self._dialect().features.creation_hint
+                if creates
+                else self._dialect().features.locked_hint
+            )
             return (Locked if GIVES_WAY.get() else DatabaseUnavailable)(
                 f"The database {self._where} stayed locked by other transactions"
                 f"{f' ({hint})' if hint else ''}: {reason}.{_REPEAT if callers else ''}"
@@ -162,11 +166,11 @@ class DriverErrors:
         refused = f"The database {self._where} refused a statement: {reason}."
         setting: str | None = None
         with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
-            if self._dialect().server_reads_only(connection):
+            if self._dialect().sessions.server_reads_only(connection):
                 return DatabaseUnavailable(
                     f"The server of {self._where} only reads: {reason}. {_STANDBY}"
                 )
-            setting = self._dialect().reading_setting(connection)
+            setting = self._dialect().sessions.reading_setting(connection)
         return DatabaseRefused(f"{refused} {setting}" if setting else refused)
 
     def _refusal(

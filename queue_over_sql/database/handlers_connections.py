@@ -69,7 +69,7 @@ class HandlersConnections:
         event.listen(connection, "rollback", self._note_rollback)
         event.listen(connection, "before_cursor_execute", ParentAlone(), retval=True)
         if own:
-            changes = SessionChanges(scoped=self._dialect().scopes_settings)
+            changes = SessionChanges(scoped=self._dialect().features.scopes_settings)
             event.listen(connection, "before_cursor_execute", changes, retval=True)
         return connection
 

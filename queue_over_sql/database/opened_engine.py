@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 
@@ -16,13 +16,22 @@ from queue_over_sql.sql.error_kinds import ErrorKind
 AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 
 
+class DialectNamed(Protocol):
+    """Makes the dialect of an engine."""
+
+    def __call__(self, name: str, connection: Connection | None = None) -> QueueDialect:
+        """By the engine's name; of the server to which a connection is, if there is one."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpenedEngine:
     """An engine to work with, and how to use it.
 
     Attributes:
         engine: opens the connections.
-        dialect_named: the dialect of an engine, by the engine's name.
+        dialect_named: the dialect of an engine, by the engine's name, and of the server to which
+            a connection is.
         session_options: execution options that turn on autocommit.
         owned: whether we must dispose of it.
         shared: whether all threads share one connection.
@@ -32,7 +41,7 @@ class OpenedEngine:
     """
 
     engine: Engine
-    dialect_named: Callable[[str], type[QueueDialect]]
+    dialect_named: DialectNamed
     session_options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: AUTOCOMMIT)
     owned: bool = True
     shared: bool = False
@@ -41,23 +50,21 @@ class OpenedEngine:
     forks: ForkGuard = dataclasses.field(default_factory=NoForkGuard)
 
     def dialect_of(self, connection: Connection) -> QueueDialect:
-        """The dialect for a connected server, refined by its version.
+        """The dialect for a connected server.
 
         Raises:
-            UnsupportedByEngine: the server is too old.
+            UnsupportedByEngine: the server is too old, or cannot run queues.
         """
         found = connection.dialect
         name = "mariadb" if getattr(found, "is_mariadb", False) else found.name
-        dialect = self.dialect_named(name)()
-        dialect.refine(connection)
-        return dialect
+        return self.dialect_named(name, connection)
 
     def hint_for(self, error: BaseException | None) -> str:
         """Advice for when the database cannot be reached."""
-        dialect = self.dialect_named(self.engine.dialect.name)()
+        dialect = self.dialect_named(self.engine.dialect.name)
         is_locked = dialect.errors.classify_driver_error(error) is ErrorKind.TRANSIENT
-        return (is_locked and dialect.creation_hint) or dialect.unreachable_hint
+        return (is_locked and dialect.features.creation_hint) or dialect.features.unreachable_hint
 
     def unfit_way(self, error: BaseException | None) -> str | None:
         """Why the database can never be used over this connection."""
-        return self.dialect_named(self.engine.dialect.name)().errors.unfit_way(error)
+        return self.dialect_named(self.engine.dialect.name).errors.unfit_way(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Insert, Table, Update, update
+from sqlalchemy import ColumnElement, Connection, Index, Insert, Table, Update, and_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from queue_over_sql.claiming import statements as claim
@@ -16,8 +16,7 @@ from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.message import MessageRow
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.sql.dialect import QueueDialect
-from queue_over_sql.sql.expressions import add_partial_indexes
+from queue_over_sql.sql.expressions import Expressions
 from queue_over_sql.statements.requests import ClaimRequest, Where, read_rows
 
 
@@ -29,18 +28,24 @@ class RoundsAtOnce(Rounds):
         return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
 
 
-class AtOnceDialect(QueueDialect):
+class AtOnceExpressions(Expressions):
     """An engine whose UPDATE can pick, stamp and return rows."""
 
-    ddl_commits = False
-    update_returning = True
-    delete_returning = True
-    insert_returning = True
-    conflict_clause = True
-    updates_from = True
-
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        add_partial_indexes(self, table, base, option=f"{self.name}_where", sparse=sparse)
+        """Define the claim index of unclaimed rows and the lease index of claimed rows.
+
+        The fence must not imply the condition of the latter. With ``consumer_id IS NOT NULL`` as
+        the condition, PostgreSQL would run every ack through it, over all dead entries of past
+        claims.
+        """
+        columns, option = table.c, f"{self.features.name}_where"
+        free: ColumnElement[bool] = columns.consumer_id.is_(None)
+        if sparse:
+            free = and_(free, columns.available_at.is_not(None))
+        unclaimed: dict[str, Any] = {option: free}
+        claimed: dict[str, Any] = {option: self.is_claimed(table)}
+        Index(f"{base}_claim_ix", columns.priority, columns.available_at, columns.id, **unclaimed)
+        Index(f"{base}_lease_ix", columns.lease_expires_at, **claimed)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         return table.c.lease_expires_at.is_not(None)
@@ -78,7 +83,7 @@ def claim_at_once(
     return (
         update(tables.live)
         .where(_chosen(tables, where, *conditions))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .values(claim.stamp_values(tables, tables.expressions.now()))
         .returning(*tables.message_columns(tables.live))
     )
 

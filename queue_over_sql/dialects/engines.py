@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import NoSuchModuleError
@@ -22,7 +22,6 @@ from queue_over_sql.database.forks import ForkGuard, NoForkGuard
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.urls import is_in_memory, read_url
 from queue_over_sql.database.write_lock import NoWriteLock, WriteLock
-from queue_over_sql.dialects.portable import PortableDialect
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.driver_calls import KEEPALIVES
@@ -273,23 +272,33 @@ def with_driver(url: URL) -> URL:
 
 def routines_of(engine: str) -> str | None:
     """An engine's word for stored routines, by the engine's name."""
-    return dialect_named(engine).routines
+    return dialect_named(engine).features.routines
 
 
-# The modules of the dialects; only the one in use is loaded.
+# The modules of the dialects, of which only the one in use is loaded, and what makes a dialect.
 _DIALECTS: Final = {
-    "sqlite": ("queue_over_sql.dialects.sqlite.dialect", "SQLiteDialect"),
-    "postgresql": ("queue_over_sql.dialects.postgresql.dialect", "PostgreSQLDialect"),
-    "mysql": ("queue_over_sql.dialects.mysql.dialect", "MySQLDialect"),
-    "mariadb": ("queue_over_sql.dialects.mysql.mariadb", "MariaDBDialect"),
-    "h2": ("queue_over_sql.dialects.h2.dialect", "H2Dialect"),
+    "sqlite": ("queue_over_sql.dialects.sqlite.dialect", "dialect"),
+    "postgresql": ("queue_over_sql.dialects.postgresql.dialect", "dialect"),
+    "mysql": ("queue_over_sql.dialects.mysql.dialect", "dialect"),
+    "mariadb": ("queue_over_sql.dialects.mysql.dialect", "mariadb"),
+    "h2": ("queue_over_sql.dialects.h2.dialect", "dialect"),
 }
 for _name in ("h2", "h2.jaydebeapi"):
     registry.register(_name, "sqlalchemy_h2", "H2Dialect")
 
 
-def dialect_named(name: str) -> type[QueueDialect]:
-    """The dialect of an engine by its name; the portable one for an unknown engine."""
-    module, attribute = _DIALECTS.get(name, (PortableDialect.__module__, PortableDialect.__name__))
-    found: type[QueueDialect] = getattr(importlib.import_module(module), attribute)
-    return found
+def dialect_named(name: str, connection: Connection | None = None) -> QueueDialect:
+    """The dialect of an engine by its name; the portable one for an unknown engine.
+
+    Args:
+        name: of the engine.
+        connection: to the server, whose features it has; None for what all servers have.
+
+    Raises:
+        UnsupportedByEngine: the server is too old, or cannot run queues.
+    """
+    module, maker = _DIALECTS.get(name, ("queue_over_sql.dialects.portable", "dialect"))
+    make: Callable[[Connection | None], QueueDialect] = getattr(
+        importlib.import_module(module), maker
+    )
+    return make(connection)

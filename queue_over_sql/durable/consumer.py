@@ -484,10 +484,10 @@ class DurableConsumer:
         acts.change(connection, self._context.tables, self.consumer_id, values)
 
     def _life(self) -> dict[str, Any]:
-        dialect = self._context.dialect
+        expressions = self._context.dialect.expressions
         return {
-            "heartbeat_at": dialect.heartbeat_now(),
-            "expires_at": acts.expiry(dialect, self._timeout_us),
+            "heartbeat_at": expressions.heartbeat_now(),
+            "expires_at": acts.expiry(expressions, self._timeout_us),
         }
 
     @property
@@ -516,7 +516,7 @@ class DurableConsumer:
         if found.expired:
             # Its messages count as released, so an old checkpoint must fail.
             self._unclaim(connection, found)
-            now = self._context.dialect.now()
+            now = self._context.dialect.expressions.now()
             anew = {"claimed_round": 0, "acked_round": 0, "started_at": now}
         self._change(connection, epoch=found.epoch + 1, **me, **anew, **self._life())
         return acts.lock(connection, tables, name)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 _CLAIMING = -1
@@ -91,7 +92,7 @@ def lock(
 
     With ``shared``, others may lock it in the same way, but not change it.
     """
-    tables.dialect.lock_database(connection, tables.system.consumers)
+    tables.dialect.sessions.lock_database(connection, tables.system.consumers)
     statement = _registration_of(tables, consumer_id)
     return _registration(connection, statement.with_for_update(read=shared))
 
@@ -100,7 +101,7 @@ def _registration_of(tables: QueueTables, consumer_id: str) -> Select[tuple[Any,
     c = tables.system.consumers.c
     return select(
         *(c.durable, c.table_prefix, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner),
-        *(c.started_at, c.heartbeat_at, tables.dialect.heartbeat_now().label("now")),
+        *(c.started_at, c.heartbeat_at, tables.expressions.heartbeat_now().label("now")),
         lives(tables.system.consumers),
     ).where(c.consumer_id == consumer_id)
 
@@ -123,7 +124,7 @@ def add(connection: Connection, tables: QueueTables, consumer: Mapping[str, Any]
 
     Its first epoch is the time, so a later registration never has an earlier epoch.
     """
-    now = tables.dialect.now()
+    now = tables.expressions.now()
     state = {"durable": 1, "epoch": now, "claimed_round": 0, "acked_round": 0}
     place = {"table_prefix": tables.prefix, "queue": tables.queue}
     values = {**consumer, **place, **state, "started_at": now}
@@ -334,6 +335,6 @@ def held_attempts(
     return held
 
 
-def expiry(dialect: QueueDialect, timeout_us: int | None) -> Any:
+def expiry(expressions: Expressions, timeout_us: int | None) -> Any:
     """When a durable consumer with a heartbeat now expires; never without a timeout."""
-    return NEVER if timeout_us is None else dialect.heartbeat_now() + timeout_us
+    return NEVER if timeout_us is None else expressions.heartbeat_now() + timeout_us

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest
 from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.sql.expressions import SqlDialect
+from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 
@@ -20,17 +20,17 @@ class Rounds:
     claims_apart = False
     """Whether readers claim their rounds, because parallel claims of one consumer are faster."""
 
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: QueueDialect) -> None:
+        self._features = dialect.features
 
     def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
         """Claim messages of one level for a round, inside a transaction; returns how many."""
         values = request.values()
-        pick = rounds.lock_ids if self._dialect.skip_locked else rounds.pick_ids
+        pick = rounds.lock_ids if self._features.skip_locked else rounds.pick_ids
         picked = sql.get(pick).run(connection, values).all()
         marked = 0
         for batch in batches([row[0] for row in picked]):
-            mark = sql.get(rounds.mark, bucket_of(len(batch)), self._dialect.skip_locked)
+            mark = sql.get(rounds.mark, bucket_of(len(batch)), self._features.skip_locked)
             marked += mark.run(connection, id_values(batch) | values).rowcount
         return marked
 

@@ -135,10 +135,10 @@ def staged_table(
     ``columns`` are columns that a publish sets, ``DELAY`` and ``AT``. With ``merged``, messages
     whose keys are taken are skipped or replace others.
     """
-    dialect, live = tables.dialect, tables.live
+    live = tables.live
     own = [Column(n, live.c[n].type, nullable=live.c[n].nullable) for n in columns if n in live.c]
     times = [Column(n, BigInteger) for n in (DELAY, AT) if n in columns]
-    pieces = dialect.stage_piece is not None
+    pieces = tables.features.stage_piece is not None
     place = [Column(SEQUENCE, BigInteger, primary_key=pieces, autoincrement=False)]
     checks = [check for check in live.constraints if isinstance(check, CheckConstraint)]
     table = Table(
@@ -148,8 +148,8 @@ def staged_table(
         *own,
         *times,
         *[CheckConstraint(str(check.sqltext)) for check in checks],
-        **dialect.table_options,
-        **dialect.stage_table_options,
+        **tables.expressions.table_options,
+        **tables.expressions.stage_table_options,
     )
     if merged and "message_key" in columns:
         Index(f"{name}_ix", table.c.message_key, table.c[SEQUENCE])
@@ -174,7 +174,7 @@ def note_commit(
     It waits for others that do the same. After False the transaction may have failed. The record is
     kept for ``keep`` microseconds; None: until the writer publishes later batches.
     """
-    commits, now = tables.system.commits, tables.dialect.now()
+    commits, now = tables.system.commits, tables.expressions.now()
     values = {
         "table_prefix": tables.prefix,
         "queue": tables.queue,
@@ -209,7 +209,7 @@ def complete_commit(
         commits.c.batch_id < batch.batch_id,
         commits.c.expires_at.is_(None),
     )
-    expiry = tables.dialect.now() + _EARLIER_KEPT_US
+    expiry = tables.expressions.now() + _EARLIER_KEPT_US
     connection.execute(update(commits).where(before).values(expires_at=expiry))
 
 
@@ -256,8 +256,8 @@ def create_staged(
         "queue": queue.queue,
         "writer_id": batch.writer_id,
         "batch_id": batch.batch_id,
-        "created_at": dialect.now(),
-        "expires_at": dialect.now() + lifetime,
+        "created_at": staged.queue.expressions.now(),
+        "expires_at": staged.queue.expressions.now() + lifetime,
     }
     connection.execute(insert(queue.system.stages).values(values))
     connection.execute(CreateTable(staged.table))
@@ -308,7 +308,7 @@ def _inserted(
     connection: Connection, staged: StagedTable, *, rows: int, now: int, on_conflict: str
 ) -> int:
     dialect = staged.queue.dialect
-    size = dialect.stage_piece
+    size = staged.queue.features.stage_piece
     compiled = CompiledStatement(
         _insert_staged(staged, on_conflict, size is not None), connection.dialect
     )
@@ -335,7 +335,6 @@ def _insert_staged(staged: StagedTable, on_conflict: str, piece: bool) -> Insert
     If a key is taken, the statement fails with ``"raise"``.
     """
     queue, table = staged.queue, staged.table
-    dialect = queue.dialect
     due, now = _due(table), number("p_now")
     names = [*staged.given, *_TIMES]
     source = select(*[table.c[name] for name in staged.given], now, due, due)
@@ -344,10 +343,12 @@ def _insert_staged(staged: StagedTable, on_conflict: str, piece: bool) -> Insert
         source = source.where(place >= number("p_start"), place < number("p_end"))
     if staged.merged and on_conflict != "raise":
         source = source.where(_is_free(staged, on_conflict)).order_by(table.c[SEQUENCE])
-    statement = dialect.insert(queue.live).from_select(names, source, include_defaults=False)
-    if staged.merged and on_conflict == "skip" and dialect.conflict_clause:
+    statement = queue.expressions.insert(queue.live).from_select(
+        names, source, include_defaults=False
+    )
+    if staged.merged and on_conflict == "skip" and queue.features.conflict_clause:
         # Others may take a key meanwhile.
-        statement = dialect.ignore_conflict(statement, queue.live.c.message_key)
+        statement = queue.expressions.ignore_conflict(statement, queue.live.c.message_key)
     return statement.inline()
 
 
@@ -395,7 +396,7 @@ def _replace_live(staged: StagedTable) -> Update:
     wanted = and_(same_key, _counts(table, "replace"), changes)
     fresh = {**NEW_LIFE, **CLAIM_CLEARED}
     times = {"scheduled_at": due, "available_at": due}
-    if queue.dialect.updates_from:
+    if queue.features.updates_from:
         values = {**content, **missing, **times, **fresh}
         return update(live).where(wanted).values(values)
     looked_up = {
@@ -412,7 +413,7 @@ def _changes(staged: StagedTable, content: dict[str, Any]) -> list[ColumnElement
     for name, value in content.items():
         column = live.c[name]
         if isinstance(value, Column):
-            found.append(queue.dialect.differs(column, value))
+            found.append(queue.expressions.differs(column, value))
         else:
             found.append(column.is_not(None) if value is None else column != value)
     # A delay always means another time.
@@ -440,7 +441,7 @@ def finished_key(
     found = (
         select(memory.c.message_key, memory.c.message_id)
         .join(live, live.c.message_key == memory.c.message_key)
-        .where(_just_published(staged), memory.c.expires_at > staged.queue.dialect.now())
+        .where(_just_published(staged), memory.c.expires_at > staged.queue.expressions.now())
         .limit(1)
     )
     row: Any = _run(connection, found, {"p_id": after, "p_now": now}).first()
@@ -450,7 +451,7 @@ def finished_key(
 def take_back(connection: Connection, staged: StagedTable, *, after: int, now: int) -> int:
     """Remove messages just published whose keys finished messages still have."""
     live, memory = staged.queue.live, staged.queue.dedup_keys
-    still = select(memory.c.message_key).where(memory.c.expires_at > staged.queue.dialect.now())
+    still = select(memory.c.message_key).where(memory.c.expires_at > staged.queue.expressions.now())
     removal = delete(live).where(_just_published(staged), live.c.message_key.in_(still))
     return _run(connection, removal, {"p_id": after, "p_now": now}).rowcount
 

@@ -46,7 +46,7 @@ def eligible(tables: QueueTables) -> ColumnElement[bool]:
 
 def stamp_values(tables: QueueTables) -> dict[str, Any]:
     """The values that the claim of a round writes; its lease never ends."""
-    return claim.stamp_values(tables, tables.dialect.now(), number("p_expires"))
+    return claim.stamp_values(tables, tables.expressions.now(), number("p_expires"))
 
 
 def pick_ids(tables: QueueTables) -> Select[Any]:
@@ -61,9 +61,8 @@ def pick_ids(tables: QueueTables) -> Select[Any]:
 
 def lock_ids(tables: QueueTables) -> Select[Any]:
     """Lock the oldest eligible messages, skipping locked ones; see ``claim.pick_rows``."""
-    dialect = tables.dialect
-    hint = dialect.claim_index_hint(tables.base_name)
-    picked = pick_ids(tables).with_for_update(skip_locked=dialect.skip_locked)
+    hint = tables.expressions.claim_index_hint(tables.base_name)
+    picked = pick_ids(tables).with_for_update(skip_locked=tables.features.skip_locked)
     return picked if hint is None else picked.order_by(None).with_hint(tables.live, hint)
 
 
@@ -133,7 +132,7 @@ def lock_rounds(tables: QueueTables) -> Select[Any]:
 
 
 def _hinted(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
-    hint = tables.dialect.rounds_index_hint(tables.base_name)
+    hint = tables.expressions.rounds_index_hint(tables.base_name)
     return statement if hint is None else statement.with_hint(tables.live, hint)
 
 
@@ -176,7 +175,7 @@ def forget_keys(tables: QueueTables) -> Delete:
 
 def remember_keys(tables: QueueTables) -> Insert:
     """Store the keys of locked messages of rounds that are about to end."""
-    live, now = tables.live, tables.dialect.now()
+    live, now = tables.live, tables.expressions.now()
     ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
         of_rounds(tables), live.c.message_key.is_not(None)
     )

@@ -99,7 +99,7 @@ def check_settings(
 
 
 def _deletion(tables: QueueTables, dialect: Dialect) -> str:
-    old = tables.archive.c.finished_at < tables.dialect.now() - _OLD_DAYS * _DAY_US
+    old = tables.archive.c.finished_at < tables.expressions.now() - _OLD_DAYS * _DAY_US
     statement = delete(tables.archive).where(*tables.finished_only(), old)
     text = str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
     return " ".join(text.split())
@@ -163,7 +163,7 @@ class Adopter:
             return existing_store.is_complete(connection, tables, found)
 
         def act(connection: Connection) -> None:
-            with dialect.creating(connection, self._settings.schema):
+            with dialect.ddl.creating(connection, self._settings.schema):
                 self._record(connection, tables, adoption, settings, definition)
                 self._add_columns(connection, tables)
 
@@ -198,14 +198,14 @@ class Adopter:
     ) -> tuple[Table, list[QueueRecord]]:
         dialect, run = self._connections.dialect, self._connections.run
         found = run(lambda c: existing_store.reflect(c, table, schema, dialect))
-        if flaw := run(lambda c: dialect.table_flaw(c, found)):
+        if flaw := run(lambda c: dialect.ddl.table_flaw(c, found)):
             msg = f"The table {found.fullname!r} cannot be used as a queue: {flaw}."
             raise QueueSchemaMismatch(msg)
         return found, run(lambda c: registry.queue_records(c, system, None))
 
     def _undo(self, connection: Connection, name: str, system: SystemTables) -> None:
         dialect = self._connections.dialect
-        with dialect.creating(connection, self._settings.schema):
+        with dialect.ddl.creating(connection, self._settings.schema):
             record = registry.queue_record(connection, system, self._settings.table_prefix, name)
             if record is not None and _is_unfinished(record):
                 adoption = StoredSettings.read(name, record.settings).adoption
@@ -317,7 +317,7 @@ def unfinished(name: str, adoption: Adoption) -> str:
 
 
 def _refuse_emptied(connection: Connection, found: Table, dialect: QueueDialect) -> None:
-    if dialect.is_emptied_by_crash(connection, found):
+    if dialect.ddl.is_emptied_by_crash(connection, found):
         msg = (
             f"The table {found.fullname!r} is UNLOGGED: a crash of the server empties it, and its "
             f"messages are lost. Nothing was changed. Run ALTER TABLE {found.fullname} SET LOGGED, "

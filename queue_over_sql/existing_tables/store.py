@@ -24,7 +24,7 @@ from queue_over_sql.publishing.operations import check_size, take_out
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
 from queue_over_sql.sql.compiled import CompiledStatement
-from queue_over_sql.sql.dialect import accepting_any_type
+from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import number
@@ -53,7 +53,7 @@ def reflect(connection: Connection, name: str, schema: str | None, dialect: Queu
         QueueSchemaMismatch: it does not exist, or is a view.
     """
     where = name if schema is None else f"{schema}.{name}"
-    looks = _KEY_LOOKS if dialect.alters_in_view else 0
+    looks = _KEY_LOOKS if dialect.features.alters_in_view else 0
     try:
         with accepting_any_type():
             found, key, views = ddl.settled(
@@ -121,7 +121,9 @@ def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bo
     live = tables.live
     if not {live.c[key].name for key in ADDED_COLUMNS} <= set(found.columns.keys()):
         return False
-    return {index.name for index in live.indexes} <= tables.dialect.index_names(connection, live)
+    return {index.name for index in live.indexes} <= tables.dialect.ddl.index_names(
+        connection, live
+    )
 
 
 def lost_columns(connection: Connection, tables: QueueTables) -> set[str]:
@@ -148,7 +150,7 @@ def add_columns(connection: Connection, tables: QueueTables) -> None:
 def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
     """Drop the queue's indexes and columns if they exist; the table stays."""
     live = tables.live
-    present = tables.dialect.index_names(connection, live)
+    present = tables.dialect.ddl.index_names(connection, live)
     for index in live.indexes:
         if index.name in present:
             connection.execute(DropIndex(index))
@@ -157,7 +159,7 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
     preparer = connection.dialect.identifier_preparer
     names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
     if names:
-        for statement in tables.dialect.drop_columns(preparer.format_table(live), names):
+        for statement in tables.dialect.ddl.drop_columns(preparer.format_table(live), names):
             connection.exec_driver_sql(statement).close()
 
 
@@ -184,13 +186,15 @@ def publish_rows(
 
 def insert_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
     """The INSERT of a row as a message; ``names`` are the keys of its given columns."""
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     given = {
         name: bindparam(tables.parameters[name], None, type_=live.c[name].type)
         for name in (*names, "headers", "priority", "max_attempts", "lease_us")
     }
-    statement = dialect.insert(live).values(given | begun(tables))
-    return statement.returning(live.c.id) if dialect.insert_returning else statement.inline()
+    statement = tables.expressions.insert(live).values(given | begun(tables))
+    return (
+        statement.returning(live.c.id) if tables.features.insert_returning else statement.inline()
+    )
 
 
 def _insert(
@@ -198,7 +202,7 @@ def _insert(
 ) -> int:
     check_size(sql, values.values())
     result = sql.get(insert_row, names).run(connection, values)
-    if not sql.subject.dialect.insert_returning:
+    if not sql.subject.features.insert_returning:
         given = values.get(sql.subject.parameters["id"])
         return int(result.lastrowid if given is None else given)
     row_id = result.scalar_one()

@@ -11,7 +11,7 @@ operations: functions that get an SQLAlchemy ``Connection`` and send their state
 
     def claimed(service: QueueService, name: str) -> int:
         tables = inside.tables(service.queue(name))
-        held = tables.dialect.is_claimed(tables.live)
+        held = tables.expressions.is_claimed(tables.live)
         count = select(func.count()).select_from(tables.live).where(held)
         return inside.read(service, lambda c: c.execute(count).scalar_one(), timeout=5.0)
 

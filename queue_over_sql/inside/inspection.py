@@ -14,6 +14,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
+from queue_over_sql.inside.operations import EngineFacts
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.stats import subtractable
 from queue_over_sql.recovery.clock_steps import newest_stamp
@@ -24,7 +25,7 @@ from queue_over_sql.service import parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.checkup import Asking
 from queue_over_sql.sql.compiled import run_text
-from queue_over_sql.sql.dialect import accepting_any_type
+from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.values.durations import optional_number
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.database.connections import Connections
-    from queue_over_sql.inside.operations import EngineFacts
     from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.service import QueueService
@@ -73,7 +73,7 @@ class _Definitions:
 
     def __init__(self, parts: ServiceParts) -> None:
         # Not the tables of the catalog, which creates missing ones.
-        self.system = system_tables(parts.connections.dialect, parts.settings.schema)
+        self.system = system_tables(parts.connections.dialect.expressions, parts.settings.schema)
         self.queues: dict[str, tuple[str, QueueTables, int]] = {}
 
 
@@ -97,7 +97,7 @@ class Inspection:
     def __init__(self, service: QueueService, seconds: float) -> None:
         parts = self._parts = parts_of(service)
         self._seconds = seconds
-        self.dialect: EngineFacts = parts.connections.dialect
+        self.dialect = EngineFacts(parts.connections.dialect)
         known = _definitions.get(parts.connections)
         if known is None:
             known = _definitions[parts.connections] = _Definitions(parts)
@@ -185,7 +185,7 @@ class Inspection:
     def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
         """The consumers that are alive, and those that have been dead for this many seconds."""
         with self.connection() as connection:
-            heartbeats = self._parts.connections.dialect.heartbeat_now()
+            heartbeats = self._parts.connections.dialect.expressions.heartbeat_now()
             now = connection.execute(select(heartbeats)).scalar_one() / 1_000_000
             found = registrations.registered(connection, self.system)
         known = [
@@ -280,7 +280,7 @@ class Inspection:
 
 def _age(tables: QueueTables, level: int) -> Any:
     # The age of the oldest ready message of a priority, the first one in the claim index.
-    c, now = tables.live.c, tables.dialect.now()
+    c, now = tables.live.c, tables.expressions.now()
     return select(now - func.min(c.available_at)).where(
         c.consumer_id.is_(None),
         c.priority == level,

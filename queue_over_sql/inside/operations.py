@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
-    from queue_over_sql.sql.checkup import Checkup
+    from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.values.states import Status
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ Target: TypeAlias = QueueService | Queue
 """Where to work: a service, or one of its queues, which gives better errors if it is dropped."""
 
 
-class EngineFacts(Protocol):
+class EngineFacts:
     """What a guest may know about the database server behind a service.
 
     Attributes:
@@ -49,44 +49,37 @@ class EngineFacts(Protocol):
         table_options: what every ``Table`` of the library is given.
         exact_string: makes a column type for short text that is compared as it is.
         checkup: what only this engine's check-up can ask.
+        wal_bytes: reads the size of the write-ahead log; None where that says nothing.
     """
 
-    skip_locked: bool
-    checks_json: bool
-    doubtful_json: str | None
-    nul_in_text: bool
+    def __init__(self, dialect: QueueDialect) -> None:
+        features, self._dialect = dialect.features, dialect
+        self._expressions = dialect.expressions
+        self.skip_locked = features.skip_locked
+        self.checks_json = features.checks_json
+        self.doubtful_json = features.doubtful_json
+        self.nul_in_text = features.nul_in_text
+        self.table_options = dialect.expressions.table_options
+        self.exact_string = dialect.expressions.exact_string
+        self.checkup = dialect.checkup
+        self.wal_bytes = dialect.files.wal_bytes
 
     @property
-    def table_options(self) -> Mapping[str, Any]:  # noqa: D102 - see the class
-        ...
-
-    @property
-    def exact_string(self) -> Callable[[int], Any]:  # noqa: D102 - see the class
-        ...
-
-    @property
-    def checkup(self) -> Checkup:  # noqa: D102 - see the class
-        ...
-
-    def now(self) -> ColumnElement[int]:
-        """The clock of the database, in microseconds since the epoch."""
-        ...
+    def now(self) -> Callable[[], ColumnElement[int]]:
+        """Makes the clock of the database, in microseconds since the epoch."""
+        return self._expressions.now
 
     def read_clock(self, connection: Connection) -> int:
         """Read that clock."""
-        ...
+        return self._dialect.read_clock(connection)
 
     def is_claimed(self, live: Table) -> ColumnElement[bool]:
         """The condition for messages that a consumer holds."""
-        ...
+        return self._expressions.is_claimed(live)
 
-    def read_payload(self, column: Any) -> Any:
+    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """A column of payloads or headers as its stored text."""
-        ...
-
-    def wal_bytes(self, connection: Connection) -> int | None:
-        """The size of the write-ahead log; None where that says nothing."""
-        ...
+        return self._expressions.read_payload(column)
 
 
 class RecordedSettings(NamedTuple):
@@ -218,12 +211,12 @@ def known_settings(queue: Queue) -> EffectiveSettings:
 
 def engine(target: Target) -> EngineFacts:
     """What this database server can do, and its expressions; the first use connects."""
-    return _of(target).dialect
+    return EngineFacts(_of(target).dialect)
 
 
 def now(target: Target) -> ColumnElement[int]:
     """The clock of the database as an expression: microseconds since the epoch."""
-    return _of(target).dialect.now()
+    return _of(target).dialect.expressions.now()
 
 
 def read_clock(target: Target) -> int:
@@ -325,7 +318,7 @@ def is_alive(service: QueueService, consumer_id: str) -> bool:
     """Whether a consumer is registered and its heartbeat is recent."""
     connections, shared = _of(service), system(service)
     return connections.run(
-        lambda c: registrations.alive(c, shared, connections.dialect, consumer_id)
+        lambda c: registrations.alive(c, shared, connections.dialect.expressions, consumer_id)
     )
 
 

@@ -5,14 +5,15 @@ Stability: as ``queue_over_sql.inside``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queue_over_sql.consumers.consumer import host_name
 from queue_over_sql.inside.operations import opened
 from queue_over_sql.queue import core_of
 from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.service import parts_of
-from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.sql.expressions import Expressions
+from queue_over_sql.sql.features import Features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,13 @@ def replace_clock(service: QueueService, now: Callable[[], ColumnElement[int]]) 
 
     Heartbeats keep the clock before, because other processes share it.
     """
-    dialect: Any = parts_of(service).connections.dialect
-    vars(dialect)["heartbeat_now"] = dialect.now
-    vars(dialect)["now"] = now
+    expressions = parts_of(service).connections.dialect.expressions
+    vars(expressions)["heartbeat_now"] = expressions.now
+    vars(expressions)["now"] = now
     for queue in opened(service):
         core_of(queue).context.sql.forget()
 
 
 def system_table_names() -> frozenset[str]:
     """The names of the tables that all queues share, on any engine."""
-    return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
+    return frozenset(table.name for table in system_tables(Expressions(Features()), None).all)

@@ -167,5 +167,7 @@ class Vitals:
             connections.run(Operation(dialect.read_clock, repeatable=False))
             return True
         # Close the session even if the service stops meanwhile.
-        asking = Operation(lambda c: registrations.alive(c, system, dialect, me), repeatable=False)
+        asking = Operation(
+            lambda c: registrations.alive(c, system, dialect.expressions, me), repeatable=False
+        )
         return connections.run(asking)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
-    from queue_over_sql.sql.expressions import SqlDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Migration:
 
     version: int
     summary: str
-    columns: Callable[[str, str | None, SqlDialect], list[Column[Any]]]
+    columns: Callable[[str, str | None, Expressions], list[Column[Any]]]
 
 
-def _last_traceback(base: str, schema: str | None, dialect: SqlDialect) -> list[Column[Any]]:
+def _last_traceback(base: str, schema: str | None, expressions: Expressions) -> list[Column[Any]]:
     found = []
     for name in (base, f"{base}_archive"):
-        column: Column[Any] = Column("last_traceback", dialect.payload_type("text"))
+        column: Column[Any] = Column("last_traceback", expressions.payload_type("text"))
         Table(name, MetaData(), column, schema=schema)
         found.append(column)
     return found
@@ -138,7 +138,9 @@ def lacking_columns(
         return []
     version, base = version_of(record), prefix + record.name
     steps = [step for step in MIGRATIONS if step.version > version]
-    wanted = [column for step in steps for column in step.columns(base, schema, dialect)]
+    wanted = [
+        column for step in steps for column in step.columns(base, schema, dialect.expressions)
+    ]
     for column in wanted:
         if column.name in stored.columns:
             msg = (

@@ -137,7 +137,7 @@ class Upgrader:
     def pending(self) -> list[SchemaChange]:
         """The pending changes, in order; it changes nothing."""
         dialect, prefix = self._connections.dialect, self._settings.table_prefix
-        system = system_tables(dialect, self._settings.schema)
+        system = system_tables(dialect.expressions, self._settings.schema)
 
         def look(connection: Connection) -> list[SchemaChange]:
             changes = changes_of_system(connection, system, dialect)
@@ -156,7 +156,7 @@ class Upgrader:
             SchemaTooNew, SchemaOutdated, DatabaseUnavailable: as in ``start``.
         """
         done = self.pending()
-        system = system_tables(self._connections.dialect, self._settings.schema)
+        system = system_tables(self._connections.dialect.expressions, self._settings.schema)
         if any(change.queue is None for change in done):
             self._complete(system, asked=True)
         queues = [change.queue for change in done if change.queue is not None]
@@ -194,7 +194,7 @@ class Upgrader:
 
     def _add_missing(self, connection: Connection, system: SystemTables) -> None:
         dialect = self._connections.dialect
-        with dialect.creating(connection, self._settings.schema):
+        with dialect.ddl.creating(connection, self._settings.schema):
             # Look again under the lock, because its former holder may have done everything.
             for table in system.all:
                 for column in ddl.missing(connection, table, dialect):
@@ -230,7 +230,7 @@ class Upgrader:
     ) -> bool:
         dialect, prefix = self._connections.dialect, self._settings.table_prefix
         schema = self._settings.schema
-        with dialect.creating(connection, schema, brief=brief):
+        with dialect.ddl.creating(connection, schema, brief=brief):
             # Another process may have upgraded or dropped it meanwhile, or was killed halfway.
             record = registry.queue_record(connection, system, prefix, name)
             if record is None or not is_outdated(record):
@@ -242,26 +242,26 @@ class Upgrader:
 
     def _add(self, connection: Connection, column: Any) -> None:
         dialect = self._connections.dialect
-        with dialect.waiting_briefly(connection):
+        with dialect.ddl.waiting_briefly(connection):
             # Again: now nobody else can come.
             _check_alone(self._others(connection))
             ddl.add_column_in_use(connection, column, dialect)
 
     def _others(self, connection: Connection) -> int | None:
         dialect = self._connections.dialect
-        return dialect.count_others(connection) if dialect.alters_alone else 0
+        return dialect.ddl.count_others(connection) if dialect.features.alters_alone else 0
 
     def _rest(self, took: float) -> None:
         self._leave()
         rest = random.uniform(*_BETWEEN_TRIES)  # noqa: S311 - spreads them, guards nothing
-        if self._connections.dialect.alters_alone:
+        if self._connections.dialect.features.alters_alone:
             # However slow the machine is, several who wait to be alone seldom look at once.
             rest += random.uniform(0.0, 8 * took)  # noqa: S311 - likewise
         self._connections.runtime.sleep(rest)
 
     def _leave(self) -> None:
         # Idle connections of this service are others to those who wait to be alone.
-        if self._connections.dialect.alters_alone:
+        if self._connections.dialect.features.alters_alone:
             self._connections.leave()
 
     def _patiently(

@@ -200,7 +200,7 @@ def _columns(
     if limit is not None and tables.ends_in_place:
         newest = _among(_newest(tables, true(), limit))
     found: list[Any] = [
-        (tables.dialect.now() - due).label("age"),
+        (tables.expressions.now() - due).label("age"),
         first.label("seen_first"),
         newest.label("seen_newest"),
     ]
@@ -429,7 +429,7 @@ def _holds(inspection: Inspection, queues: Sequence[QueueTables]) -> Counter[str
     for start in range(0, len(queues), _AT_ONCE):
         parts: list[Any] = []
         for each in queues[start : start + _AT_ONCE]:
-            holder, claimed = each.live.c.consumer_id, each.dialect.is_claimed(each.live)
+            holder, claimed = each.live.c.consumer_id, each.expressions.is_claimed(each.live)
             held = select(holder.label("holder"), func.count().label("held"))
             parts.append(held.where(claimed).group_by(holder))
         together: Any = parts[0] if len(parts) == 1 else union_all(*parts)

@@ -187,7 +187,10 @@ class _Doctor:
         held: list[str] = []
         for name, tables in self._queues.items():
             live = tables.live
-            of_it = (live.c.consumer_id == consumer_id, self._inspection.dialect.is_claimed(live))
+            of_it = (
+                live.c.consumer_id == consumer_id,
+                self._inspection.dialect.is_claimed(live),
+            )
             some = select(live.c.id).where(*of_it).limit(1000).subquery()
             with self._inspection.connection() as connection:
                 count = connection.execute(select(func.count()).select_from(some)).scalar_one()

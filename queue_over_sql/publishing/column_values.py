@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Column
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.sql.expressions import SqlDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 _BITS: Final = {SmallInteger: 16, SMALLINT: 16, Integer: 32, INTEGER: 32}
@@ -93,7 +93,7 @@ def all_columns(columns: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Ma
     return {**columns, **own}
 
 
-def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+def own_value(column: Column[Any], value: Any, expressions: Expressions) -> Any:
     """Check a value against its column's type; values of custom types are not checked.
 
     Text is converted for columns of dates, times, UUIDs and decimal numbers, which JSON lacks.
@@ -107,7 +107,7 @@ def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
     """
     if isinstance(value, str) and not isinstance(column.type, String):
         value = _read(column.type, value)
-    return None if value is None else _checked(column, value, dialect)
+    return None if value is None else _checked(column, value, expressions)
 
 
 def _read(kind: TypeEngine[Any], text: str) -> Any:
@@ -118,7 +118,7 @@ def _read(kind: TypeEngine[Any], text: str) -> Any:
     return text
 
 
-def _checked(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+def _checked(column: Column[Any], value: Any, expressions: Expressions) -> Any:
     kind = column.type
     if isinstance(kind, Enum):
         _expect(column, value, f"one of {', '.join(kind.enums)}", fits=_is_choice(kind, value))
@@ -128,11 +128,11 @@ def _checked(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
         _expect(column, value, words, fits=isinstance(value, python))
         return plain(value)
     if isinstance(kind, String):
-        return _text(column, kind, value, dialect) if type(kind) in _TEXTS else value
-    return _plain_value(column, value, dialect)
+        return _text(column, kind, value, expressions) if type(kind) in _TEXTS else value
+    return _plain_value(column, value, expressions)
 
 
-def _plain_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+def _plain_value(column: Column[Any], value: Any, expressions: Expressions) -> Any:
     kind = column.type
     known = next((each for each in type(kind).__mro__ if each in _PYTHON), None)
     if known is None:
@@ -146,9 +146,9 @@ def _plain_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
     elif isinstance(kind, Integer):
         value = _whole(column, kind, value)
     elif isinstance(kind, Float):
-        value = _float(column, kind, value, dialect)
+        value = _float(column, kind, value, expressions)
     elif isinstance(kind, Numeric):
-        value = _decimal(column, kind, value, dialect)
+        value = _decimal(column, kind, value, expressions)
     elif isinstance(kind, DateTime) and type(value) is not dt.datetime:
         # Drivers choose by the exact type and do not accept a subclass.
         value = dt.datetime.combine(value.date(), value.timetz())
@@ -161,10 +161,10 @@ def _is_choice(kind: Enum, value: Any) -> bool:
     return isinstance(value, str) and value in kind.enums
 
 
-def _text(column: Column[Any], kind: String, value: Any, dialect: SqlDialect) -> str:
+def _text(column: Column[Any], kind: String, value: Any, expressions: Expressions) -> str:
     _expect(column, value, "text", fits=isinstance(value, str))
     text: str = plain(value)
-    utf16 = dialect.counts_utf16
+    utf16 = expressions.features.counts_utf16
     length = len(text.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(text)
     if kind.length is not None and length > kind.length:
         msg = f"column {column.name!r} holds at most {kind.length} characters, not {length}"
@@ -183,7 +183,7 @@ def _whole(column: Column[Any], kind: Integer, value: int) -> int:
 
 
 def _float(
-    column: Column[Any], kind: Float[Any], value: float | Decimal, dialect: SqlDialect
+    column: Column[Any], kind: Float[Any], value: float | Decimal, expressions: Expressions
 ) -> float:
     try:
         number = float(value)
@@ -196,18 +196,18 @@ def _float(
         number = math.nan
     if math.isinf(number) and value != number:
         raise _too_large(column, value, "floating-point numbers that fit its precision")
-    _expect_finite(column, number, fits=dialect.holds_number(number, exact=False))
+    _expect_finite(column, number, fits=expressions.holds_number(number, exact=False))
     return number
 
 
 def _decimal(
-    column: Column[Any], kind: Numeric[Any], value: float | Decimal, dialect: SqlDialect
+    column: Column[Any], kind: Numeric[Any], value: float | Decimal, expressions: Expressions
 ) -> Any:
     number = Decimal(value)
     whole, scale = (kind.precision or 0) - (kind.scale or 0), kind.scale or 0
     if not number.is_finite():
         fits = number.is_qnan() or (number.is_infinite() and not kind.precision)
-        fits = fits and dialect.holds_number(float(number), exact=True)
+        fits = fits and expressions.holds_number(float(number), exact=True)
         _expect_finite(column, value, fits=fits)
     elif kind.precision and min(whole, scale) >= 0:
         # Larger numbers would be rounded to one with too many digits.

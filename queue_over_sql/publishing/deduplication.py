@@ -44,7 +44,7 @@ def held_keys(tables: QueueTables, size: int) -> Select[Any]:
 
 def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
     """Store the keys of locked messages that are about to end."""
-    live, now = tables.live, tables.dialect.now()
+    live, now = tables.live, tables.expressions.now()
     ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
         among_ids(live, size), live.c.message_key.is_not(None)
     )
@@ -62,7 +62,7 @@ def forget_expired(tables: QueueTables, size: int) -> Delete:
     """Delete expired keys, unless they were stored again since they were read."""
     memory = tables.dedup_keys
     return delete(memory).where(
-        _among_keys(memory, size), memory.c.expires_at <= tables.dialect.now()
+        _among_keys(memory, size), memory.c.expires_at <= tables.expressions.now()
     )
 
 
@@ -82,7 +82,7 @@ def taken_keys(tables: QueueTables, size: int) -> Select[Any]:
     memory = tables.dedup_keys
     return (
         select(memory.c.message_key, memory.c.message_id)
-        .where(_among_keys(memory, size), memory.c.expires_at > tables.dialect.now())
+        .where(_among_keys(memory, size), memory.c.expires_at > tables.expressions.now())
         .with_for_update(read=True)
     )
 
@@ -92,7 +92,7 @@ def expired_keys(tables: QueueTables) -> Select[Any]:
     memory = tables.dedup_keys
     return (
         select(memory.c.message_key)
-        .where(memory.c.expires_at <= tables.dialect.now())
+        .where(memory.c.expires_at <= tables.expressions.now())
         .order_by(memory.c.expires_at)
         .limit(number("p_count"))
     )
@@ -112,7 +112,7 @@ def remember_keys(
     """
     if settlement.dedup_us is None:
         return settlement
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     held: list[int] = []
     for batch in batches(settlement.ids):
         look = sql.get(held_keys, bucket_of(len(batch)))

@@ -55,7 +55,7 @@ def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Op
 
     It is never repeated, even with a key: the message may be published and finished by then.
     """
-    tied = message.key is not None and not sql.subject.dialect.conflict_clause
+    tied = message.key is not None and not sql.subject.features.conflict_clause
     return Operation(
         partial(publish, sql=sql, message=message, on_conflict=on_conflict),
         atomic=tied or message.dedup or on_conflict == "replace",
@@ -176,7 +176,7 @@ def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now
         if batch.keyed:
             publish_many(connection, sql, batch.messages(), "raise")
             return
-        for chunk in chunks(batch, _ROWS_PER_LOAD, sql.subject.dialect.statement_bytes):
+        for chunk in chunks(batch, _ROWS_PER_LOAD, sql.subject.features.statement_bytes):
             _check_alone(sql, chunk)
             rows = chunk.rows(now)
             statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
@@ -185,7 +185,7 @@ def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now
 
 def _now_and_step(connection: Connection, sql: StatementCache) -> tuple[int, int | None]:
     """The database's clock, and the distance of the ids that this session's INSERTs get."""
-    step = sql.subject.dialect.id_step
+    step = sql.subject.features.id_step
     if step is None:
         return server_now(connection, sql), None
     # The same session tells it in the same transaction, and no other session can change it.
@@ -203,7 +203,7 @@ def check_size(sql: StatementCache, values: Iterable[Any]) -> None:
     Raises:
         PayloadTooLarge: it is.
     """
-    limit = sql.subject.dialect.statement_bytes
+    limit = sql.subject.features.statement_bytes
     if limit is None:
         return
     given = [value for value in values if isinstance(value, str | bytes)]
@@ -228,7 +228,7 @@ def _insert(
 ) -> int:
     statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
     result = statement.run(connection, values)
-    if sql.subject.dialect.insert_returning:
+    if sql.subject.features.insert_returning:
         return int(result.scalar_one())
     return int(result.lastrowid)
 
@@ -236,12 +236,12 @@ def _insert(
 def _insert_keyed(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int | None:
-    dialect = sql.subject.dialect
+    features = sql.subject.features
     statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
-    nested = dialect.aborts_on_error and not dialect.conflict_clause
+    nested = features.aborts_on_error and not features.conflict_clause
     with connection.begin_nested() if nested else contextlib.nullcontext():
         result = statement.run(connection, values)
-    if dialect.insert_returning:
+    if features.insert_returning:
         row = result.first()
         return None if row is None else int(row[0])
     return int(result.lastrowid)
@@ -375,16 +375,17 @@ def _insert_chunk(
 ) -> dict[str | None, list[int]] | None:
     """Insert in one statement; the new ids by key, in order. None: insert one by one."""
     dialect, keyed = sql.subject.dialect, chunk.keyed
-    clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
-    if not (dialect.insert_returning or step) or (
-        keyed and not dialect.conflict_clause and not clean_failure
+    features = dialect.features
+    clean_failure = features.undoes_failed_insert and not features.aborts_on_error
+    if not (features.insert_returning or step) or (
+        keyed and not features.conflict_clause and not clean_failure
     ):
         return None
     parts: list[Sequence[Any]] = []
     try:
         found = dialect.strategy(Inserts).publish(connection, sql, chunk.rows(now))
         if found is None:
-            for part in chunks(chunk, _ROWS_PER_INSERT, dialect.statement_bytes):
+            for part in chunks(chunk, _ROWS_PER_INSERT, features.statement_bytes):
                 parts += _insert_values(connection, sql, part, now, step)
             found = parts
     except DBAPIError as error:
@@ -407,13 +408,13 @@ def _insert_values(
     connection: Connection, sql: StatementCache, batch: Batch, now: int, step: int | None
 ) -> Sequence[Sequence[Any]]:
     _check_alone(sql, batch)
-    rows, dialect = batch.rows(now), sql.subject.dialect
+    rows, features = batch.rows(now), sql.subject.features
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
     # The error ends our own transaction, but the caller's may continue.
-    clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
+    clean = features.undoes_failed_insert or direct_calls(connection) is not None
     with contextlib.nullcontext() if clean else connection.begin_nested():
         result = statement.run(connection, rows.values(sql.subject.parameters))
-        if dialect.insert_returning:
+        if features.insert_returning:
             return result.all()
     first, keys = result.lastrowid, rows.column("message_key")
     return [(first + index * (step or 1), key) for index, key in enumerate(keys)]

@@ -106,7 +106,7 @@ class Publisher:
     def encode_plain(self, publication: Publication) -> NewMessage:
         """As ``encode``, for a plain publication; its kind need not be known here."""
         settings = self._context.settings
-        nul = self._context.tables.dialect.nul_in_text
+        nul = self._context.tables.features.nul_in_text
         content = {
             "kind": check_text("kind", publication.kind, KIND_LENGTH),
             "payload": payloads.encode(
@@ -139,7 +139,7 @@ class Publisher:
             return None
         if any(issubclass(each, Publication) for each in set(map(type, items))):
             return None
-        limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
+        limit, nul = settings.max_payload_bytes, tables.features.nul_in_text
         blank = {**CONTENT, **own}
         return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
 
@@ -175,14 +175,16 @@ class Publisher:
                 f"its columns are: {', '.join(own) or 'none'}{_near_option(unknown)}"
             )
             raise TypeError(msg)
-        columns, dialect = tables.live.c, tables.dialect
+        columns, expressions = tables.live.c, tables.expressions
         missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
         if missing:
             msg = (
                 f"queue {self._context.name!r} requires a value for its column {', '.join(missing)}"
             )
             raise TypeError(msg)
-        values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
+        values = {
+            name: own_value(columns[name], value, expressions) for name, value in given.items()
+        }
         return {name: values.get(name) for name in own}
 
 

@@ -27,14 +27,16 @@ def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: b
 
     ``given`` are the columns besides the key that are not NULL.
     """
-    live, dialect = tables.live, tables.dialect
-    now = dialect.now()
+    live = tables.live
+    now = tables.expressions.now()
     due = now if at_once else func.coalesce(number("p_at"), now + number("p_delay"))
     values = {name: _value(tables, name) for name in given}
     if keyed:
         values["message_key"] = _value(tables, "message_key")
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
-    return _returning_id(tables, dialect.insert(live).values(values | times), keyed=keyed)
+    return _returning_id(
+        tables, tables.expressions.insert(live).values(values | times), keyed=keyed
+    )
 
 
 def publish_many(
@@ -49,14 +51,14 @@ def publish_many(
     rows = [
         same | {name: _value(tables, name, index) for name in differing} for index in range(size)
     ]
-    statement = tables.dialect.insert(live).values(rows)
+    statement = tables.expressions.insert(live).values(rows)
     return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
 
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
     """Insert ``size`` messages with these columns, row by row; returns nothing."""
     rows = [{name: _value(tables, name, index) for name in names} for index in range(size)]
-    return tables.dialect.insert(tables.live).values(rows).inline()
+    return tables.expressions.insert(tables.live).values(rows).inline()
 
 
 def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElement[Any]:
@@ -66,10 +68,10 @@ def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElem
 
 
 def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
-    dialect, live = tables.dialect, tables.live
-    if keyed and dialect.conflict_clause:
-        statement = dialect.ignore_conflict(statement, live.c.message_key)
-    if dialect.insert_returning:
+    live = tables.live
+    if keyed and tables.features.conflict_clause:
+        statement = tables.expressions.ignore_conflict(statement, live.c.message_key)
+    if tables.features.insert_returning:
         return statement.returning(live.c.id, live.c.message_key)
     # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
     return statement.inline()
@@ -93,9 +95,9 @@ def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:
 
 def replace(tables: QueueTables) -> Update:
     """Replace a live message's content under its id; its holder loses the claim."""
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     kept = {"message_key", "published_at"}
-    due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))
+    due = func.coalesce(number("p_at"), tables.expressions.now() + number("p_delay"))
     times = {"scheduled_at": due, "available_at": due}
     given = {
         name: _value(tables, name)

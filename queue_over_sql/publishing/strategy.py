@@ -25,7 +25,7 @@ class Inserts:
     """``load`` sends rows while it receives further ones, without a lock that others need."""
 
     def __init__(self, dialect: QueueDialect) -> None:
-        self._dialect = dialect
+        self._features = dialect.features
 
     def publish(
         self, connection: Connection, sql: StatementCache, rows: NewRows

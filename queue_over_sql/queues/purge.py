@@ -37,10 +37,10 @@ def delete_message(connection: Connection, sql: StatementCache, message_id: int)
 @operation(durable=True, counts=True)
 def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
     """Remove all messages, or only those that no consumer holds; returns how many."""
-    with sql.subject.dialect.scanning(connection):
+    with sql.subject.dialect.sessions.scanning(connection):
         return sql.get(delete_unclaimed, with_claimed).run(connection).rowcount
 
 
 def remove_ids(tables: QueueTables, size: int) -> ClauseElement:
     """Remove rows by id, even if a consumer holds them."""
-    return tables.dialect.delete_by_ids(tables.live, id_parameters(size))
+    return tables.expressions.delete_by_ids(tables.live, id_parameters(size))

@@ -139,12 +139,15 @@ def add_queue(
         "settings": settings,
         "owner_id": owner,
         **OF_THIS_RELEASE,
-        "created_at": dialect.now(),
+        "created_at": dialect.expressions.now(),
     }
     try:
         connection.execute(insert(system.queues).values(values))
     except DBAPIError as error:
-        if dialect.errors.classify(error) is ErrorKind.DUPLICATE and not dialect.aborts_on_error:
+        if (
+            dialect.errors.classify(error) is ErrorKind.DUPLICATE
+            and not dialect.features.aborts_on_error
+        ):
             return False
         raise
     return True

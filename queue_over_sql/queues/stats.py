@@ -34,7 +34,7 @@ def select_counts(tables: QueueTables) -> Select[Any]:
 
 
 def _live_counts(tables: QueueTables) -> Select[Any]:
-    live, now = tables.live, tables.dialect.now()
+    live, now = tables.live, tables.expressions.now()
     unclaimed = live.c.consumer_id.is_(None)
     ready = and_(unclaimed, live.c.available_at <= now)
     return select(
@@ -82,7 +82,7 @@ def counts(
         Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds;
         archived messages by outcome.
     """
-    with sql.subject.dialect.scanning(connection):
+    with sql.subject.dialect.sessions.scanning(connection):
         rows: Sequence[Any] = sql.get(select_counts).run(connection).all()
     ready, delayed, claimed, held, age = (int(value or 0) for value in rows[0][:5])
     ended = {row[5]: int(row[6]) for row in rows if row[5] is not None}
@@ -150,7 +150,7 @@ def count_messages(context: QueueContext) -> QueueStats:
         discarded=stored_number("discarded_count", record.discarded),
         oldest_ready_age=timedelta(microseconds=age) if ready else None,
         paused=record.paused,
-        wal_bytes=context.run(context.dialect.wal_bytes),
+        wal_bytes=context.run(context.dialect.files.wal_bytes),
     )
 
 

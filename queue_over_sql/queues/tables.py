@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
-from queue_over_sql.sql.dialect import accepting_any_type
+from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
 from queue_over_sql.sql.error_kinds import ErrorKind
 from queue_over_sql.sql.operation import operation
@@ -61,7 +61,7 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
     """
     if not incomplete(connection, tables, dialect):
         return
-    with dialect.creating(connection, tables[0].schema):
+    with dialect.ddl.creating(connection, tables[0].schema):
         # Look again under the lock, because its former holder may have created everything.
         for table in incomplete(connection, tables, dialect):
             create_tables(connection, [table], dialect)
@@ -78,10 +78,14 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
 
 def create_indexes(connection: Connection, table: Table, dialect: QueueDialect) -> None:
     """Create missing indexes of a table; safe beside other creators."""
-    present = set() if dialect.index_if_not_exists else dialect.index_names(connection, table)
+    present = (
+        set()
+        if dialect.features.index_if_not_exists
+        else dialect.ddl.index_names(connection, table)
+    )
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         if index.name not in present:
-            create_index = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
+            create_index = CreateIndex(index, if_not_exists=dialect.features.index_if_not_exists)
             _create(
                 connection, create_index, dialect, partial(_has_index, connection, index, dialect)
             )
@@ -115,7 +119,7 @@ def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect
     Raises:
         NoSuchTableError: it does not exist.
     """
-    for _ in range(_CREATION_RACES if dialect.alters_in_view else 0):
+    for _ in range(_CREATION_RACES if dialect.features.alters_in_view else 0):
         try:
             return look()
         except NoSuchTableError:
@@ -160,7 +164,7 @@ def add_missing_columns(
             lacking = [column for column in lacking if column in wanted]
         columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
         try:
-            for statement in dialect.add_columns(name, columns) if columns else ():
+            for statement in dialect.ddl.add_columns(name, columns) if columns else ():
                 connection.exec_driver_sql(statement).close()
         except DBAPIError as error:
             if race == _CREATION_RACES - 1 or _fails_for_good(error, dialect):
@@ -172,13 +176,13 @@ def add_missing_columns(
 
 def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
     lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT, ErrorKind.FORBIDDEN)
-    return dialect.errors.classify(error) in lost or dialect.aborts_on_error
+    return dialect.errors.classify(error) in lost or dialect.features.aborts_on_error
 
 
 def add_column_in_use(connection: Connection, column: Column[Any], dialect: QueueDialect) -> None:
     """Add a column to a table that others use, in the first way that the server supports.
 
-    Call it in a transaction with the creation lock and ``dialect.waiting_briefly``.
+    Call it in a transaction with the creation lock and ``dialect.ddl.waiting_briefly``.
     """
     *ways, last = additions(connection, column, dialect)
     for way in ways:
@@ -196,14 +200,16 @@ def additions(connection: Connection, column: Column[Any], dialect: QueueDialect
     """Alternative statements that add a column to its table, the best first."""
     sa_dialect = connection.dialect
     name = sa_dialect.identifier_preparer.format_table(column.table)
-    return dialect.add_column_in_use(name, str(CreateColumn(column).compile(dialect=sa_dialect)))
+    return dialect.ddl.add_column_in_use(
+        name, str(CreateColumn(column).compile(dialect=sa_dialect))
+    )
 
 
 def incomplete(
     connection: Connection, tables: Sequence[Table], dialect: QueueDialect
 ) -> list[Table]:
     """The tables of one schema that do not exist or lack a column, found by one statement."""
-    present = dialect.present_columns(connection, tables)
+    present = dialect.ddl.present_columns(connection, tables)
     return [t for t in tables if not present.get(t.name, set()) >= set(t.columns.keys())]
 
 
@@ -215,7 +221,7 @@ def has_table(connection: Connection, table: Table) -> bool:
 def _has_index(connection: Connection, index: Index, dialect: QueueDialect) -> bool:
     table = index.table
     with contextlib.suppress(NoSuchTableError, DBAPIError):
-        return table is not None and index.name in dialect.index_names(connection, table)
+        return table is not None and index.name in dialect.ddl.index_names(connection, table)
     return False
 
 
@@ -223,7 +229,7 @@ def wait_until_unused(connection: Connection, tables: QueueTables, dialect: Queu
     """Wait for transactions that use the tables of a queue, before they are dropped."""
     for table in _of_queue(tables):
         if has_table(connection, table):
-            dialect.wait_until_unused(connection, table)
+            dialect.ddl.wait_until_unused(connection, table)
 
 
 def drop_tables(connection: Connection, tables: QueueTables) -> None:

@@ -50,9 +50,9 @@ def newest_stamp(tables: QueueTables) -> Select[Any]:
 
 def were_due(tables: QueueTables, claimed: bool) -> Select[Any]:
     """The ids of messages that were due before a step, and are not due after it."""
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     place = (
-        [dialect.is_claimed(live)]
+        [tables.expressions.is_claimed(live)]
         if claimed
         else [live.c.consumer_id.is_(None), live.c.priority == number("p_priority")]
     )
@@ -61,7 +61,7 @@ def were_due(tables: QueueTables, claimed: bool) -> Select[Any]:
         .where(*place, *_moved(tables), _stamped_ahead(tables))
         .limit(number("p_count"))
     )
-    return statement.with_for_update(skip_locked=True) if dialect.skip_locked else statement
+    return statement.with_for_update(skip_locked=True) if tables.features.skip_locked else statement
 
 
 def make_due(tables: QueueTables, size: int) -> Update:
@@ -101,7 +101,7 @@ def keep_due(
             case they come back.
         limit: the largest number of messages.
     """
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     times = {"p_now": step.now, "p_until": step.until}
     wanted = {**times, "p_priority": level or 0, "p_count": limit}
     found: Sequence[Any] = sql.get(were_due, level is None).run(connection, wanted).all()

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
     """Claims whose lease has expired."""
     condition = and_(
-        tables.dialect.is_claimed(tables.live),
-        tables.live.c.lease_expires_at <= tables.dialect.now(),
+        tables.expressions.is_claimed(tables.live),
+        tables.live.c.lease_expires_at <= tables.expressions.now(),
     )
     return _claims(tables, condition, size)
 
@@ -43,7 +43,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
     """Claims of consumers that are declared dead or gone."""
     live, consumers = tables.live, tables.system.consumers
     alive = exists().where(consumers.c.consumer_id == live.c.consumer_id, lives(consumers))
-    return _claims(tables, and_(tables.dialect.is_claimed(live), ~alive), size)
+    return _claims(tables, and_(tables.expressions.is_claimed(live), ~alive), size)
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
@@ -51,7 +51,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
 
     Size 0 finds them. Another size locks those of the given ids that still match.
     """
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     statement = select(
         live.c.id,
         live.c.consumer_id,
@@ -63,9 +63,9 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
     ).where(condition)
     if size:
         among = statement.where(among_ids(live, size))
-        return among.with_for_update(skip_locked=dialect.skip_locked)
+        return among.with_for_update(skip_locked=tables.features.skip_locked)
     statement = statement.limit(number("p_count"))
-    return statement.with_for_update(skip_locked=True) if dialect.skip_locked else statement
+    return statement.with_for_update(skip_locked=True) if tables.features.skip_locked else statement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def expired_leases(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
     """Claims whose lease has expired, locked if the engine can skip locked rows."""
-    bounds, recheck = (max_attempts, limit), not sql.subject.dialect.skip_locked
+    bounds, recheck = (max_attempts, limit), not sql.subject.features.skip_locked
     return _dead_claims(connection, sql, claims_with_expired_leases, bounds, recheck=recheck)
 
 
@@ -140,7 +140,7 @@ def holders_of(
     connection: Connection, sql: StatementCache, consumer_ids: Collection[str]
 ) -> dict[str, Holder]:
     """The consumers of these ids that are registered."""
-    consumers, now = sql.subject.system.consumers, sql.subject.dialect.heartbeat_now()
+    consumers, now = sql.subject.system.consumers, sql.subject.expressions.heartbeat_now()
     names = ("consumer_id", "name", "host", "pid", "durable", "heartbeat_at", "expires_at")
     columns = [consumers.c[name] for name in names]
     registered = select(*columns, now).where(consumers.c.consumer_id.in_(consumer_ids))

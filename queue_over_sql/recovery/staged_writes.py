@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.schema.system_tables import SystemTables
-    from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 WHOLE: Final = -1
@@ -25,21 +25,21 @@ WHOLE: Final = -1
 _STAGE_NAME: Final = re.compile(r"queue_over_sql_stage_[0-9a-f]{16}\Z")
 
 
-def prune_commits(connection: Connection, system: SystemTables, dialect: QueueDialect) -> int:
+def prune_commits(connection: Connection, system: SystemTables, expressions: Expressions) -> int:
     """Delete the records of batches that can no longer be repeated; returns how many."""
     commits = system.commits
-    over = delete(commits).where(commits.c.expires_at <= dialect.now())
+    over = delete(commits).where(commits.c.expires_at <= expressions.now())
     return connection.execute(over).rowcount
 
 
 def orphaned_stages(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, *, patience: int
+    connection: Connection, system: SystemTables, expressions: Expressions, *, patience: int
 ) -> list[str]:
     """Staging tables that are too old, or whose batch is published.
 
     The writer of a batch has ``patience`` microseconds to drop its staging tables.
     """
-    stages, commits, now = system.stages, system.commits, dialect.now()
+    stages, commits, now = system.stages, system.commits, expressions.now()
     batch = ("table_prefix", "queue", "writer_id", "batch_id")
     same_batch = [commits.c[name] == stages.c[name] for name in batch]
     over = (commits.c.part == WHOLE, commits.c.committed_at <= now - patience)

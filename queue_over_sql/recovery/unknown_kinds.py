@@ -30,22 +30,22 @@ def unknown(tables: QueueTables) -> Select[Any]:
 
     It finds none while the queue is paused. As in ``claim.pick_rows``, an index may give the order.
     """
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     statement = (
         select(*tables.message_columns(live))
         .where(
             live.c.consumer_id.is_(None),
             live.c.priority == number("p_priority"),
-            live.c.available_at <= dialect.now() - number("p_due_for"),
+            live.c.available_at <= tables.expressions.now() - number("p_due_for"),
             live.c.kind.is_not(None),
             live.c.kind.not_in(tables.known_kinds),
             ~_readable_by_living(tables),
             may_claim(tables),
         )
         .limit(number("p_count"))
-        .with_for_update(of=live, skip_locked=dialect.skip_locked)
+        .with_for_update(of=live, skip_locked=tables.features.skip_locked)
     )
-    hint = dialect.claim_index_hint(tables.base_name)
+    hint = tables.expressions.claim_index_hint(tables.base_name)
     if hint is None:
         return statement.order_by(live.c.available_at, live.c.id)
     return statement.with_hint(live, hint)
@@ -75,7 +75,7 @@ def dead_letter_unknown(
     disposition: Callable[[MessageRow], Disposition],
 ) -> int:
     """End messages of one level that were due for ``due_for`` and that no consumer can read."""
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
     rows = read_rows(connection, sql, found)

@@ -126,7 +126,7 @@ class Requests:
             raise ValueError(msg)
 
         def look(target: Connection) -> ReplyBox:
-            context.dialect.lock_for_writing(target, context.sql)
+            context.dialect.sessions.lock_for_writing(target, context.sql)
             return self._reply_queues.find(name, target)
 
         with self._reporting_gone(message):

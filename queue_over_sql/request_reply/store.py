@@ -39,10 +39,10 @@ def reply_by_key(tables: QueueTables) -> Select[Any]:
 
 def oldest_replies(tables: QueueTables) -> Select[Any]:
     """The oldest replies: id, key, headers, and whether they are older than an hour."""
-    live, dialect = tables.live, tables.dialect
-    old = live.c.published_at < dialect.now() - literal_column(str(_OLD_US), Integer())
+    live = tables.live
+    old = live.c.published_at < tables.expressions.now() - literal_column(str(_OLD_US), Integer())
     return (
-        select(live.c.id, live.c.message_key, dialect.read_payload(live.c.headers), old)
+        select(live.c.id, live.c.message_key, tables.expressions.read_payload(live.c.headers), old)
         .order_by(live.c.id)
         .limit(number("p_count"))
     )
@@ -54,16 +54,16 @@ def unbegun(tables: QueueTables) -> Select[Any]:
     If another transaction has locked it, a consumer is about to claim it. Then it is skipped if the
     engine can, because the requester may not wait longer than its timeout.
     """
-    live, dialect = tables.live, tables.dialect
+    live = tables.live
     return (
-        select(dialect.read_payload(live.c.headers).label("headers"))
+        select(tables.expressions.read_payload(live.c.headers).label("headers"))
         .where(
             live.c.id == number("p_id_0"),
             live.c.consumer_id.is_(None),
             live.c.attempt_count == literal_column("0"),
             *tables.live_only(),
         )
-        .with_for_update(skip_locked=dialect.skip_locked)
+        .with_for_update(skip_locked=tables.features.skip_locked)
     )
 
 
@@ -120,7 +120,7 @@ def withdraw(
     connection: Connection, sql: StatementCache, message_id: int, correlation_id: str
 ) -> bool:
     """Remove a request, unless a consumer has claimed it or it was replaced."""
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     row: Any = sql.get(unbegun).run(connection, {"p_id_0": message_id}).first()
     if row is None or payloads.decode_headers(row[0]).get(CORRELATION_ID) != correlation_id:
         return False
@@ -138,7 +138,7 @@ def free(
     """Lock a queue's record; False if it is gone or a transaction is sending a reply to it."""
     columns = system.queues.c
     record = select(columns.name).where(columns.table_prefix == prefix, columns.name == name)
-    locking = record.with_for_update(skip_locked=dialect.skip_locked)
+    locking = record.with_for_update(skip_locked=dialect.features.skip_locked)
     return connection.execute(locking).first() is not None
 
 

@@ -183,12 +183,12 @@ class Roles:
         It never raises: the upgrade is done. If this login may not grant, the log says what to run.
         """
         dialect, prefixes = self._parts.connections.dialect, list[str]()
-        if dialect.routines not in _HOLDERS:
+        if dialect.features.routines not in _HOLDERS:
             return
 
         def act(connection: Connection) -> None:
             options = {"no_parameters": True}
-            with dialect.creating(connection, self._parts.settings.schema):
+            with dialect.ddl.creating(connection, self._parts.settings.schema):
                 for prefix, queues, replies in self._installed(connection):
                     prefixes.append(prefix)
                     place = self._place(connection, queues, replies)
@@ -219,7 +219,7 @@ class Roles:
         values = {"schema": settings.schema}
         given = {
             (_name_of(row[0]), _plain(row[1]), _plain(row[2]))
-            for row in connection.execute(_HOLDERS[str(dialect.routines)], values)
+            for row in connection.execute(_HOLDERS[str(dialect.features.routines)], values)
         }
         shared = f"{SYSTEM_PREFIX}queues"
         readers = {name for name, table, right in given if (table, right) == (shared, "SELECT")}
@@ -263,7 +263,7 @@ class Roles:
                 if not refused:
                     raise
                 # MySQL and MariaDB refuse this even for a role that exists.
-                if creates and not dialect.aborts_on_error:
+                if creates and not dialect.features.aborts_on_error:
                     continue
                 raise NotPermitted(_for_an_administrator(names)) from error
 
@@ -275,7 +275,7 @@ class Roles:
     def _place(
         self, connection: Connection, queues: Collection[str] | None, reply_queues: Collection[str]
     ) -> Place:
-        settings, routines = self._parts.settings, self._parts.connections.dialect.routines
+        settings, routines = self._parts.settings, self._parts.connections.dialect.features.routines
         if routines not in _ROUTINES:
             return Place(routines, settings.schema, ())
         prefix = settings.table_prefix
@@ -323,7 +323,7 @@ class Roles:
         return own
 
     def _given(self, connection: Connection, roles: Sequence[str]) -> set[str]:
-        if self._parts.connections.dialect.routines == "plpgsql":
+        if self._parts.connections.dialect.features.routines == "plpgsql":
             return set(connection.scalars(_GIVEN, {"roles": list(roles)}))
         given: set[str] = set()
         for role in roles:

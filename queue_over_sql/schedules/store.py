@@ -105,7 +105,7 @@ def locked_schedule(
 
     Without ``wait``, None also if another transaction has locked it, if the engine can tell.
     """
-    skip = not wait and scope.dialect.skip_locked
+    skip = not wait and scope.dialect.features.skip_locked
     statement = _selected(scope).where(scope.named(name)).with_for_update(skip_locked=skip)
     row = connection.execute(statement).first()
     return None if row is None else _record(row)
@@ -131,7 +131,12 @@ def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[
     """The schedules that may have something to publish, by name."""
     columns = scope.system.schedules.c
     rows = connection.execute(
-        select(columns.name, columns.created_at, columns.revision, scope.dialect.now().label("now"))
+        select(
+            columns.name,
+            columns.created_at,
+            columns.revision,
+            scope.dialect.expressions.now().label("now"),
+        )
         .where(
             columns.table_prefix == scope.prefix,
             columns.paused_at.is_(None),
@@ -237,12 +242,12 @@ def _selected(scope: SchedulesOfPrefix) -> Select[Any]:
     return select(
         columns.name,
         columns.queue,
-        scope.dialect.read_payload(columns.definition),
+        scope.dialect.expressions.read_payload(columns.definition),
         columns.next_at,
         columns.revision,
         columns.paused_at,
         columns.created_at,
-        scope.dialect.now().label("now"),
+        scope.dialect.expressions.now().label("now"),
     )
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import Adoption
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
@@ -69,13 +70,13 @@ class ExistingTable(QueueTables):
     @cached_property
     def end_returning(self) -> bool:
         """Whether UPDATE can return ids, because rows are updated."""
-        return self.dialect.update_returning
+        return self.features.update_returning
 
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
         """As in ``QueueTables``, with labels, because names may be equal."""
         columns = table.c
         absent = dict.fromkeys(("message_key", "kind", "payload"), null())
-        special = absent | {"headers": self.dialect.read_payload(columns.headers)}
+        special = absent | {"headers": self.expressions.read_payload(columns.headers)}
         core = [
             (special[name] if name in special else self.time(table, name)).label(f"m_{name}")
             for name in MESSAGE_COLUMNS
@@ -94,7 +95,7 @@ class ExistingTable(QueueTables):
 
     def due_first(self) -> ColumnElement[Any]:
         """As in ``QueueTables``; the present time if the owner of the row gave none."""
-        due: ColumnElement[Any] = func.coalesce(self.live.c.scheduled_at, self.dialect.now())
+        due: ColumnElement[Any] = func.coalesce(self.live.c.scheduled_at, self.expressions.now())
         return due
 
     def live_only(self) -> list[ColumnElement[bool]]:
@@ -210,11 +211,11 @@ def adopted_tables(
         adoption.table,
         metadata,
         *own,
-        *_added(adoption.column_prefix, dialect),
+        *_added(adoption.column_prefix, dialect.expressions),
         schema=adoption.schema,
     )
-    dialect.add_queue_indexes(table, base, sparse=True)
-    memory = memory_of_keys(base, metadata, dialect)
+    dialect.expressions.add_queue_indexes(table, base, sparse=True)
+    memory = memory_of_keys(base, metadata, dialect.expressions)
     return ExistingTable(
         queue,
         prefix,
@@ -256,8 +257,8 @@ def _keys(columns: Sequence[Column[Any]], primary_key: str) -> list[str]:
     return keys
 
 
-def _added(prefix: str, dialect: QueueDialect) -> list[Column[Any]]:
-    known = {column.name: column for column in message_columns_of("text", dialect)}
+def _added(prefix: str, expressions: Expressions) -> list[Column[Any]]:
+    known = {column.name: column for column in message_columns_of("text", expressions)}
     known |= {
         "status": Column("status", String(20)),
         "finished_at": Column("finished_at", BigInteger),

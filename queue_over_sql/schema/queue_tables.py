@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
+    from queue_over_sql.sql.features import Features
 
 
 SCHEMA_VERSION: Final = 2
@@ -96,7 +98,7 @@ class QueueTables:
         archive: the table of the finished messages.
         dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
         system: the shared tables.
-        dialect: the differences of this engine.
+        dialect: the engine, for what runs on a connection.
         own_columns: keys of the queue's own columns; of an adopted table, the user's columns.
         known_kinds: the kinds that this server claims; empty: all messages.
         temporary: whether it belongs to a consumer and is dropped with it.
@@ -124,6 +126,16 @@ class QueueTables:
         return self.prefix + self.queue
 
     @cached_property
+    def features(self) -> Features:
+        """The facts in which engines differ."""
+        return self.dialect.features
+
+    @cached_property
+    def expressions(self) -> Expressions:
+        """The engine's SQL."""
+        return self.dialect.expressions
+
+    @cached_property
     def parameters(self) -> dict[str, str]:
         """The names of the bind parameters, by the column's key.
 
@@ -141,12 +153,12 @@ class QueueTables:
     @cached_property
     def end_returning(self) -> bool:
         """Whether the statement that ends messages can return their ids."""
-        return self.dialect.delete_returning
+        return self.features.delete_returning
 
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
         """The columns of a select of messages, in the order in which rows are read."""
         core = [
-            self.dialect.read_payload(table.c[name]).label(name)
+            self.expressions.read_payload(table.c[name]).label(name)
             if name in _READ_AS_TEXT
             else table.c[name]
             for name in MESSAGE_COLUMNS
@@ -255,60 +267,60 @@ def queue_tables(
     # Each has its own metadata, because a queue may be dropped and defined again.
     metadata = MetaData(schema=system.metadata.schema)
     table = prefix + queue
-    own = _own_columns(columns)
+    own, expressions = _own_columns(columns), dialect.expressions
     live = Table(
         table,
         metadata,
-        Column("id", dialect.identity, primary_key=True, autoincrement=True),
-        *message_columns_of(payload, dialect),
-        *unread_columns_of(dialect),
+        Column("id", expressions.identity, primary_key=True, autoincrement=True),
+        *message_columns_of(payload, expressions),
+        *unread_columns_of(expressions),
         *[_copy(column, nullable=column.nullable) for column in own],
-        *_payload_check(table, payload, dialect),
+        *_payload_check(table, payload, expressions),
         UniqueConstraint("message_key", name=f"{table}_key_uq"),
-        **dialect.table_options,
-        **dialect.live_table_options,
+        **expressions.table_options,
+        **expressions.live_table_options,
     )
-    dialect.add_queue_indexes(live, table)
+    expressions.add_queue_indexes(live, table)
     for number, column in enumerate(own):
         if column.index:
             Index(f"{table}_c{number}_ix", live.c[column.name])
     archive = Table(
         f"{table}_archive",
         metadata,
-        Column("id", dialect.identity, primary_key=True, autoincrement=False),
-        *message_columns_of(payload, dialect),
-        *unread_columns_of(dialect),
+        Column("id", expressions.identity, primary_key=True, autoincrement=False),
+        *message_columns_of(payload, expressions),
+        *unread_columns_of(expressions),
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
         Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
-        **dialect.table_options,
+        **expressions.table_options,
     )
-    dedup_keys = memory_of_keys(table, metadata, dialect)
+    dedup_keys = memory_of_keys(table, metadata, expressions)
     names = tuple(column.name for column in own)
     return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
 
 
-def memory_of_keys(base: str, metadata: MetaData, dialect: QueueDialect) -> Table:
+def memory_of_keys(base: str, metadata: MetaData, expressions: Expressions) -> Table:
     """Define the table of the keys of finished messages."""
     return Table(
         f"{base}_dedup_keys",
         metadata,
-        Column("message_key", dialect.exact_string(KEY_LENGTH), primary_key=True),
+        Column("message_key", expressions.exact_string(KEY_LENGTH), primary_key=True),
         Column("message_id", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
         Index(f"{base}_dedup_keys_ix", "expires_at"),
-        **dialect.table_options,
+        **expressions.table_options,
     )
 
 
-def message_columns_of(payload: str, dialect: QueueDialect) -> list[Column[Any]]:
+def message_columns_of(payload: str, expressions: Expressions) -> list[Column[Any]]:
     """The columns of a message besides its id; new objects at each call."""
     return [
-        Column("message_key", dialect.exact_string(KEY_LENGTH)),
-        Column("kind", dialect.exact_string(KIND_LENGTH)),
-        Column("payload", dialect.payload_type(payload), nullable=False),
-        Column("headers", dialect.payload_type("json")),
+        Column("message_key", expressions.exact_string(KEY_LENGTH)),
+        Column("kind", expressions.exact_string(KIND_LENGTH)),
+        Column("payload", expressions.payload_type(payload), nullable=False),
+        Column("headers", expressions.payload_type("json")),
         Column("priority", SmallInteger, nullable=False, server_default="0"),
         Column("published_at", BigInteger, nullable=False),
         Column("scheduled_at", BigInteger, nullable=False),
@@ -316,26 +328,26 @@ def message_columns_of(payload: str, dialect: QueueDialect) -> list[Column[Any]]
         Column("attempt_count", Integer, nullable=False, server_default="0"),
         Column("max_attempts", Integer),
         Column("lease_us", BigInteger),
-        Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH)),
+        Column("consumer_id", expressions.exact_string(CONSUMER_LENGTH)),
         Column("consumer_round", BigInteger),
         Column("claimed_at", BigInteger),
         Column("lease_expires_at", BigInteger),
         Column("last_attempt_at", BigInteger),
-        Column("last_error", dialect.payload_type("text")),
+        Column("last_error", expressions.payload_type("text")),
     ]
 
 
-def unread_columns_of(dialect: QueueDialect) -> list[Column[Any]]:
+def unread_columns_of(expressions: Expressions) -> list[Column[Any]]:
     """The columns of a message that no claim reads; new objects at each call.
 
     An upgrade adds them to tables of an earlier release as the last columns. Adopted tables do not
     have them.
     """
-    return [Column("last_traceback", dialect.payload_type("text"))]
+    return [Column("last_traceback", expressions.payload_type("text"))]
 
 
-def _payload_check(table: str, payload: str, dialect: QueueDialect) -> list[CheckConstraint]:
-    condition = dialect.json_check("payload") if payload == "json" else None
+def _payload_check(table: str, payload: str, expressions: Expressions) -> list[CheckConstraint]:
+    condition = expressions.json_check("payload") if payload == "json" else None
     return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
 
 

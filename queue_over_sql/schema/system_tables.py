@@ -33,7 +33,7 @@ from queue_over_sql.values.limits import (
 if TYPE_CHECKING:
     from sqlalchemy.schema import SchemaItem
 
-    from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.sql.expressions import Expressions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,30 +72,30 @@ class SystemTables:
         return tuple(self.metadata.tables.values())
 
 
-def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
+def system_tables(expressions: Expressions, schema: str | None) -> SystemTables:
     """Define the shared tables."""
     metadata = MetaData(schema=schema)
 
     def table(name: str, items: list[SchemaItem]) -> Table:
-        return Table(f"queue_over_sql_{name}", metadata, *items, **dialect.table_options)
+        return Table(f"queue_over_sql_{name}", metadata, *items, **expressions.table_options)
 
     return SystemTables(
         metadata,
-        table("queues", _queues(dialect)),
-        table("consumers", _consumers(dialect)),
-        table("consumer_rounds", _rounds(dialect)),
-        table("kinds", _kinds(dialect)),
-        table("schedules", _schedules(dialect)),
-        table("topics", _topics(dialect)),
-        table("subscriptions", _subscriptions(dialect)),
-        table("stages", _stages(dialect)),
-        table("commits", _commits(dialect)),
-        table("history", _history(dialect)),
+        table("queues", _queues(expressions)),
+        table("consumers", _consumers(expressions)),
+        table("consumer_rounds", _rounds(expressions)),
+        table("kinds", _kinds(expressions)),
+        table("schedules", _schedules(expressions)),
+        table("topics", _topics(expressions)),
+        table("subscriptions", _subscriptions(expressions)),
+        table("stages", _stages(expressions)),
+        table("commits", _commits(expressions)),
+        table("history", _history(expressions)),
     )
 
 
-def _queues(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _queues(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(NAME_LENGTH), nullable=False),
@@ -114,8 +114,8 @@ def _queues(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _consumers(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _consumers(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("consumer_id", name(CONSUMER_LENGTH), primary_key=True),
         Column("name", name(200), nullable=False),
@@ -138,9 +138,9 @@ def _consumers(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _rounds(dialect: QueueDialect) -> list[SchemaItem]:
+def _rounds(expressions: Expressions) -> list[SchemaItem]:
     return [
-        Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH), nullable=False),
+        Column("consumer_id", expressions.exact_string(CONSUMER_LENGTH), nullable=False),
         Column("consumer_round", BigInteger, nullable=False),
         Column("message_limit", BigInteger, nullable=False),
         Column("up_to_id", BigInteger),
@@ -152,8 +152,8 @@ def _rounds(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _kinds(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _kinds(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("consumer_id", name(CONSUMER_LENGTH), nullable=False),
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -163,14 +163,14 @@ def _kinds(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _schedules(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _schedules(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(SCHEDULE_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         # JSON: trigger, payload and options. It may be as large as a payload.
-        Column("definition", dialect.payload_type("text"), nullable=False),
+        Column("definition", expressions.payload_type("text"), nullable=False),
         # The first time that has no message yet; NULL if there is none.
         Column("next_at", BigInteger),
         Column("revision", BigInteger, nullable=False, server_default="0"),
@@ -180,8 +180,8 @@ def _schedules(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _topics(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _topics(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(NAME_LENGTH), nullable=False),
@@ -190,22 +190,22 @@ def _topics(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _subscriptions(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _subscriptions(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("topic", name(NAME_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("pattern", name(PATTERN_LENGTH), nullable=False),
         # JSON: the fields that the payload must have; NULL for any payload.
-        Column("filter", dialect.payload_type("text")),
+        Column("filter", expressions.payload_type("text")),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "topic", "queue", "pattern"),
     ]
 
 
-def _stages(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _stages(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         # A table in the same schema.
         Column("name", name(NAME_LENGTH), primary_key=True),
@@ -221,8 +221,8 @@ def _stages(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _commits(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _commits(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
@@ -239,8 +239,8 @@ def _commits(dialect: QueueDialect) -> list[SchemaItem]:
     ]
 
 
-def _history(dialect: QueueDialect) -> list[SchemaItem]:
-    name = dialect.exact_string
+def _history(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),

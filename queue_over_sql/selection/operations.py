@@ -38,13 +38,13 @@ def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
 
 def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
     """The condition for live messages of a status."""
-    columns, now = tables.live.c, tables.dialect.now()
+    columns, now = tables.live.c, tables.expressions.now()
     unclaimed = columns.consumer_id.is_(None)
     return {
         Status.READY: and_(unclaimed, columns.available_at <= now),
         Status.DELAYED: and_(unclaimed, columns.available_at > now),
         Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
-        Status.CLAIMED: tables.dialect.is_claimed(tables.live),
+        Status.CLAIMED: tables.expressions.is_claimed(tables.live),
     }[status]
 
 
@@ -187,7 +187,7 @@ def _rows(
     by_key = page.of(select(*columns).where(*along_key, *page.beyond(key)), key)
     if len(along_key) == len(chosen.conditions):
         # No status: an index of the user may serve the conditions.
-        free = sql.subject.dialect.scanning(connection)
+        free = sql.subject.dialect.sessions.scanning(connection)
         with free if chosen.conditions else contextlib.nullcontext():
             return run(by_key)
     edge = func.max(key) if page.newest_first else func.min(key)
@@ -203,7 +203,7 @@ def _rows(
     if len(rows) >= page.limit:
         return rows
     there = select(key).where(*chosen.among(tables), *page.beyond(key)).limit(_FEW + 1)
-    with sql.subject.dialect.scanning(connection):
+    with sql.subject.dialect.sessions.scanning(connection):
         ids = sorted((row[0] for row in run(there)), reverse=page.newest_first)
     if len(ids) > _FEW:
         return run(by_key)
@@ -218,7 +218,7 @@ def count_selected(connection: Connection, sql: StatementCache, chosen: Chosen) 
     """Count messages."""
     table = place_of(sql.subject, chosen.archived)
     counted = select(func.count()).select_from(table).where(*chosen.among(sql.subject))
-    with sql.subject.dialect.scanning(connection):
+    with sql.subject.dialect.sessions.scanning(connection):
         return int(connection.execute(counted).scalar_one())
 
 

@@ -224,7 +224,7 @@ class Selection:
         for path, value in wanted.items():
             steps = payload_path(path)
             value = check_payload_value(path, value)  # noqa: PLW2901 - the same one, plain
-            conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
+            conditions.append(self._context.tables.expressions.payload_equals(column, steps, value))
         return conditions
 
     def _status(self, status: str) -> ColumnElement[bool]:
@@ -268,7 +268,7 @@ class LiveSelection(Selection):
         if at is not None:
             return self._edit(connection, available_at=instant_to_microseconds(at, "at"))
         wait = to_microseconds(delay or 0, "delay", zero=True)
-        now = self._context.tables.dialect.now()
+        now = self._context.tables.expressions.now()
         return self._edit(connection, available_at=now + wait)
 
     def prioritize(

@@ -110,7 +110,7 @@ def _finishes_at_once(
 
 def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether giving these back is one statement, so that it needs no transaction around it."""
-    return _at_once(settlements, returning=sql.subject.dialect.update_returning)
+    return _at_once(settlements, returning=sql.subject.features.update_returning)
 
 
 def _at_once(settlements: Sequence[Settlement], *, returning: bool) -> bool:
@@ -151,7 +151,7 @@ def finish_apart(
     Returns:
         The ended ones that the claim still held; the reasons of those that are held now, by id.
     """
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     held: set[int] = set()
 
     def end_some(ids: Sequence[int]) -> set[int]:
@@ -228,7 +228,7 @@ def extend(
 
 def hold_refused(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
     """Lock messages until the transaction ends, without changing them."""
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     stamp = settlement.fence_values()
     return {row[0] for row in rows_by_ids(connection, sql, settle.held, settlement.ids, stamp)}
 
@@ -280,7 +280,7 @@ def keep_traceback(
             live.c.consumer_id == claim.consumer_id,
             live.c.consumer_round == claim.consumer_round,
         )
-        .values(last_traceback=bindparam(None, text, type_=tables.dialect.reason_type()))
+        .values(last_traceback=bindparam(None, text, type_=tables.expressions.reason_type()))
     )
 
 
@@ -295,7 +295,7 @@ def _settle(
 ) -> set[int]:
     settled: set[int] = set()
     if returning is None:
-        returning = sql.subject.dialect.update_returning
+        returning = sql.subject.features.update_returning
     for batch in batches(settlement.ids):
         ids: Sequence[int] = batch
         stamp = settlement.fence_values()
@@ -376,7 +376,7 @@ def cancel_message(
 
     If the database refuses to end it, it is held, and noted in ``refused`` with the reason.
     """
-    sql.subject.dialect.lock_for_writing(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     found: Any = sql.get(settle.lock_one).run(connection, id_values([message_id])).first()
     if found is None:
         return False

@@ -46,7 +46,7 @@ CLAIM_FACTS: Final = (
 def held(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that the claim still holds."""
     locked = select(tables.live.c.id).where(fence(tables, size)).with_for_update()
-    hint = tables.dialect.id_index_hint()
+    hint = tables.expressions.id_index_hint()
     return locked if hint is None else locked.with_hint(tables.live, hint)
 
 
@@ -67,14 +67,14 @@ def stamped(tables: QueueTables, size: int) -> Select[Any]:
 
 def claimed_messages(tables: QueueTables, size: int) -> Select[Any]:
     """The messages of these ids with their stamps, whoever holds them, after the time."""
-    found = select(tables.dialect.now(), *tables.message_columns(tables.live))
+    found = select(tables.expressions.now(), *tables.message_columns(tables.live))
     return found.where(among_ids(tables.live, size))
 
 
 def claims(tables: QueueTables, size: int) -> Select[Any]:
     """As ``claimed_messages``, but only the claims: attempts, stamps and leases."""
     wanted = [tables.live.c[name] for name in CLAIM_FACTS]
-    return select(tables.dialect.now(), *wanted).where(among_ids(tables.live, size))
+    return select(tables.expressions.now(), *wanted).where(among_ids(tables.live, size))
 
 
 def remove(tables: QueueTables, size: int) -> ClauseElement:
@@ -83,7 +83,7 @@ def remove(tables: QueueTables, size: int) -> ClauseElement:
         return end(tables, fence(tables, size)).returning(tables.live.c.id)
     if tables.ends_in_place:
         return update_by_id(tables).where(fence(tables, size)).values(finished(tables))
-    return tables.dialect.delete_by_ids(tables.live, id_parameters(size), stamped_by(tables))
+    return tables.expressions.delete_by_ids(tables.live, id_parameters(size), stamped_by(tables))
 
 
 def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
@@ -100,7 +100,7 @@ def release(tables: QueueTables, size: int) -> ClauseElement:
 
 def release_later(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages back after a delay; the attempt does not count."""
-    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    due = {"available_at": tables.expressions.now() + number("p_delay")}
     return _fenced_update(tables, size, uncounted(tables) | due)
 
 
@@ -118,12 +118,12 @@ def restore_with_another(tables: QueueTables, size: int) -> ClauseElement:
 
 def retry(tables: QueueTables, size: int) -> ClauseElement:
     """Give failed messages back after a delay."""
-    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    due = {"available_at": tables.expressions.now() + number("p_delay")}
     return _fenced_update(tables, size, _failed(tables) | due)
 
 
 def _failed(tables: QueueTables) -> dict[str, Any]:
-    last = {"last_attempt_at": tables.dialect.now(), "last_error": reason(tables)}
+    last = {"last_attempt_at": tables.expressions.now(), "last_error": reason(tables)}
     return CLAIM_CLEARED | dict(tables.after_failure()) | last
 
 
@@ -152,7 +152,7 @@ def set_locked_aside(tables: QueueTables) -> ClauseElement:
 
 
 def _aside(tables: QueueTables) -> dict[str, Any]:
-    now = tables.dialect.now()
+    now = tables.expressions.now()
     return {
         "available_at": now + number("p_delay"),
         "last_attempt_at": now,
@@ -168,7 +168,7 @@ def extend(tables: QueueTables, size: int) -> ClauseElement:
 
 def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> ClauseElement:
     statement = update_by_id(tables).where(fence(tables, size)).values(values)
-    return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement
+    return statement.returning(tables.live.c.id) if tables.features.update_returning else statement
 
 
 def lock_one(tables: QueueTables) -> Select[Any]:

@@ -23,7 +23,7 @@ class Archiving:
     """The move to the archive is one statement."""
 
     def __init__(self, dialect: QueueDialect) -> None:
-        self._dialect = dialect
+        self._sessions = dialect.sessions
 
     def move(self, connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
         """Move messages to the archive under the fence; returns the ids that were still held.
@@ -31,7 +31,7 @@ class Archiving:
         It locks the rows first, so that exactly the copied rows are removed.
         """
         moved: set[int] = set()
-        self._dialect.lock_for_writing(connection, sql)
+        self._sessions.lock_for_writing(connection, sql)
         for batch in batches(settlement.ids):
             fence = settlement.fence_values()
             lock = sql.get(held, bucket_of(len(batch)))

@@ -233,19 +233,18 @@ class Encoder:
         texts = self._text(column, "payload")
         if settings.payload == "json":
             self._check_json(texts)
-        elif not self._tables.dialect.nul_in_text:
+        elif not self._tables.features.nul_in_text:
             nul = pc.match_substring(texts, "\0")
             self._refuse(nul, "contains a NUL character, which this database cannot store in text")
         return texts
 
     def _check_json(self, texts: Any) -> None:
-        dialect = self._tables.dialect
-        if not dialect.checks_json:
+        if not self._tables.features.checks_json:
             doubtful: Sequence[int] = range(len(texts))
         else:
             doubtful = self._deep(texts)
-            if dialect.doubtful_json is not None:
-                strange = pc.match_substring_regex(texts, dialect.doubtful_json)
+            if self._tables.features.doubtful_json is not None:
+                strange = pc.match_substring_regex(texts, self._tables.features.doubtful_json)
                 doubtful = sorted({*doubtful, *_true(strange)})
         for index in doubtful:
             what = f"payload of row {self._row + index} of its partition"

@@ -1,1 +1,1 @@
-"""The interface to an engine: capabilities, expressions, compiled statements, errors."""
+"""The interface to an engine: features, expressions, sessions, DDL, statements, errors."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import Connection, Table, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.sql.expressions import SqlDialect
+from queue_over_sql.sql.features import Features
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.findings import Finding, Level
 
@@ -65,8 +65,8 @@ class Checkup:
     next_id_statement: ClassVar[str] = "ALTER TABLE {table} ALTER COLUMN id RESTART WITH {number}"
     """Lets a table give out ids from a number on."""
 
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._engine = dialect.name
+    def __init__(self, features: Features) -> None:
+        self._engine = features.name
 
     def last_ids(self, connection: Connection, tables: Sequence[Table]) -> dict[str, int]:
         """The last id that each table of one schema gave out, by table, where it can be read."""

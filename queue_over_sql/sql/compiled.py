@@ -353,7 +353,7 @@ class StatementCache:
 
     def _converters_of(self, dialect: Dialect) -> Sequence[Callable[[Any], Any] | None]:
         kinds = [self.subject.live.c[name].type for name in self.subject.own_columns]
-        code, exact = self.subject.dialect.result_code, self.subject.dialect.exact_converter
+        code, exact = self.subject.expressions.result_code, self.subject.expressions.exact_converter
         return [
             exact(kind, kind.dialect_impl(dialect).result_processor(dialect, code(kind)))
             for kind in kinds

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.exc import DBAPIError
 
-    from queue_over_sql.sql.expressions import SqlDialect
+    from queue_over_sql.sql.features import Features
 
 import enum
 
@@ -58,8 +58,8 @@ KINDS_OF_STATES = {
 class Errors:
     """The errors of an engine's drivers: what they mean, and what helps; here by SQLSTATE."""
 
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._dialect = dialect
+    def __init__(self, features: Features) -> None:
+        self._features = features
 
     def classify(self, error: DBAPIError) -> ErrorKind:
         """Classify an error, never by its text."""

@@ -1,4 +1,4 @@
-"""Differences of databases in tables and statements: types, expressions, indexes, hints."""
+"""SQL in which engines differ: types, expressions, statements, indexes and hints."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from sqlalchemy import (
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ClauseElement, ColumnElement, Insert, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.sql.conditions import JsonPath, JsonScalar
+    from queue_over_sql.sql.features import Features
 
 
 def microseconds(expression: str) -> ColumnElement[int]:
@@ -32,43 +33,24 @@ def microseconds(expression: str) -> ColumnElement[int]:
     return literal_column(expression, BigInteger())
 
 
-class SqlDialect:
-    """The portable SQL, and the base class for known engines.
+class Expressions:
+    """The portable SQL, for code that only builds tables and statements.
 
-    The class attributes are capabilities.
+    Args:
+        features: of the server.
     """
 
-    name: ClassVar[str] = "generic"
-
-    identifier_limit = 63
-    skip_locked = False
-    """SELECT … FOR UPDATE SKIP LOCKED works."""
-    update_returning = False
-    """UPDATE … RETURNING works and sees each row once."""
-    delete_returning = False
-    """DELETE … RETURNING works."""
-    insert_returning = False
-    """INSERT … VALUES (…), (…) RETURNING works."""
-    conflict_clause = False
-    """INSERT … ON CONFLICT DO NOTHING works."""
     collation: ClassVar[str] = ""
     """The collation of an ``exact_string``, if the engine names one."""
     table_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of every table."""
     live_table_options: ClassVar[Mapping[str, Any]] = {}
+    """Further options of the tables of live messages."""
     stage_table_options: ClassVar[Mapping[str, Any]] = {}
     """Options of tables that may lose rows in a crash, because their readers count the rows."""
-    updates_from = False
-    """UPDATE can take its values from another table by a join."""
-    stage_piece: int | None = None
-    """How many staged messages one INSERT moves while others wait; None: all."""
-    checks_json = False
-    """A queue's table refuses payloads that are not JSON."""
-    counts_utf16 = False
-    """The length of a text counts UTF-16 code units; an emoji has two."""
-    nul_in_text = True
-    """Text columns can hold NUL characters."""
-    doubtful_json: str | None = None
-    """A regular expression that matches all invalid JSON that the table accepts."""
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
 
     # -- types
 
@@ -106,6 +88,16 @@ class SqlDialect:
         del value, exact
         return True
 
+    def result_code(self, kind: TypeEngine[Any]) -> Any:
+        """The driver's type code, if SQLAlchemy needs it to read values of the type."""
+        return None
+
+    def exact_converter(
+        self, kind: TypeEngine[Any], convert: Callable[[Any], Any] | None
+    ) -> Callable[[Any], Any] | None:
+        """A converter that returns a driver's value as it is, where ``convert`` would change it."""
+        return convert
+
     # -- expressions
 
     def now(self) -> ColumnElement[int]:
@@ -129,7 +121,8 @@ class SqlDialect:
             UnsupportedByEngine: this engine cannot search in JSON.
         """
         del column, path, value
-        msg = f"{self.name} cannot search by fields of the payload: use the queue's own columns."
+        name = self.features.name
+        msg = f"{name} cannot search by fields of the payload: use the queue's own columns."
         raise UnsupportedByEngine(msg)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
@@ -198,22 +191,3 @@ class SqlDialect:
         """A hint for the index on rounds, if the engine would read the whole table."""
         del base
         return None
-
-
-def add_partial_indexes(
-    dialect: SqlDialect, table: Table, base: str, *, option: str, sparse: bool
-) -> None:
-    """Define the claim index of unclaimed rows and the lease index of claimed rows.
-
-    The fence must not imply the condition of the latter. With ``consumer_id IS NOT NULL`` as the
-    condition, PostgreSQL would run every ack through it, over all dead entries of past claims.
-    ``option`` is SQLAlchemy's name for the condition of an index on that engine.
-    """
-    columns = table.c
-    free: ColumnElement[bool] = columns.consumer_id.is_(None)
-    if sparse:
-        free = and_(free, columns.available_at.is_not(None))
-    unclaimed: dict[str, Any] = {option: free}
-    claimed: dict[str, Any] = {option: dialect.is_claimed(table)}
-    Index(f"{base}_claim_ix", columns.priority, columns.available_at, columns.id, **unclaimed)
-    Index(f"{base}_lease_ix", columns.lease_expires_at, **claimed)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.sql.expressions import SqlDialect
 
 Pause = Callable[[float], None]
 
@@ -47,9 +46,6 @@ class Notifications:
     """Whether ``watch`` may succeed."""
     tells_others = False
     """Whether ``tell`` does anything."""
-
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._dialect = dialect
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
         """Start a watch on a connection of its own; None if that is not possible.

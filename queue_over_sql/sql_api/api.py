@@ -96,7 +96,9 @@ class SqlApi:
 
         def act(connection: Connection, form: Form) -> str:
             system, dialect = self._parts.system(), form.site.dialect
-            consumer = registrations.registration_for_good(connection, system, dialect, _CONSUMER)
+            consumer = registrations.registration_for_good(
+                connection, system, dialect.expressions, _CONSUMER
+            )
             return form.script(consumer)
 
         return self._run(act)
@@ -105,7 +107,7 @@ class SqlApi:
         self._parts.check_open()
         connections = self._parts.connections
         dialect = connections.dialect
-        form = _FORMS.get(dialect.routines)
+        form = _FORMS.get(dialect.features.routines)
         if form is None:
             msg = (
                 f"{connections.where} does not support the SQL API, which is available on "
@@ -116,7 +118,7 @@ class SqlApi:
         self._parts.system()
 
         def locked(connection: Connection) -> T:
-            with dialect.creating(connection, self._parts.settings.schema):
+            with dialect.ddl.creating(connection, self._parts.settings.schema):
                 return act(connection, form(connection, self._site(connection)))
 
         return connections.run(Operation(locked, atomic=True))

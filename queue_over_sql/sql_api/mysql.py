@@ -126,10 +126,10 @@ class MySQLForm(Form):
 
     def create(self, routine: Routine, found: Installed | None) -> None:
         allowed = [] if found is None or not routine.public else self._may_execute(routine)
-        if found is not None and not self.site.dialect.replaces_routines:
+        if found is not None and not self.site.dialect.features.replaces_routines:
             self.drop(found)
         try:
-            self.run(self._creation(routine, replace=self.site.dialect.replaces_routines))
+            self.run(self._creation(routine, replace=self.site.dialect.features.replaces_routines))
         except DBAPIError as error:
             if error.orig is None or error.orig.args[0] not in _WANTS_TRUST:
                 raise
@@ -206,7 +206,7 @@ class MySQLForm(Form):
     def _values(self) -> dict[str, str]:
         return {
             "deadlocks": _DEADLOCKS,
-            "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
+            "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.expressions.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
             **REASONS,

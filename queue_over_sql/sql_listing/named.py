@@ -163,7 +163,7 @@ def _claim_known_kinds(stage: Stage) -> None:
 
 
 def _look(stage: Stage) -> None:
-    if stage.dialect.look_first:
+    if stage.dialect.features.look_first:
         stage.run(claiming.anything_to_claim, _request(stage))
 
 
@@ -212,7 +212,7 @@ def _remember_keys(stage: Stage) -> None:
 def _register(stage: Stage) -> None:
     consumer = {"consumer_id": _STAMP.consumer_id, "name": "name", "host": "host", "pid": 1}
     registration = consumer | {"token_key": "key"}
-    stage.on_system(registrations.register, stage.dialect, registration, _SECOND)
+    stage.on_system(registrations.register, stage.dialect.expressions, registration, _SECOND)
 
 
 def _held(*, contents: bool) -> Act:
@@ -367,14 +367,14 @@ _CONSUMING: Final[Mapping[str, Act]] = {
 _KEEPING: Final[dict[str, Act]] = {
     "consumer, register": _register,
     "consumer, heartbeat": lambda stage: stage.on_system(
-        registrations.renew, stage.dialect, _STAMP.consumer_id, _SECOND
+        registrations.renew, stage.dialect.expressions, _STAMP.consumer_id, _SECOND
     ),
     "consumer, unregister": lambda stage: stage.on_system(registrations.remove, _STAMP.consumer_id),
     "reap, find overdue consumers": lambda stage: stage.on_system(
-        registrations.overdue, stage.dialect
+        registrations.overdue, stage.dialect.expressions
     ),
     "reap, declare dead": lambda stage: stage.on_system(
-        registrations.declare_dead, stage.dialect, [_STAMP.consumer_id]
+        registrations.declare_dead, stage.dialect.expressions, [_STAMP.consumer_id]
     ),
     "reap, remove dead consumer": lambda stage: stage.on_system(
         registrations.remove_dead, _STAMP.consumer_id
@@ -389,9 +389,9 @@ _KEEPING: Final[dict[str, Act]] = {
     ),
     "reap, prune archive": _prune,
     "reap, prune keys": _of(deduplication.prune_keys, _BATCH),
-    "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect),
+    "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect.expressions),
     "reap, find stages": lambda stage: stage.on_system(
-        orphaned_stages, stage.dialect, patience=_SECOND
+        orphaned_stages, stage.dialect.expressions, patience=_SECOND
     ),
 }
 _OPERATING: Final[dict[str, Act]] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def select_clock(tables: QueueTables, *others: str) -> Select[Any]:
     """Read the database's clock, and ``others``, which are SQL."""
     columns: list[ColumnElement[Any]] = [literal_column(other) for other in others]
-    return select(tables.dialect.now().label("now"), *columns)
+    return select(tables.expressions.now().label("now"), *columns)
 
 
 def server_now(connection: Connection, sql: StatementCache) -> int:

@@ -75,7 +75,7 @@ def words(name: str, length: int | None = None) -> ColumnElement[Any]:
 
 def reason(tables: QueueTables) -> ColumnElement[Any]:
     """The parameter ``p_error``: the text of a failure."""
-    return bindparam("p_error", None, type_=tables.dialect.reason_type())
+    return bindparam("p_error", None, type_=tables.expressions.reason_type())
 
 
 def bucket_of(count: int) -> int:
@@ -127,6 +127,6 @@ def stamped_by(
 
 def update_by_id(tables: QueueTables) -> Update:
     """An UPDATE of live messages that are named by id."""
-    hint = tables.dialect.id_index_hint()
+    hint = tables.expressions.id_index_hint()
     statement = update(tables.live)
     return statement if hint is None else statement.with_hint(hint)

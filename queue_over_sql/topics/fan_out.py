@@ -198,7 +198,7 @@ class FanOut:
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
         with callers(connection, connections.callers, table, atomic=True) as target:
-            connections.dialect.lock_database(target, table)
+            connections.dialect.sessions.lock_database(target, table)
             return self._publish_within(target, message, on_conflict)
 
     def _publish_within(

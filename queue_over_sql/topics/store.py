@@ -83,7 +83,7 @@ def add_topic(
     """Insert a new topic; False if it exists. Do not call it inside a transaction."""
     if has_topic(connection, system, prefix, name):
         return False
-    values = {"table_prefix": prefix, "name": name, "created_at": dialect.now()}
+    values = {"table_prefix": prefix, "name": name, "created_at": dialect.expressions.now()}
     return insert_unless_there(connection, dialect, system.topics, values)
 
 
@@ -146,7 +146,7 @@ def put_subscription(
     same = and_(*(table.c[name] == value for name, value in key.items()))
     if connection.execute(update(table).where(same).values(filter=where)).rowcount:
         return
-    new = {**key, "filter": where, "created_at": dialect.now()}
+    new = {**key, "filter": where, "created_at": dialect.expressions.now()}
     connection.execute(insert(table).values(new))
 
 

@@ -27,7 +27,7 @@ class Topics:
         self._parts.check_open()
         dialect, prefix = self._connections.dialect, self._prefix
         try:
-            name = check_queue_name(name, prefix, dialect.identifier_limit)
+            name = check_queue_name(name, prefix, dialect.features.identifier_limit)
         except InvalidQueueName as error:
             msg = f"A topic name follows the rules for queue names. {error}"
             raise InvalidQueueName(msg) from error

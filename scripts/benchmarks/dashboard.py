@@ -80,7 +80,7 @@ def fill(service: QueueService, queues: int, messages: int) -> None:
         queue.load(message(n) for n in range(messages // 2 if number == 0 else others))
         with parts_of(service).connections.engine.begin() as connection:
             connection.execute(text(_ARCHIVE.format(name=queue.name)))
-    if parts_of(service).connections.dialect.name == "postgresql":
+    if parts_of(service).connections.dialect.features.name == "postgresql":
         with parts_of(service).connections.engine.begin() as connection:
             connection.execute(text("ANALYZE"))
 
@@ -155,7 +155,7 @@ class _DatabaseTime:
 
     def __init__(self, service: QueueService) -> None:
         self._server: int | None = None
-        if parts_of(service).connections.dialect.name == "postgresql":
+        if parts_of(service).connections.dialect.features.name == "postgresql":
             with parts_of(service).connections.engine.connect() as connection:
                 session = connection.scalar(text("SELECT pg_backend_pid()"))
             self._server = _process(session)[0]

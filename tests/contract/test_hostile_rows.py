@@ -226,7 +226,7 @@ def test_settings_that_cannot_be_read(make_service: MakeService, engine: Engine)
                 service.adopt_queue("bad", "invoices")
             service.adopt_queue("invoices", "invoices")
             assert service.drop_queue("invoices")
-            if service._parts.connections.dialect.routines is not None:
+            if service._parts.connections.dialect.features.routines is not None:
                 service.sql_api.install()
                 assert service.sql_api.uninstall()
             service.stop()

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 
 from queue_over_sql import DatabaseUnavailable, QueueError, QueueService
 from queue_over_sql.dialects.sqlite import hooks
-from queue_over_sql.dialects.sqlite.dialect import SQLiteDialect
+from queue_over_sql.dialects.sqlite.features import FEATURES
 from tests.contract.queue_state import counts
 from tests.waiting import consume_exactly
 
@@ -54,7 +54,7 @@ def test_a_creation_inside_of_ones_own_transaction_is_told(
     make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for that transaction, which waits for it: to connect at all, then to create."""
-    monkeypatch.setattr(SQLiteDialect, "creation_seconds", 0.1)
+    monkeypatch.setitem(vars(FEATURES), "creation_seconds", 0.1)
     monkeypatch.setattr(hooks, "_PATIENCE_AT_FIRST", 0.1)
     said = r"by your own transaction\? then call create_queue\(\) or .* before it begins"
     service = make_service()

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Column, MetaData, Table, Text, insert, inspect, select, update
 
 from queue_over_sql import DatabaseUnavailable, Observer, reaper
+from queue_over_sql.dialects.engines import dialect_named
 from queue_over_sql.recovery import recovery
 from queue_over_sql.service import parts_of
-from queue_over_sql.sql.dialect import QueueDialect
 from tests.contract.queue_state import counts, live_rows, payloads
 from tests.waiting import consume_exactly, eventually, wait_until
 
@@ -114,7 +114,8 @@ def test_a_held_lock_stops_nobody_else(
 ) -> None:
     """Other queues, another prefix, schedules and creators go on, again and again."""
     # So long would a creator wait behind the reaper, if that kept its lock.
-    monkeypatch.setattr(QueueDialect, "lock_seconds", 3600)
+    features = dialect_named(held.engine.name).features
+    monkeypatch.setitem(vars(features), "lock_seconds", 3600)
     monkeypatch.setattr(reaper, "_CLEANUP_SECONDS", 0.05)
     service, other = make_service(), make_service(table_prefix="other_")
     queues = [service.create_queue("zzz"), other.create_queue("zzz")]

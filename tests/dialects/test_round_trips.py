@@ -261,8 +261,8 @@ def _verb(sent: Sent) -> str:
 
 def _form(queue: Queue) -> str:
     """The engine, or its old version that has statements of its own."""
-    dialect = core_of(queue).context.tables.dialect
-    return "h2 2.1" if dialect.name == "h2" and not dialect.skip_locked else dialect.name
+    features = core_of(queue).context.tables.features
+    return "h2 2.1" if features.name == "h2" and not features.skip_locked else features.name
 
 
 def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue) -> None:

@@ -29,7 +29,7 @@ def test_an_old_session_is_replaced(service: QueueService, monkeypatch: pytest.M
     connections = parts_of(service).connections
     first = connections.run(session)
     assert first == connections.run(session)
-    monkeypatch.setattr(type(connections.dialect), "session_seconds", 0.0)
+    monkeypatch.setitem(vars(connections.dialect.features), "session_seconds", 0.0)
     connections._sessions.renew()
     found = {connections.run(session) for _ in range(3)}
     with connections.transaction() as connection:

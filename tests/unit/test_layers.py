@@ -17,7 +17,7 @@ BY_NAME = {
     PACKAGE / "database" / f"{each}.py" for each in ("urls", "opened_engine", "raw_connections")
 }
 ASKS = re.compile(
-    r"dialect\.name\b|get_backend_name|(==|!=|\bin)\s*[(\[{]?[\"'](sqlite|postgresql|mysql|mariadb|h2)"
+    r"\b(dialect|features)\.name\b|get_backend_name|(==|!=|\bin)\s*[(\[{]?[\"'](sqlite|postgresql|mysql|mariadb|h2)"
 )
 
 

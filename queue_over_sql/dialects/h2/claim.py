@@ -28,7 +28,7 @@ class H2Claims(Claims):
 
         FINAL TABLE (UPDATE …) would deliver messages twice.
         """
-        if self._dialect.skip_locked or request.where is not None:
+        if self._features.skip_locked or request.where is not None:
             # A condition could make H2 use an index of the user, in another order.
             return super().claim(connection, sql, request)
         values = request.stamp() | request.wanted()
@@ -43,6 +43,6 @@ def mark_first(tables: QueueTables) -> Update:
     return (
         update(tables.live)
         .where(claim.eligible(tables, None), may_claim(tables))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .values(claim.stamp_values(tables, tables.expressions.now()))
         .with_dialect_options(h2_limit=number("p_count"))
     )

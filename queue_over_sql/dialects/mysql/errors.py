@@ -50,7 +50,7 @@ class MySQLErrors(Errors):
 
     def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
         code = _code(error)
-        on_timeout = getattr(self._dialect, "undoes_on_timeout", False)
+        on_timeout = self._features.undoes_on_timeout
         return code in _UNDOING or (code == _TIMED_OUT and on_timeout)
 
     def refuses_row_by(self, error: BaseException | None) -> bool:

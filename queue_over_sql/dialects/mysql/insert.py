@@ -34,7 +34,7 @@ class MySQLInserts(Inserts):
 
         The server would close the connection without an answer.
         """
-        size, limit = _REST_OF_STATEMENT, self._dialect.statement_bytes
+        size, limit = _REST_OF_STATEMENT, self._features.statement_bytes
         for value in values:
             if isinstance(value, str | bytes):
                 sent = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")

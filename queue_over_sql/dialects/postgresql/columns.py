@@ -492,7 +492,7 @@ def _picked(tables: QueueTables) -> CTE:
 
 
 def _columns(tables: QueueTables, source: Table | CTE) -> list[Any]:
-    read = tables.dialect.read_payload
+    read = tables.expressions.read_payload
     special = {
         "payload": read(source.c.payload),
         "headers": read(source.c.headers),

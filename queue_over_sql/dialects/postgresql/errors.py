@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.sql.error_kinds import ErrorKind, Errors, sqlstate_of
-from queue_over_sql.sql.expressions import SqlDialect
+from queue_over_sql.sql.features import Features
 
 
 class PostgreSQLErrors(Errors):
     """By SQLSTATE."""
 
-    def __init__(self, dialect: SqlDialect, pooler: Pooler) -> None:
-        super().__init__(dialect)
+    def __init__(self, features: Features, pooler: Pooler) -> None:
+        super().__init__(features)
         self._pooler = pooler
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:

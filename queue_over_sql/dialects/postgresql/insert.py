@@ -143,10 +143,10 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
             given[name] = _field(tables, element, name, differing.index(name))
     # With types, because a value in a SELECT does not know its target column.
     chosen = [cast(value, live.c[name].type) for name, value in given.items()]
-    statement = tables.dialect.insert(live).from_select(
+    statement = tables.expressions.insert(live).from_select(
         list(given), select(*chosen), include_defaults=False
     )
-    statement = tables.dialect.ignore_conflict(statement, live.c.message_key)
+    statement = tables.expressions.ignore_conflict(statement, live.c.message_key)
     return statement.returning(live.c.id, live.c.message_key)
 
 

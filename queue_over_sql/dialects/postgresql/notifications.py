@@ -21,7 +21,6 @@ from sqlalchemy.util import await_only
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache, run_text
-from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
 from queue_over_sql.sql.notifications import Notifications, Pause, Watch
 
@@ -92,8 +91,7 @@ class ListenNotify(Notifications):
     hears_others = True
     tells_others = True
 
-    def __init__(self, dialect: QueueDialect, pooler: Pooler) -> None:
-        super().__init__(dialect)
+    def __init__(self, pooler: Pooler) -> None:
         self._pooler = pooler
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:

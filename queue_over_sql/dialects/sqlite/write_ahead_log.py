@@ -7,12 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-)
+from sqlalchemy import Connection
 
 from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
-from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.values.backoff import RateLimit
 
 _log = logging.getLogger(__name__)
@@ -25,10 +22,16 @@ Run = Callable[[Callable[[Connection], Any]], Any]
 
 
 class WriteAheadLog:
-    """Keeps the log small, and warns if a reader prevents this."""
+    """Keeps the log small, and warns if a reader prevents this.
 
-    def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
-        self._dialect = dialect
+    Args:
+        size_of: the size of the log of a connection.
+        run: runs an act on a connection of the service.
+        where: the database, for the log.
+    """
+
+    def __init__(self, size_of: Callable[[Connection], int | None], run: Run, where: str) -> None:
+        self._size_of = size_of
         self._run = run
         self._where = where
         # Copying a large log takes long, and must not take all of the reaper's time.
@@ -42,12 +45,12 @@ class WriteAheadLog:
         Raises:
             DatabaseUnavailable: the database cannot be reached.
         """
-        run, wal_bytes = self._run, self._dialect.wal_bytes
-        size = run(wal_bytes) or 0
+        run = self._run
+        size = run(self._size_of) or 0
         if size > LARGE_BYTES and self._pace.due():
             with self._pace.running():
                 run(_cut)
-            size = run(wal_bytes) or 0
+            size = run(self._size_of) or 0
         self._watch(size)
 
     def _watch(self, size: int) -> None:

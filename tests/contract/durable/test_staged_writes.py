@@ -183,7 +183,7 @@ def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) 
 
 def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engine: Engine) -> None:
     """Where the database checks payloads, its refusal is explained by the row."""
-    if not core_of(queue).context.tables.dialect.checks_json:
+    if not core_of(queue).context.tables.features.checks_json:
         with pytest.raises(PayloadInvalid, match="row 1 of its partition is not valid JSON"):
             publisher.explain([batch_of(payload=["1", "{x}"])])
         return

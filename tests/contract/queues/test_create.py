@@ -21,8 +21,8 @@ from queue_over_sql import (
 from queue_over_sql.database import connections
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.dialects.engines import dialect_named
-from queue_over_sql.dialects.postgresql.dialect import _CREATION_LOCK
-from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.dialects.postgresql.ddl import _CREATION_LOCK
+from queue_over_sql.service import parts_of
 from tests.contract.queue_state import ARGUMENT_ERRORS, live_rows, payloads
 from tests.refusals import refused
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Queue, QueueService
-    from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 in_python = pytest.mark.threads("Python decides it")
 CONTRACT_COLUMNS = {
@@ -248,11 +248,15 @@ def test_verbs_on_a_queue_that_was_made_anew_say_so(
 @pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")  # H2 waits for 10 s
 @pytest.mark.threads("the wait is the database's")
 def test_a_drop_does_not_wait_for_ever(
-    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    make_service: MakeService,
+    engine: Engine,
+    database: TestDatabase,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A transaction that uses the queue keeps it whole; afterwards it can be dropped."""
     monkeypatch.setattr(connections, "_RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(QueueDialect, "lock_seconds", 1)
+    features = dialect_named(database.engine).features
+    monkeypatch.setitem(vars(features), "lock_seconds", 1)
     service, other = make_service(), make_service()
     queue = service.create_queue("jobs", archive="all", dedup_window=60)
     columns = inspect(engine).get_columns("queue_jobs_dedup_keys")
@@ -273,7 +277,8 @@ def test_a_creator_does_not_wait_for_ever(
     service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limit counts from the wait for another creator on, who may never end."""
-    monkeypatch.setattr(QueueDialect, "creation_seconds", 0.5)
+    features = parts_of(service).connections.dialect.features
+    monkeypatch.setitem(vars(features), "creation_seconds", 0.5)
     with ThreadPoolExecutor(1) as pool, engine.connect() as stuck:
         stuck.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
         late = pool.submit(service.create_queue, "jobs")
@@ -292,7 +297,7 @@ def test_an_interrupted_creator_says_why(engine: Engine) -> None:
     with engine.connect() as connection:
         dialect = OpenedEngine(connection.engine, dialect_named).dialect_of(connection)
         connection.rollback()
-        with pytest.raises(KeyboardInterrupt), dialect.creating(connection, None):
+        with pytest.raises(KeyboardInterrupt), dialect.ddl.creating(connection, None):
             interrupt(connection)
 
 

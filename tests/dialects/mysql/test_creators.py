@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql import QueueService
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.dialects.engines import dialect_named
-from queue_over_sql.dialects.mysql import dialect as mysql
+from queue_over_sql.dialects.mysql import ddl as mysql
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.queues.tables import settled
 

@@ -232,7 +232,9 @@ def _heartbeat(old: OldQueue) -> Act:
     dialect, system = old.service._parts.connections.dialect, old.service._parts.system()
     me = old.service.consumer_id
     assert me is not None
-    return lambda: old.run(lambda c: registrations.renew(c, system, dialect, me, 3_600_000_000))
+    return lambda: old.run(
+        lambda c: registrations.renew(c, system, dialect.expressions, me, 3_600_000_000)
+    )
 
 
 def _declare_dead(old: OldQueue) -> Act:
@@ -240,7 +242,9 @@ def _declare_dead(old: OldQueue) -> Act:
     other = str(uuid.UUID(int=next(old.numbers)))
     overdue = update(system.consumers).where(system.consumers.c.consumer_id == other)
     old.run(lambda c: c.execute(overdue.values(expires_at=2)))
-    return lambda: old.run(lambda c: registrations.declare_dead(c, system, dialect, [other]))
+    return lambda: old.run(
+        lambda c: registrations.declare_dead(c, system, dialect.expressions, [other])
+    )
 
 
 def _forget(old: OldQueue) -> Act:

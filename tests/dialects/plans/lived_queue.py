@@ -88,7 +88,7 @@ def walks_the_claim_index(lived: Lived) -> None:
     }
     builder, variant = forms[lived.engine], [None]
     values = request.stamp() | request.wanted()
-    if lived.engine == "h2" and not lived.sql.subject.dialect.skip_locked:
+    if lived.engine == "h2" and not lived.sql.subject.features.skip_locked:
         builder, variant = h2.mark_first, []
     elif builder is claim.pick_rows:
         values = request.wanted()

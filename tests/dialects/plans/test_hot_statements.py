@@ -103,7 +103,7 @@ def _expected(act: str, old: OldQueue) -> list[set[str]]:
     reads = READS[longest]
     if isinstance(reads, dict):
         reads = reads.get(old.engine, reads[""])
-    if longest == "claim" and not core_of(old.queue).context.tables.dialect.skip_locked:
+    if longest == "claim" and not core_of(old.queue).context.tables.features.skip_locked:
         # Old versions of H2 stamp along the claim index.
         reads = reads - _ID if old.engine == "h2" else reads
     return list(reads) if isinstance(reads, tuple) else [reads]

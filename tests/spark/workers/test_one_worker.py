@@ -217,7 +217,7 @@ def test_it_ends_when_its_time_is_over(service: QueueService, make_service: Make
     def now() -> int:
         with service._parts.connections.transaction() as connection:
             return int(
-                connection.scalar(text(f"SELECT {core_of(queue).context.tables.dialect.now()}"))
+                connection.scalar(text(f"SELECT {core_of(queue).context.tables.expressions.now()}"))
             )
 
     ends_at = now() + 300_000

@@ -1,0 +1,142 @@
+"""PostgreSQL's types, expressions and statements."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    ColumnElement,
+    Dialect,
+    Float,
+    Insert,
+    Integer,
+    Numeric,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal_column,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
+
+from queue_over_sql.dialects.at_once import AtOnceExpressions
+from queue_over_sql.dialects.postgresql.insert import JsonText
+from queue_over_sql.sql.conditions import LONE, NUL, JsonPath, JsonScalar, without_nul
+from queue_over_sql.sql.expressions import microseconds
+
+# A lone surrogate in JSON: a high one without a low one after it, or a low one alone.
+_FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
+# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
+_FLOAT8, _NUMERIC = 701, 1700
+
+
+class InEncoding(TypeDecorator[str]):
+    """A text whose characters that an encoding of the server lacks are escaped."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self.encoding = encoding
+        try:
+            # Python's names are the server's, but for those of Windows and KOI8.
+            name = encoding.replace("WIN", "cp").replace("KOI8", "KOI8-")
+            self._codec = codecs.lookup(name).name
+        except LookupError:
+            self._codec = "ascii"
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode(self._codec, "backslashreplace").decode(self._codec)
+
+
+class PostgreSQLExpressions(AtOnceExpressions):
+    """PostgreSQL's SQL."""
+
+    stage_table_options: ClassVar[Mapping[str, Any]] = {
+        "prefixes": ["UNLOGGED"],
+        "postgresql_with": {"autovacuum_enabled": False},
+    }
+    # Frequent vacuums, because claims must read over the dead rows.
+    live_table_options: ClassVar[Mapping[str, Any]] = {
+        "postgresql_with": {
+            "autovacuum_vacuum_scale_factor": 0.01,
+            "autovacuum_vacuum_threshold": 500,
+            "autovacuum_vacuum_insert_scale_factor": 0.1,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_analyze_scale_factor": 0.1,
+        }
+    }
+
+    def reason_type(self) -> TypeEngine[Any]:
+        encoding = self.features.encoding
+        return super().reason_type() if encoding is None else InEncoding(encoding)
+
+    def payload_type(self, payload: str) -> TypeEngine[Any]:
+        """``json``, because ``jsonb`` halved the publish rate and reorders keys."""
+        return JsonText() if payload == "json" else super().payload_type(payload)
+
+    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Read JSON as its text, unchanged, so that all decoding is in one place."""
+        return cast(column, Text) if isinstance(column.type, JsonText) else column
+
+    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Compare JSON by its text, because the type has no equality."""
+        if isinstance(column.type, JsonText | JSON):
+            column, other = cast(column, Text), cast(other, Text)
+        return column.is_distinct_from(other)
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """Compare ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
+        field: ColumnElement[Any] = _readable(column)
+        for step in path:
+            kind = Integer() if isinstance(step, int) else Text()
+            field = field.op("->")(bindparam(None, step, type_=kind))
+        kind_of, found = func.json_typeof(field), field.op("#>>")(literal_column("'{}'"))
+        if value is None:
+            return kind_of == "null"
+        if isinstance(value, bool):
+            return and_(kind_of == "boolean", found == ("true" if value else "false"))
+        if isinstance(value, str):
+            return and_(kind_of == "string", found == value.replace("\0", NUL))
+        number = cast(found, Numeric) == cast(repr(value), Numeric)
+        # CASE, because AND may evaluate its right side first and cast what is not a number.
+        return case((kind_of == "number", number), else_=false())
+
+    def result_code(self, kind: TypeEngine[Any]) -> Any:
+        """SQLAlchemy must know whether a number is ``float8`` or ``numeric``."""
+        while isinstance(kind, TypeDecorator | ARRAY):
+            kind = kind.item_type if isinstance(kind, ARRAY) else kind.impl_instance
+        if isinstance(kind, Float):
+            return _FLOAT8
+        return _NUMERIC if isinstance(kind, Numeric) else None
+
+    def now(self) -> ColumnElement[int]:
+        """The statement's start: stable, so an index scan can use it; new in each statement."""
+        return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
+
+    def insert(self, table: Table) -> Insert:
+        return postgresql.insert(table)
+
+
+def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """JSON without the escapes that a server stores but then fails to read."""
+    text = cast(column, Text)
+    readable = func.regexp_replace(without_nul(text), _LONE_SURROGATE, LONE, "g")
+    return case((func.strpos(text, "\\u") > 0, cast(readable, JSON)), else_=cast(column, JSON))
