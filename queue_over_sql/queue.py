@@ -233,7 +233,7 @@ class QueueCore:
     def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
         """As ``take``, but as Arrow columns with payloads as they are stored.
 
-        If the caller's transaction rolls back, call ``announce``.
+        If the caller's transaction rolls back, call ``wake_consumers``.
 
         Returns:
             Non-empty batches; None if these messages can only be taken with ``take``.
@@ -273,10 +273,10 @@ class QueueCore:
         sql = self.context.sql
         count = self.context.run(lambda c: unclaim_all(c, sql, consumer_id))
         if count:
-            self.announce()
+            self.wake_consumers()
         return count
 
-    def announce(self) -> None:
+    def wake_consumers(self) -> None:
         """Wake this process's waiting consumers; their next claims search the whole queue."""
         self.came_back(None)
 
@@ -284,7 +284,7 @@ class QueueCore:
         """Note that messages returned to this place in the queue (None: any) and wake consumers."""
         for claimer in (self.claimer, *list(self._lasting.values())):
             claimer.look_fully(available_at)
-        self.context.announce()
+        self.context.wake_consumers()
 
 
 def core_of(queue: Queue) -> QueueCore:
@@ -898,7 +898,7 @@ class Queue(Generic[Payload]):
     def resume(self) -> None:
         """Deliver messages again."""
         change_record(self._core.context, paused_at=None)
-        self._core.context.announce()
+        self._core.context.wake_consumers()
 
     def refresh(self) -> None:
         """Reload the settings now."""

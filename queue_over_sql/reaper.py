@@ -230,7 +230,7 @@ class Reaper:
             return False
         finally:
             if done.report.restored > before:
-                task.core.announce()
+                task.core.wake_consumers()
         self._turns.served(name)
         return True
 

@@ -290,7 +290,7 @@ class QueueService:
             self._background.stop()
             self._tell_what_is_left(consumer_id, "it did not answer in time")
             self._parts.connections.refuse()
-        self._parts.arrivals.announce()
+        self._parts.arrivals.notify()
 
     def __enter__(self) -> Self:
         self.start()

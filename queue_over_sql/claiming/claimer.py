@@ -280,7 +280,7 @@ class Claimer:
         if groups:
             self.look_fully()
             if wake:
-                self._context.announce()
+                self._context.wake_consumers()
 
     def abandon(self, rows: Sequence[MessageRow]) -> None:
         """Let the next claim or heartbeat give these back first: nobody works on them."""
@@ -323,7 +323,7 @@ class Claimer:
                     count,
                 )
                 self.look_fully()
-                self._context.announce()
+                self._context.wake_consumers()
             total += count
         return total
 
@@ -592,7 +592,7 @@ class Claimer:
                 pace.go_on()
         if restored:
             # This claim may leave some of them to others.
-            self._context.announce()
+            self._context.wake_consumers()
         return restored > 0
 
     def _mark(self, level: int) -> LowWatermark:

@@ -40,7 +40,7 @@ class Arrivals:
         self._last_burst = 0
         self._waiting: set[object] = set()
 
-    def announce(self, *, burst: bool = False) -> None:
+    def notify(self, *, burst: bool = False) -> None:
         """Note that messages may have arrived; ``burst``: more may come without a notification."""
         with self._condition:
             self.count += 1
@@ -139,14 +139,14 @@ class WakeUps:
         self._ended = connections.runtime.event()
         connections.forks.interrupt(weakref.WeakMethod(self._interrupt))
 
-    def tell(self, sql: StatementCache) -> None:
+    def notify(self, sql: StatementCache) -> None:
         """Notify other processes of a queue whose new messages are committed."""
         if not self._is_news(sql):
             return
         try:
             dialect = self._connections.dialect
-            telling = Operation(lambda c: dialect.notifications.tell(c, sql), repeatable=False)
-            self._connections.run(telling)
+            notifying = Operation(lambda c: dialect.notifications.notify(c, sql), repeatable=False)
+            self._connections.run(notifying)
         except QueueError as error:
             _log.debug(
                 "Other processes could not be notified of new messages; they find them by "
@@ -154,15 +154,15 @@ class WakeUps:
                 error,
             )
 
-    def tell_on(self, connection: Connection, sql: StatementCache) -> None:
-        """As ``tell``, when the caller's transaction commits.
+    def notify_on(self, connection: Connection, sql: StatementCache) -> None:
+        """As ``notify``, when the caller's transaction commits.
 
         Not in a two-phase transaction, because PostgreSQL cannot prepare one that used NOTIFY.
         """
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             return
         if self._is_news(sql):
-            self._connections.dialect.notifications.tell(connection, sql)
+            self._connections.dialect.notifications.notify(connection, sql)
 
     def listen(self) -> None:
         """Start to watch for messages of others."""
@@ -209,7 +209,7 @@ class WakeUps:
 
     def _is_news(self, sql: StatementCache) -> bool:
         """Whether to notify about a queue now: not too soon after the last time."""
-        if not self._enabled or not self._connections.dialect.notifications.tells_others:
+        if not self._enabled or not self._connections.dialect.notifications.notifies_others:
             return False
         name, now = sql.subject.live.fullname, time.monotonic()
         if now - self._notified_at.get(name, float("-inf")) < _BURST_SECONDS:
@@ -223,7 +223,7 @@ class WakeUps:
         """Begin to watch; None if this database notifies nobody. The caller drops the session."""
         connections = self._connections
         notifications = connections.dialect.notifications
-        if not notifications.hears_others:
+        if not notifications.notified_by_others:
             return None
         session = connections.apart()
         try:
@@ -236,7 +236,7 @@ class WakeUps:
             return None
         self._watch = watch
         # Messages from before the watch began were not notified.
-        self._arrivals.announce()
+        self._arrivals.notify()
         return session, watch
 
     def is_left(self, session: Session) -> bool:
@@ -294,10 +294,10 @@ class _Listener:
                     awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
                     seconds = min(_WATCH_SECONDS if awaited else 0, over_at - time.monotonic())
                     if watch.wait(max(0, seconds), self._wanted):
-                        self._arrivals.announce(burst=watch.bursts)
+                        self._arrivals.notify(burst=watch.bursts)
                         over_at = time.monotonic() + 2 * _BURST_SECONDS if watch.bursts else over_at
                     elif time.monotonic() >= over_at:
-                        self._arrivals.announce()
+                        self._arrivals.notify()
                         over_at = math.inf
         finally:
             session.drop()

@@ -286,7 +286,7 @@ class StagedPublisher:
             self.discard(own)
             raise
         self.discard([*writes, *own])
-        self._context.announce()
+        self._context.wake_consumers()
         return published
 
     def _publish(

@@ -80,7 +80,7 @@ class Arrivals:
 
     def announce(self) -> None:
         """Wake all that wait in this process."""
-        self._parts.arrivals.announce()
+        self._parts.arrivals.notify()
 
 
 def poll_pauses() -> backoff.Backoff:

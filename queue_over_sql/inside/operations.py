@@ -296,7 +296,7 @@ def settings_of(service: QueueService, record: QueueRecord) -> RecordedSettings:
 
 def announce(queue: Queue) -> None:
     """Wake the consumers that wait for messages of a queue, here and in other processes."""
-    core_of(queue).announce()
+    core_of(queue).wake_consumers()
 
 
 def opened(service: QueueService) -> list[Queue]:

@@ -154,7 +154,7 @@ class QueueContext:
             return self._run_inside(connection, operation)
         result = self.connections.run(operation, self._check_there)
         if operation.wakes and result:
-            self.announce()
+            self.wake_consumers()
         return result
 
     def _run_inside(self, connection: CallersConnection, operation: Operation[T]) -> T:
@@ -166,7 +166,7 @@ class QueueContext:
             ) as target:
                 result = operation.do(target)
                 if operation.wakes and result:
-                    self.wakeups.tell_on(target, self.sql)
+                    self.wakeups.notify_on(target, self.sql)
                 return result
         except DatabaseRefused as error:
             if self.connections.background:
@@ -182,10 +182,10 @@ class QueueContext:
             # The caller gets the refusal.
             return
 
-    def announce(self) -> None:
+    def wake_consumers(self) -> None:
         """Wake waiting consumers, here and in other processes."""
-        self.arrivals.announce()
-        self.wakeups.tell(self.sql)
+        self.arrivals.notify()
+        self.wakeups.notify(self.sql)
 
     def _record(self, connection: Connection) -> registry.QueueRecord | None:
         tables = self.tables

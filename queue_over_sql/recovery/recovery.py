@@ -172,7 +172,7 @@ class Recovery:
                 kept += changed
         self._context.run(partial(clock_steps.let_all_look, sql=sql))
         if kept:
-            self._context.announce()
+            self._context.wake_consumers()
             _log.warning(
                 "The database's clock was set back by about %s. %d messages of queue %s that were "
                 "due before stay due.",

@@ -180,7 +180,7 @@ class ScheduleFirer:
             return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
         fired = self._fire_now(messages, stored, len(firing.instants))
         if fired is not None and fired.late:
-            core_of(messages.queue).announce()
+            core_of(messages.queue).wake_consumers()
         return fired
 
     def _fire_now(

@@ -284,7 +284,7 @@ class Schedules:
                 observer.published(messages.queue.name, 1, time.monotonic() - began, ())
         published, is_due = done
         if is_due:
-            core.announce()
+            core.wake_consumers()
         return published
 
     def _again(self, act: Callable[[], T]) -> T:

@@ -42,10 +42,10 @@ class Watch(abc.ABC):
 class Notifications:
     """Notifications between processes. Here there are none, so consumers poll."""
 
-    hears_others = False
+    notified_by_others = False
     """Whether ``watch`` may succeed."""
-    tells_others = False
-    """Whether ``tell`` does anything."""
+    notifies_others = False
+    """Whether ``notify`` does anything."""
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
         """Start a watch on a connection of its own; None if that is not possible.
@@ -56,5 +56,5 @@ class Notifications:
         """
         return None
 
-    def tell(self, connection: Connection, sql: StatementCache) -> None:
+    def notify(self, connection: Connection, sql: StatementCache) -> None:
         """Notify watches, when it commits, that a queue may have got messages."""

@@ -348,7 +348,7 @@ _MESSAGES: Final[Mapping[str, Act]] = {
     "publish, batch": _publish_many(None, None),
     "publish, batch with keys": _publish_many("one", "two"),
     "publish, dedup window": lambda stage: stage.run(deduplication.recently_finished, ["key"]),
-    "notify": lambda stage: stage.dialect.notifications.tell(stage.connection, stage.sql),
+    "notify": lambda stage: stage.dialect.notifications.notify(stage.connection, stage.sql),
     "request, read reply": _of(replies.find_reply, "id"),
     "request, withdraw": _withdraw,
     "reply": _reply_sent,

@@ -139,12 +139,12 @@ class FanOut:
             return self._publish_on(connection, message, on_conflict)
         published = self._publish(message, on_conflict)
         if published:
-            self._parts.arrivals.announce()
+            self._parts.arrivals.notify()
         reached = {one.queue for one in published}
         # No query here: it is published, and a queue dropped since then must not raise an error.
         for queue in self._parts.catalog.opened:
             if queue.name in reached:
-                self._parts.wakeups.tell(core_of(queue).context.sql)
+                self._parts.wakeups.notify(core_of(queue).context.sql)
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> RoutedMessage:
@@ -225,7 +225,7 @@ class FanOut:
                 gone |= lost
             else:
                 for copy in copies:
-                    self._parts.wakeups.tell_on(target, copy.sql)
+                    self._parts.wakeups.notify_on(target, copy.sql)
                 return published
 
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:

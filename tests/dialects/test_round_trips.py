@@ -107,7 +107,7 @@ def _take(queue: Queue, count: int) -> Any:
 
 def _empty(queue: Queue) -> Any:
     # Above a mark it would look once more, now and then, for what was put below.
-    core_of(queue).announce()
+    core_of(queue).wake_consumers()
     return queue.consume
 
 

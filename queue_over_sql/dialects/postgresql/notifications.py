@@ -88,8 +88,8 @@ class ListeningOnLoop(Watch):
 class ListenNotify(Notifications):
     """PostgreSQL's notifications between processes."""
 
-    hears_others = True
-    tells_others = True
+    notified_by_others = True
+    notifies_others = True
 
     def __init__(self, pooler: Pooler) -> None:
         self._pooler = pooler
@@ -101,7 +101,7 @@ class ListenNotify(Notifications):
         run_text(connection, f"LISTEN {CHANNEL}").close()
         return ListeningOnLoop(connection) if connection.dialect.is_async else Listening(connection)
 
-    def tell(self, connection: Connection, sql: StatementCache) -> None:
+    def notify(self, connection: Connection, sql: StatementCache) -> None:
         sql.get(notify).run(connection).close()
 
 

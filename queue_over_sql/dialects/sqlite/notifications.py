@@ -60,7 +60,7 @@ class DataVersion(Watch):
 class FileNotifications(Notifications):
     """SQLite's notifications between processes."""
 
-    hears_others = True
+    notified_by_others = True
 
     def watch(self, connection: Connection, pause: Pause) -> DataVersion:
         return DataVersion(connection, pause)

@@ -299,7 +299,7 @@ def test_a_transaction_in_two_phases_tells_nobody(
     def refuse(*_: object) -> None:
         raise AssertionError("somebody was told")
 
-    monkeypatch.setattr(type(dialect.notifications), "tell", refuse)
+    monkeypatch.setattr(type(dialect.notifications), "notify", refuse)
     engine = create_engine(database.url)
     with engine.connect() as connection:
         transaction = connection.begin_twophase()
@@ -315,8 +315,8 @@ def test_without_wake_ups_polling_finds_everything(
 ) -> None:
     """Nothing hangs on a wake-up."""
     for kind in type(core_of(publisher).context.dialect.notifications).__mro__:
-        if "hears_others" in vars(kind):
-            monkeypatch.setattr(kind, "hears_others", False)
+        if "notified_by_others" in vars(kind):
+            monkeypatch.setattr(kind, "notified_by_others", False)
     consumer = make_service(notify=False)
     waiting = Waiting(consumer.queue("jobs"))
     wait_until(lambda: waiting.looks >= 2, timeout=PATIENCE)
@@ -336,7 +336,7 @@ def test_notify_false_tells_and_hears_nothing(
     def refuse(*_: object) -> None:
         raise AssertionError("somebody was told")
 
-    monkeypatch.setattr(type(service._parts.connections.dialect.notifications), "tell", refuse)
+    monkeypatch.setattr(type(service._parts.connections.dialect.notifications), "notify", refuse)
     queue.publish("x")
     [message] = queue.consume(wait=1)
     message.ack()
@@ -351,14 +351,14 @@ def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyP
     dialect = service._parts.connections.dialect
     queue = service.create_queue("jobs")
     told = 0
-    tell = type(dialect.notifications).tell
+    tell = type(dialect.notifications).notify
 
     def noted(*arguments: object) -> None:
         nonlocal told
         told += 1
         tell(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(dialect.notifications), "tell", noted)
+    monkeypatch.setattr(type(dialect.notifications), "notify", noted)
     began = time.monotonic()
     for _ in range(200):
         queue.publish("x")

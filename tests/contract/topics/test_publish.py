@@ -100,13 +100,13 @@ def test_without_subscribers_nothing_happens(service: QueueService) -> None:
 def test_subscribers_are_woken(topic: Topic, service: QueueService) -> None:
     """Who waits for a message in this process is told, once, and finds the copies there."""
     arrivals, told = service._parts.arrivals, list[str]()
-    wake = arrivals.announce
+    wake = arrivals.notify
 
     def listening() -> None:
         told.append("woken")
         wake()
 
-    arrivals.announce = listening  # type: ignore[method-assign,assignment]
+    arrivals.notify = listening  # type: ignore[method-assign,assignment]
     topic.publish(1, routing_key="x")
     assert ["woken"] == told
     assert [[1], [1], [1]] == [payloads(service.queue(name).consume()) for name in NAMES]

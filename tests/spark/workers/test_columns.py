@@ -127,7 +127,7 @@ def test_a_roll_back_leaves_everything_in_its_place(service: QueueService) -> No
         assert found is not None
         assert ids[:3] == found[0].column("id").to_pylist()
         connection.rollback()
-    core_of(queue).announce()
+    core_of(queue).wake_consumers()
     assert 5 == queue.stats().ready
     assert 0 == queue.stats().done
     assert [(number, 1) for number in ids] == [(m.id, m.attempt) for m in queue.consume(10)]
