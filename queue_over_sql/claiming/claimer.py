@@ -117,7 +117,7 @@ class Claimer:
     ) -> list[Message]:
         """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``.
 
-        ``apart``: what else this consumer has in hand, from which suspects are kept apart.
+        ``apart``: what else this process has in hand, from which suspects are kept apart.
         """
         seconds = 0.0
         if type(wait) is not float or wait != 0.0:
@@ -163,7 +163,7 @@ class Claimer:
                     raise
                 return [], []
             messages = self.decoded(rows, began) if rows else []
-            apart.note(messages, suspects=suspects)
+            apart.note(messages, self._context.consumer, suspects=suspects)
         return rows, messages
 
     def claim(

@@ -52,6 +52,8 @@ def elapsed_clock() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+_ISOLATION: Final = Isolation(elapsed_clock)
+
 HELD_CLAIMS: Final = "held-claims"
 """The consumer that all processes share for their claims that end with their lease."""
 
@@ -152,7 +154,7 @@ class Consumer:
         self._inherited: dict[str, str] = {}
         self._lasting: dict[str, LastingHolder] = {}
         self._recalls: dict[Callable[[], object], None] = {}
-        self.isolation = Isolation(elapsed_clock)
+        self.isolation = _ISOLATION
         self.deaths = Deaths(connections, system, settings, elapsed_clock)
         self._outage = OutageLog("The heartbeat")
         # Held while one caller stores the kinds that this consumer knows.
@@ -355,6 +357,7 @@ class Consumer:
         return self._given_up(for_good=False)
 
     def _given_up(self, *, for_good: bool) -> str | None:
+        self.isolation.forget(self)
         with self._lock:
             self._closed = self._closed or for_good
             identity, self._identity = self._identity, None

@@ -1,9 +1,11 @@
-"""Isolation: keeps suspects apart from all else that one consumer of this process has in hand."""
+"""Isolation: keeps suspects apart from all else that this process has in hand."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
 from queue_over_sql.database.forks import shared_lock
@@ -21,8 +23,15 @@ _ASKS_AGAIN_WITHIN: Final = 2.0
 _NEVER: Final = float("-inf")
 
 
+class _Nobody:
+    """What no reference refers to."""
+
+
+_NOBODY: Final[weakref.ref[object]] = weakref.ref(_Nobody())
+
+
 class Hands(Protocol):
-    """What a worker of this consumer has in hand."""
+    """What a worker of this process has in hand."""
 
     @property
     def full(self) -> bool:
@@ -33,11 +42,12 @@ class Hands(Protocol):
 
 
 class Isolation:
-    """Keeps suspects apart from all else that one consumer has in hand, if it has a worker.
+    """Keeps suspects apart from all else that a process has in hand, if it has a worker.
 
-    A worker begins its suspects when nothing else is in hand, and nobody claims until they are
-    over. The messages of who calls ``consume`` count for a while only, because a program may keep
-    one for as long as it runs.
+    All services of the process share one, because a crash ends the work of each. A worker begins
+    its suspects when nothing else is in hand, and nobody claims until they are over. The messages
+    of who calls ``consume`` count for a while only, because a program may keep one for as long as
+    it runs.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -46,13 +56,14 @@ class Isolation:
         self.lock = shared_lock()
         """Held while a worker decides to claim, or to claim no more."""
         self._pid = os.getpid()
-        self._workers: list[Hands] = []
-        self._holder: object | None = None
+        # Weak, because a worker of a closed event loop never leaves. With the loop of each.
+        self._workers: list[tuple[weakref.ref[Hands], object]] = []
+        self._holder: weakref.ref[object] = _NOBODY
         self._held_until = _NEVER
         # How many callers claim now, and what they have in hand. Of suspects also how long nobody
         # else claims.
         self._claiming = 0
-        self._called: list[Message] = []
+        self._called: list[tuple[Message, object]] = []
         self._suspects: list[tuple[Message, float]] = []
         # Since when a caller waits for its suspects, and until when it may still be waiting.
         self._asked_at = self._asked_until = _NEVER
@@ -62,61 +73,67 @@ class Isolation:
         with self.lock:
             if self._pid != os.getpid():
                 # None of its parent's workers runs in a forked child.
-                self._pid, self._workers, self._holder = os.getpid(), [], None
+                self._pid, self._workers, self._holder = os.getpid(), [], _NOBODY
                 self._claiming, self._called, self._suspects = 0, [], []
-            self._workers.append(worker)
+            self._workers.append((weakref.ref(worker), _loop()))
 
     def leave(self, worker: Hands) -> None:
         """Note that a worker has ended."""
         with self.lock:
-            self._workers = [each for each in self._workers if each is not worker]
+            self._workers = [each for each in self._workers if each[0]() not in (worker, None)]
 
     @property
     def has_workers(self) -> bool:
-        """Whether a worker of this consumer runs in this process."""
+        """Whether a worker runs in this process."""
         return bool(self._workers) and self._pid == os.getpid()
+
+    def _is_any_full(self) -> bool:
+        return any((worker := each()) is not None and worker.full for each, _ in self._workers)
 
     @property
     def holder(self) -> object | None:
         """Who has a worker's suspects."""
-        return self._holder
+        return self._holder()
 
     def begin(self, holder: object) -> bool:
         """Let nobody claim while this one has suspects; False if another one has some."""
         with self.lock:
-            if self._holder is None and not self._caller_comes_first():
-                self._holder = holder
+            if self.holder is None and not self._caller_comes_first():
+                self._holder = weakref.ref(holder)
                 self._held_until = self._clock() + _PATIENCE_WITH_CALLERS
-            return self._holder is holder
+            return self.holder is holder
 
     def end(self, holder: object) -> None:
         """Let all claim again."""
         with self.lock:
-            if self._holder is not holder:
+            if self.holder is not holder:
                 return
-            self._holder = None
-        for worker in list(self._workers):
-            worker.wake()
+            self._holder = _NOBODY
+        here = _loop()
+        for each, loop in list(self._workers):
+            # Those of other event loops look again by themselves, after a moment.
+            if (worker := each()) is not None and loop in (None, here):
+                worker.wake()
 
     def is_alone(self) -> bool:
         """Whether nothing is in hand except the suspects of a worker that wait."""
         with self.lock:
             now = self._clock()
             if now < self._held_until and (
-                self._claiming or any(_in_hand(each, now) for each in self._called)
+                self._claiming or any(_in_hand(each, now) for each, _ in self._called)
             ):
                 return False
-            return not any(worker.full for worker in self._workers)
+            return not self._is_any_full()
 
     def stops_workers(self) -> bool:
         """Whether workers claim nothing now."""
-        return self._holder is not None or self._caller_comes_first()
+        return self.holder is not None or self._caller_comes_first()
 
     @contextlib.contextmanager
     def claiming(self) -> Iterator[bool]:
         """Note that a caller claims during the block; False if it must claim nothing now."""
         with self.lock:
-            allowed = self._holder is None or self._clock() >= self._held_until
+            allowed = self.holder is None or self._clock() >= self._held_until
             self._claiming += allowed
         try:
             yield allowed
@@ -133,22 +150,29 @@ class Isolation:
         with self.lock:
             if self._asked_until < now - _PATIENCE_WITH_CALLERS:
                 self._asked_at = now
-            free = self._holder is None and not any(worker.full for worker in self._workers)
+            free = self.holder is None and not self._is_any_full()
             if free or now >= self._asked_at + _PATIENCE_WITH_CALLERS:
                 self._asked_at = self._asked_until = _NEVER
                 return True
             self._asked_until = now + _ASKS_AGAIN_WITHIN
             return False
 
-    def note(self, messages: Sequence[Message], *, suspects: bool) -> None:
-        """Note what a caller has in hand from now on."""
+    def note(self, messages: Sequence[Message], of: object, *, suspects: bool) -> None:
+        """Note what a caller has in hand from now on, by claims of this consumer."""
         now = self._clock()
         until = now + _PATIENCE_WITH_CALLERS
         with self.lock:
-            self._called = [each for each in self._called if _in_hand(each, now)]
-            self._called += messages
+            self._called = [each for each in self._called if _in_hand(each[0], now)]
+            self._called += [(message, of) for message in messages]
             if suspects:
                 self._suspects += [(message, until) for message in messages]
+
+    def forget(self, of: object) -> None:
+        """Forget the messages of a consumer that has given them back."""
+        with self.lock:
+            gone = {id(message) for message, owner in self._called if owner is of}
+            self._called = [each for each in self._called if each[1] is not of]
+            self._suspects = [each for each in self._suspects if id(each[0]) not in gone]
 
     def _caller_comes_first(self) -> bool:
         if not self._suspects and self._asked_until == _NEVER:
@@ -158,6 +182,14 @@ class Isolation:
             each for each in self._suspects if now < each[1] and _in_hand(each[0], now)
         ]
         return bool(self._suspects) or now < self._asked_until
+
+
+def _loop() -> object | None:
+    """The event loop of the caller; None for a thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _in_hand(message: Message, now: float) -> bool:

@@ -27,11 +27,11 @@ REASON = "the consumer died while it held the message: lost, process 1 on host h
 
 @pytest.mark.driver_decides
 @pytest.mark.default_on("sqlite", "postgresql")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("services", "workers"), [(1, 1), (1, 2), (2, 1)])
 def test_suspects_run_with_nothing_else_in_hand(
-    workers: int, make_service: MakeService, engine: Engine
+    services: int, workers: int, make_service: MakeService, engine: Engine
 ) -> None:
-    """Also not beside other handlers, and other workers; all others run together as before."""
+    """Not beside other handlers, workers and services; all others run together as before."""
     service = make_service()
     queues = {name: service.create_queue(name) for name in ("jobs", "others")}
     suspects = {m.id for m in queues["jobs"].publish_many(range(4))}
@@ -60,10 +60,10 @@ def test_suspects_run_with_nothing_else_in_hand(
 
         return work
 
-    ours = make_service()
+    ours = [make_service() for _ in range(services)]
     with ExitStack() as stack:
-        for _ in range(workers):
-            worker = ours.worker(concurrency=4, poll_interval=(0.005, 0.02))
+        for one in ours * workers:
+            worker = one.worker(concurrency=4, poll_interval=(0.005, 0.02))
             for name in queues:
                 worker.handle(name)(handler(name))
             stack.enter_context(running(worker, until_empty=True))
