@@ -33,13 +33,13 @@ def begun(lock: WriteLock, connection: Connection) -> threading.Thread:
 
 def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a transaction wakes who waits, also that of a single act."""
-    monkeypatch.setattr(module, "_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 600)
     lock = lent()
     lock.acquire(ONE)
     waiting = begun(lock, OTHER)
     assert waiting.is_alive()
     lock.release(ONE)
-    waiting.join(5)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert {OTHER} == lock._having
     lock.release(OTHER)
@@ -47,7 +47,7 @@ def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with lock.one_act():
         waiting = begun(lock, ONE)
         assert waiting.is_alive()
-    waiting.join(5)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert {ONE} == lock._having
 
@@ -60,7 +60,7 @@ def test_it_holds_up_nobody_for_long() -> None:
     lock.release(OTHER)
     waiting = begun(lock, OTHER)
     with lock.one_act():
-        waiting.join(5)
+        waiting.join(60)
     assert not waiting.is_alive()
     lock.release(ONE)
     lock.release(ONE)
@@ -68,11 +68,11 @@ def test_it_holds_up_nobody_for_long() -> None:
 
 def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler may end its transaction and begin another; only registered connections wait."""
-    monkeypatch.setattr(module, "_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 600)
     lock = lent()
     for connection in (ONE, ONE, cast("Any", object())):
         thread = begun(lock, connection)
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert {ONE} == lock._having
     lock.release(ONE)
@@ -82,7 +82,7 @@ def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those threads do not exist there."""
-    monkeypatch.setattr(module, "_PATIENCE", 10)
+    monkeypatch.setattr(module, "_PATIENCE", 600)
     lock = lent()
     lock.acquire(ONE)
     lock.forked()

@@ -62,9 +62,11 @@ def test_server_version(engine: sa.Engine, connection: sa.Connection) -> None:
 
 def test_create_if_not_exists(connection: sa.Connection) -> None:
     """Tables and indexes that exist are left alone."""
+    add(connection, 1)
     connection.execute(CreateTable(JOBS, if_not_exists=True))
     for index in JOBS.indexes:
         connection.execute(CreateIndex(index, if_not_exists=True))
+    assert 1 == connection.execute(sa.select(sa.func.count()).select_from(JOBS)).scalar_one()
 
 
 def test_inserted_key(connection: sa.Connection) -> None:
