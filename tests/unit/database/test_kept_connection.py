@@ -93,7 +93,7 @@ def test_it_is_thrown_away_when_others_broke(
     broken.append("a session")
     second = kept.take()
     assert first.closed
-    assert len(thrown_away) == 1
+    assert 1 == len(thrown_away)
     kept.leave(second)
     assert kept.take() is second
     second.close()
