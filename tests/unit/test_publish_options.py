@@ -9,12 +9,15 @@ import dataclasses
 import inspect
 from typing import Annotated, Any, Final, get_type_hints
 
-from queue_over_sql import Publication, Queue, Schedules, Topic
+from queue_over_sql import Message, Publication, Queue, QueueService, Schedules, Topic
 from queue_over_sql.aio import AsyncQueue, AsyncSchedules, AsyncTopic
 from queue_over_sql.cli import options, publish, schedules, topics
 from queue_over_sql.cli.lines import READERS
 from queue_over_sql.schedules import definition
+from queue_over_sql.spark import sink_columns
+from queue_over_sql.values.json_lines import CONTENT_FIELDS
 from queue_over_sql.values.options import (
+    DURATIONS,
     PUBLISH_OPTIONS,
     PublishOptions,
     RequestOptions,
@@ -22,6 +25,8 @@ from queue_over_sql.values.options import (
     TopicOptions,
     names_of,
 )
+from queue_over_sql.web.api import shapes
+from queue_over_sql.web.api.shapes import NewMessage, NewTopicMessage
 
 # Nobody could answer a request before it is due, and topics know no columns. A schedule makes its
 # own keys, and says when.
@@ -97,6 +102,41 @@ def test_lines_and_schedules_take_the_options_of_a_publication() -> None:
     assert set(PUBLISH_OPTIONS) == READERS.keys()
     kept = definition._OF_PUBLICATION
     assert set(PUBLISH_OPTIONS) - {"key", "at", "columns"} == set(kept)
+    assert {n for n in PUBLISH_OPTIONS if "Duration" in str(_types()[n])} == DURATIONS
+
+
+def test_http_takes_the_options_of_a_publication() -> None:
+    """For queues and for topics."""
+    for shape, typed in ((NewMessage, PublishOptions), (NewTopicMessage, TopicOptions)):
+        assert set() == set(names_of(typed)) - set(shape.__struct_fields__), shape
+
+
+def test_spark_writes_the_options_of_a_publication(sqlite_url: str) -> None:
+    """As columns of a DataFrame; the queue's own columns have their own names there."""
+    wanted = {"payload", *PUBLISH_OPTIONS} - {"columns"}
+    assert wanted == sink_columns._ACCEPTED.keys()
+    with QueueService(sqlite_url) as service:
+        encoder = sink_columns.Encoder(service.create_queue("jobs"), [])
+    assert wanted == encoder._encoders.keys()
+
+
+def test_messages_show_what_was_published() -> None:
+    """In Python, in lines of JSON and over HTTP; times and the lease have other names."""
+    wanted = set(PUBLISH_OPTIONS) - {"delay", "at", "lease"}
+    assert wanted == set(CONTENT_FIELDS)
+    for name in wanted:
+        assert hasattr(Message, name) or name == "headers", name
+        assert name in shapes.Message.__struct_fields__, name
+
+
+def test_the_options_are_documented() -> None:
+    """By ``Publication``, to which all verbs refer."""
+    said = str(inspect.getdoc(Publication))
+    assert [] == [name for name in PUBLISH_OPTIONS if f"\n    {name}: " not in said]
+
+
+def _types() -> dict[str, Any]:
+    return {name: kind.__forward_arg__ for name, kind in PublishOptions.__annotations__.items()}
 
 
 def _said(verb: Any, name: str) -> tuple[Any, Any]:

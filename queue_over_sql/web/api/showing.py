@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FACTS: Final = (
-    *("key", "kind", "priority", "attempt", "max_attempts", "published_at", "scheduled_at"),
-    *("available_at", "claimed_at", "lease_expires_at", "consumer_id", "last_attempt_at"),
-    *("last_error", "finished_at"),
+_SHOWN_OTHERWISE: Final = {"id", "payload", "payload_encoding", "headers", "columns", "outcome"}
+_FACTS: Final = tuple(
+    name for name in shapes.Message.__struct_fields__ if name not in _SHOWN_OTHERWISE
 )
 # A page ends when its payloads reach about this many bytes, even before its limit.
 _PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -67,7 +66,6 @@ def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:
     payload, encoding = _payload(found, mask, as_text=as_text)
     return {
         "id": str(found.id),
-        "queue": found.queue,
         "payload": payload,
         "payload_encoding": encoding,
         "headers": mask.apply(found.headers),
