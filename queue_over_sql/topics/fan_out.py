@@ -15,10 +15,12 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.database.callers import callers
 from queue_over_sql.errors import (
     DatabaseRefused,
+    DatabaseUnavailable,
     PayloadInvalid,
     QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
+    ServiceClosed,
     TopicNotFound,
 )
 from queue_over_sql.message import Publication, Published
@@ -273,6 +275,9 @@ class FanOut:
                     if pattern_fits(pattern_of(row.pattern), message.routing_key)
                 ]
                 copy = self._copy(name, fitting, message, on) if fitting else None
+            except (DatabaseUnavailable, ServiceClosed):
+                # The queue refuses nothing.
+                raise
             except (QueueError, ValueError, TypeError) as error:
                 return Prepared(refusal=_naming(name, error))
             if copy is not None:

@@ -130,6 +130,44 @@ def test_what_was_removed_is_never_said_to_be_missing(database: TestDatabase) ->
             assert 1 in said, name
 
 
+class Brief(Proxy):
+    """Cuts the connection instead of passing on an answer, as often as it is told."""
+
+    cuts = 0
+
+    def _pass_on(self, answer: bytes) -> bytes:
+        if self.cuts:
+            self.cuts -= 1
+            return b""
+        return super()._pass_on(answer)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("mariadb")
+def test_no_queue_is_said_to_reject_what_an_outage_stopped(database: TestDatabase) -> None:
+    """A topic reads the settings of its queues before it publishes, and the database is away then.
+
+    The error speaks of the database only, however soon the database is back.
+    """
+    with closing(Brief(database.url)) as proxy:
+        # So often it reads the settings.
+        service = QueueService(proxy.url, reaper_interval=0.0001)
+        topic = service.create_topic("events")
+        topic.subscribe(service.create_queue("jobs"))
+        topic.publish("x", routing_key="a")
+        said: list[str] = []
+        for cuts in range(1, 10):
+            proxy.cuts = cuts
+            try:
+                topic.publish("x", routing_key="a")
+            except DatabaseUnavailable as error:
+                said.append(str(error))
+            proxy.cuts = 0
+        service.stop()
+        assert said
+        assert not [text for text in said if "reject" in text]
+
+
 def test_a_missing_folder_is_an_unavailable_database(tmp_path: Path) -> None:
     """The embedded database cannot be down, but its folder may be missing: the same error."""
     service = QueueService(f"sqlite:///{tmp_path}/missing/queues.db")
