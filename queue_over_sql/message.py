@@ -630,10 +630,10 @@ def lease_ends_at(message: Message) -> float:
 def note_cancelled(message: Message) -> None:
     """Mark a message as cancelled, and notify its handler."""
     message._cancelled = True
-    if (tell := message._on_cancelled) is not None:
-        tell()
+    if (notify := message._on_cancelled) is not None:
+        notify()
 
 
-def when_cancelled(message: Message, tell: Callable[[], None] | None) -> None:
+def when_cancelled(message: Message, notify: Callable[[], None] | None) -> None:
     """Set the function to call when a message is cancelled; None removes it."""
-    message._on_cancelled = tell
+    message._on_cancelled = notify

@@ -195,23 +195,23 @@ class Observers(Observer):
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         # Methods that an observer does not override are not called.
-        self._told = {
+        self._listeners = {
             name: [getattr(o, name) for o in observers if getattr(type(o), name) is not method]
             for name, method in vars(Observer).items()
             if not name.startswith("_")
         }
-        self.wraps_publishing = bool(self._told["publishing"])
+        self.wraps_publishing = bool(self._listeners["publishing"])
         """Whether any of them overrides ``publishing``."""
         self._complained: set[Callable[..., Any]] = set()
 
     def opened(self, service: Any) -> None:
         """Notify them; their exceptions are raised."""
-        for tell in self._told["opened"]:
-            tell(service)
+        for notify in self._listeners["opened"]:
+            notify(service)
 
     def closing(self) -> None:
         """Notify them."""
-        self._tell("closing")
+        self._notify("closing")
 
     def publishing(self, queue: str, count: int) -> AbstractContextManager[dict[str, Any]]:
         """Wrap a publish; yields the headers of all observers."""
@@ -229,22 +229,22 @@ class Observers(Observer):
         self, queue: str, messages: Sequence[MessageFacts]
     ) -> AbstractContextManager[object]:
         """Wrap a call of a handler."""
-        if not self._told["handling"]:
+        if not self._listeners["handling"]:
             return _NO_HEADERS
         return self._wrapped("handling", queue, messages)
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
         """Notify them."""
-        # Inlined ``_tell``, which saves a call on each publish.
-        for tell in self._told["published"]:
+        # Inlined ``_notify``, which saves a call on each publish.
+        for notify in self._listeners["published"]:
             try:
-                tell(queue, count, seconds, ids)
+                notify(queue, count, seconds, ids)
             except Exception:  # noqa: BLE001 - a user's observer must not fail a verb
-                self._complain(tell)
+                self._complain(notify)
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
         """Notify them."""
-        self._tell("claimed", queue, messages, seconds)
+        self._notify("claimed", queue, messages, seconds)
 
     def handled(
         self,
@@ -254,46 +254,46 @@ class Observers(Observer):
         error: BaseException | None,
     ) -> None:
         """Notify them."""
-        self._tell("handled", queue, messages, seconds, error)
+        self._notify("handled", queue, messages, seconds, error)
 
     def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
         """Notify them."""
-        self._tell("settled", queue, outcome, ids)
+        self._notify("settled", queue, outcome, ids)
 
     def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
         """Notify them."""
-        self._tell("claim_lost", queue, ids)
+        self._notify("claim_lost", queue, ids)
 
     def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
         """Notify them."""
-        self._tell("dead_lettered", queue, ids, reason)
+        self._notify("dead_lettered", queue, ids, reason)
 
     def reaped(self, report: ReaperReport, seconds: float) -> None:
         """Notify them."""
-        self._tell("reaped", report, seconds)
+        self._notify("reaped", report, seconds)
 
     def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
         """Notify them."""
-        self._tell("schedule_fired", schedule, queue, count)
+        self._notify("schedule_fired", schedule, queue, count)
 
-    def _tell(self, what: str, *facts: Any) -> None:
-        for tell in self._told[what]:
+    def _notify(self, what: str, *facts: Any) -> None:
+        for notify in self._listeners[what]:
             try:
-                tell(*facts)
+                notify(*facts)
             except Exception:  # noqa: BLE001 - a user's observer must not fail a verb
-                self._complain(tell)
+                self._complain(notify)
 
     @contextlib.contextmanager
     def _wrapped(self, what: str, *facts: Any) -> Iterator[list[Any]]:
         entered: list[tuple[Callable[..., Any], AbstractContextManager[Any]]] = []
         yielded = []
-        for wrap in self._told[what]:
+        for wrap in self._listeners[what]:
             try:
                 wrapper = wrap(*facts)
                 if wrapper is not None:
                     yielded.append(wrapper.__enter__())
                     entered.append((wrap, wrapper))
-            except Exception:  # noqa: BLE001 - as in _tell
+            except Exception:  # noqa: BLE001 - as in _notify
                 self._complain(wrap)
         failure: tuple[Any, Any, Any] = (None, None, None)
         try:
@@ -306,7 +306,7 @@ class Observers(Observer):
                 try:
                     # Its return value is ignored, so an observer cannot suppress an error.
                     wrapper.__exit__(*failure)
-                except Exception as error:  # noqa: BLE001 - as in _tell
+                except Exception as error:  # noqa: BLE001 - as in _notify
                     if error is not failure[1]:
                         self._complain(wrap)
 

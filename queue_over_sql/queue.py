@@ -190,7 +190,7 @@ class QueueCore:
             return self.claimer.consume(count, lease, 0.0, where)
         mark_settled(messages)
         if self.context.observer is not None:
-            settlements.tell_done(messages, settled)
+            settlements.report_done(messages, settled)
         settlements.refuse(messages, settled)
         return self.claimer.decoded(rows, began) or self.claimer.consume(count, lease, 0.0, where)
 
@@ -223,7 +223,7 @@ class QueueCore:
         except (DatabaseRefused, PayloadInvalid) as error:
             settlements.refuses_on(error)
             raise
-        settlements.tell_refused(refused)
+        settlements.log_refused(refused)
         if observer is not None and messages:
             name, seconds = self.context.name, time.monotonic() - began
             observer.claimed(name, facts_of(messages), seconds)

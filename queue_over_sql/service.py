@@ -288,7 +288,7 @@ class QueueService:
         if not self._parts.connections.within(seconds, lambda: self._leave(seconds)):
             self._parts.closed = True
             self._background.stop()
-            self._tell_what_is_left(consumer_id, "it did not answer in time")
+            self._log_what_is_left(consumer_id, "it did not answer in time")
             self._parts.connections.refuse()
         self._parts.arrivals.notify()
 
@@ -689,7 +689,7 @@ class QueueService:
         try:
             self._retire_consumer()
         except QueueError as error:
-            self._tell_what_is_left(consumer_id, str(error))
+            self._log_what_is_left(consumer_id, str(error))
         self._parts.connections.close()
 
     def _retire_consumer(self) -> None:
@@ -717,7 +717,7 @@ class QueueService:
         self._reply_queues.drop_own(consumer_id)
         self._registered.forget(consumer_id)
 
-    def _tell_what_is_left(self, consumer_id: str | None, reason: str) -> None:
+    def _log_what_is_left(self, consumer_id: str | None, reason: str) -> None:
         if self._told_what_is_left:
             return
         self._told_what_is_left = True

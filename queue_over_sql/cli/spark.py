@@ -121,12 +121,12 @@ def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, in
         def show(what: str, done: int, of_all: int) -> None:
             bar.update(task, description=f"{doing}: {what}", completed=done, total=of_all)
             if done < of_all:
-                _tell(session.output, f"{doing}: {what} ({done + 1} of {of_all})")
+                _report(session.output, f"{doing}: {what} ({done + 1} of {of_all})")
 
         yield show
 
 
-def _tell(output: Output, what: str) -> None:
+def _report(output: Output, what: str) -> None:
     if not output.err.is_terminal and not output.machine:
         output.note(what)
 

@@ -135,12 +135,12 @@ def load(
             except TypeError as error:
                 # A column of the input has a type that its field cannot have.
                 raise ValueError(str(error)) from error
-    _tell(session, report, rejected)
+    _report(session, report, rejected)
     if report.rejected:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _tell(session: Session, report: LoadReport, rejected: str | None) -> None:
+def _report(session: Session, report: LoadReport, rejected: str | None) -> None:
     where = f" to {rejected}" if rejected and report.rejected else ""
     session.output.record(
         dataclasses.asdict(report),

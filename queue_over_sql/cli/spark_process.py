@@ -210,7 +210,7 @@ def process(
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task(f"Processing {queue}", total=None)
             _follow(query, done, lambda: bar.update(task, completed=done.messages), stop)
-    _tell(session, queue, claims_as, done, stopped=stop.asked.is_set())
+    _report(session, queue, claims_as, done, stopped=stop.asked.is_set())
 
 
 class _Done:
@@ -229,7 +229,7 @@ class _Done:
                 self.batches += 1
 
 
-def _tell(session: Session, queue: str, consumer: str, done: _Done, *, stopped: bool) -> None:
+def _report(session: Session, queue: str, consumer: str, done: _Done, *, stopped: bool) -> None:
     left = left_in(session, queue, consumer) if stopped or not done.messages else None
     human = (
         f"Processed {counted(done.messages, 'message')} of queue {queue} in "

@@ -122,7 +122,7 @@ def workers(
                 progress=shown.show,
                 stop=stop.asked,
             )
-    _tell(session, report)
+    _report(session, report)
     if report.dead:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -149,7 +149,7 @@ def _until(text: str) -> Literal["empty"] | float | None:
     return None if text == "forever" else parse_duration(text)
 
 
-def _tell(session: Session, report: FleetReport) -> None:
+def _report(session: Session, report: FleetReport) -> None:
     workers = [dataclasses.asdict(worker) for worker in report.workers]
     fields = {**dataclasses.asdict(report), "workers": workers}
     session.output.record(

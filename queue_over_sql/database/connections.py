@@ -252,7 +252,7 @@ class Connections:
                 if unknown is None or result:
                     return result
                 kind = ErrorKind.DISCONNECT
-                raise self.errors.told(unknown, kind, refused, creates=creates) from unknown
+                raise self.errors.explained(unknown, kind, refused, creates=creates) from unknown
             except DBAPIError as error:
                 kind = self.dialect.errors.classify(error)
                 hopeless = self.watchdog.gave_up
@@ -266,7 +266,7 @@ class Connections:
                     unknown = error if is_unknown else unknown
                     self.runtime.sleep(0.05)
                 else:
-                    raise self.errors.told(error, kind, refused, creates=creates) from error
+                    raise self.errors.explained(error, kind, refused, creates=creates) from error
             except PoolTimeout as error:
                 raise self.errors.unavailable(error) from error
             except StatementError as error:

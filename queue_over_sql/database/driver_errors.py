@@ -117,7 +117,7 @@ class DriverErrors:
             f"The database {self._where} cannot be used with this configuration: {unfit}."
         )
 
-    def told(
+    def explained(
         self,
         error: DBAPIError,
         kind: ErrorKind,

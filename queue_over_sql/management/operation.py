@@ -122,7 +122,7 @@ class Button:
     Attributes:
         name: in its address.
         title: its text.
-        told: the report, with ``{n}`` for the messages and the names of form fields.
+        report: with ``{n}`` for the messages and the names of form fields.
         question: asked before it, with the same names; None if it can be undone.
         counts: which messages are counted for the question.
         word: the form field whose value the user must type to confirm.
@@ -135,7 +135,7 @@ class Button:
 
     name: str
     title: str
-    told: str
+    report: str
     question: str | None = None
     counts: Literal["live", "archived", "unclaimed"] | None = None
     word: str | None = None

@@ -110,7 +110,7 @@ class Counting:
     ) -> None:
         self.names = names
         self._limit = limit
-        self._told = told
+        self._error_text = told
         self._known: dict[str, _Known] = {}
 
     def look(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
@@ -152,7 +152,7 @@ class Counting:
             return self._unread(known.record, error)
 
     def _unread(self, record: QueueRecord, error: QueueError) -> QueueCounts:
-        return QueueCounts(record.name, record.paused, problem=self._told(error))
+        return QueueCounts(record.name, record.paused, problem=self._error_text(error))
 
     def _read(self, connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
         # As text without parameters: PostgreSQL then keeps its plan, and compiling it anew for each

@@ -96,7 +96,7 @@ class Health:
         self._lock = threading.Lock()
         # The state of each late loop when it was first seen late.
         self._stood: dict[inside.Loop, tuple[_Stack, float]] = {}
-        self._told: set[object] = set()
+        self._reported_about: set[object] = set()
         self._callback = _Callback()
 
     def live(self) -> Report:
@@ -143,14 +143,14 @@ class Health:
         late = now - loop.due_at
         # A loop that ended normally has reported this before.
         if thread is not None and not thread.is_alive() and loop.thread is thread:
-            return self._tell(loop, f"the {loop.name} has stopped unexpectedly")
+            return self._reported(loop, f"the {loop.name} has stopped unexpectedly")
         if thread is None and late >= self._patience:
-            return self._tell(loop, f"the {loop.name} could not be started")
+            return self._reported(loop, f"the {loop.name} could not be started")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
             if frame is None or self._vitals.asks_database(frame):
                 self._stood.pop(loop, None)
-                self._told.discard(loop)
+                self._reported_about.discard(loop)
                 return OK
             stack = _stack(frame)
             before, since = self._stood.get(loop, (None, now))
@@ -159,7 +159,7 @@ class Health:
             self._stood[loop] = stack, since
         if now - since < self._patience / 2:
             return OK
-        return self._tell(loop, f"the {loop.name} is {duration_text(round(late))} late", thread)
+        return self._reported(loop, f"the {loop.name} is {duration_text(round(late))} late", thread)
 
     def _look_at_handlers(self, handlers: inside.HandlersAtWork) -> str:
         # A call lasts until its message is given back, even in an outage of the database.
@@ -168,17 +168,17 @@ class Health:
         began_before = time.monotonic() - self._hung_after
         hung = sum(began < began_before for began in handlers.called_at)
         if hung < handlers.concurrency:
-            self._told.discard(_HANDLERS)
+            self._reported_about.discard(_HANDLERS)
             return OK
         count = handlers.concurrency
         most = duration_text(self._hung_after)
         said = f"each of {count} has been in one handler call for more than {most}"
         workers = (t for t in threading.enumerate() if t.name.startswith("queue-over-sql-worker-"))
-        return self._tell(_HANDLERS, said, *workers)
+        return self._reported(_HANDLERS, said, *workers)
 
-    def _tell(self, about: object, said: str, *threads: threading.Thread | None) -> str:
-        if about not in self._told:
-            self._told.add(about)
+    def _reported(self, about: object, said: str, *threads: threading.Thread | None) -> str:
+        if about not in self._reported_about:
+            self._reported_about.add(about)
             frames = [frame for thread in threads if thread and (frame := _frame_of(thread))]
             stacks = "".join("\n" + "".join(traceback.format_stack(frame)) for frame in frames)
             _log.error("This process is not live: %s.%s", said, stacks)

@@ -263,7 +263,7 @@ class SystemdNotifier:
     ) -> None:
         self._ended.set()
         if self._path:
-            self._tell("STOPPING=1")
+            self._notify("STOPPING=1")
 
     def _run(self) -> None:
         told = False
@@ -271,14 +271,14 @@ class SystemdNotifier:
         while not self._ended.wait(pause):
             if not told and self._probed.ready().ok:
                 told = True
-                self._tell("READY=1")
+                self._notify("READY=1")
             if told and self._every is None:
                 return
             if self._every is not None and self._probed.live().ok:
-                self._tell("WATCHDOG=1")
+                self._notify("WATCHDOG=1")
             pause = 0.2 if self._every is None or not told else min(self._every, 10.0)
 
-    def _tell(self, state: str) -> None:
+    def _notify(self, state: str) -> None:
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,

@@ -230,7 +230,7 @@ class ObservedPublisher:
             if headers:
                 items = [with_headers(as_publication(item), headers) for item in items]
             published = self._publisher.publish_many(items, on_conflict, connection)
-            self._tell(published, began)
+            self._notify(published, began)
         return published
 
     def load(
@@ -240,7 +240,7 @@ class ObservedPublisher:
         check_function("progress", progress)
         began, loaded = time.monotonic(), 0
 
-        def tell(total: int) -> None:
+        def notify(total: int) -> None:
             nonlocal began, loaded
             count, seconds = total - loaded, time.monotonic() - began
             began, loaded = time.monotonic(), total
@@ -252,9 +252,9 @@ class ObservedPublisher:
             if headers:
                 given = as_items(items)
                 items = (with_headers(as_publication(item), headers) for item in given)
-            return self._publisher.load(items, batch_size, tell)
+            return self._publisher.load(items, batch_size, notify)
 
-    def _tell(self, published: Sequence[Published], began: float) -> None:
+    def _notify(self, published: Sequence[Published], began: float) -> None:
         ids = [each.id for each in published if is_new(each)]
         if ids:
             self._observer.published(self._queue, len(ids), time.monotonic() - began, ids)

@@ -103,12 +103,13 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         connection: CallersConnection | None = None,
-        told: list[Callable[[], None]] | None = None,
+        after_commit: list[Callable[[], None]] | None = None,
     ) -> None:
         """Finish messages; see ``Queue.ack``.
 
-        ``told`` is for a transaction of ours: we call what is added to it after the commit. Then
-        observers are notified, and what is held is logged, for which nothing is raised.
+        ``after_commit`` is for a transaction of ours: we call what is added to it after the
+        commit. Then observers are notified, and what is held is logged, for which nothing is
+        raised.
         """
         messages = as_list(messages)
         context = self._context
@@ -122,7 +123,13 @@ class Settlements:
             return _noting_anew(each_of(groups, finish_one), refused)
 
         self._settle(
-            messages, operation, connection, "done", apart=apart, refused=refused, told=told
+            messages,
+            operation,
+            connection,
+            "done",
+            apart=apart,
+            refused=refused,
+            after_commit=after_commit,
         )
 
     def nack(
@@ -272,11 +279,11 @@ class Settlements:
 
     def _note_refused(self, held: Mapping[int, str], refused: dict[int, str] | None) -> None:
         if refused is None:
-            self.tell_refused(held)
+            self.log_refused(held)
         else:
             refused |= held
 
-    def tell_refused(self, refused: Mapping[int, str]) -> None:
+    def log_refused(self, refused: Mapping[int, str]) -> None:
         """Log the messages that the database refused to finish, with the reasons."""
         name = self._context.name
         for message_id, reason in sorted(refused.items()):
@@ -327,7 +334,7 @@ class Settlements:
             return cancel_message(connection, context.sql, message_id, end, refused)
 
         there = context.run(Operation(end_it, atomic=True, durable=True, counts=True))
-        self.tell_refused(refused)
+        self.log_refused(refused)
         if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}
             said = visible(error, keep="")
@@ -456,7 +463,7 @@ class Settlements:
         *,
         apart: Callable[[], Operation[set[int]]] | None = None,
         refused: dict[int, str] | None = None,
-        told: list[Callable[[], None]] | None = None,
+        after_commit: list[Callable[[], None]] | None = None,
         again: bool = False,
     ) -> None:
         """Run an operation on claimed messages, and raise if it did not change all of them.
@@ -472,11 +479,11 @@ class Settlements:
             apart: makes the operation for when the database refuses one of the messages.
             refused: where the operations note messages that the database refused to finish, and
                 that are held now, with the reasons.
-            told: as in ``ack``.
+            after_commit: as in ``ack``.
             again: whether messages can be claimed again when the caller's transaction commits.
         """
         context, stays = self._context, outcome is None
-        ours = connection is None or told is not None
+        ours = connection is None or after_commit is not None
         if refused is None:
             refused = {}
         elif apart is None:
@@ -492,7 +499,7 @@ class Settlements:
                 )
             ended = settled.difference(refused) if refused else settled
             held = dict(refused) if ours else {}
-            self._tell(messages, ended, outcome, reason, held, told=told)
+            self._report(messages, ended, outcome, reason, held, after_commit=after_commit)
             self.refuse(messages, settled)
         except ClaimLost as error:
             if context.observer is not None and not stays:
@@ -573,7 +580,7 @@ class Settlements:
             settled = run(operation._replace(repeatable=True))
             return settled | self._ended_before(messages, settled) if ends else settled
 
-    def _tell(
+    def _report(
         self,
         messages: Sequence[Message],
         ended: set[int],
@@ -581,17 +588,17 @@ class Settlements:
         reason: str | None,
         held: Mapping[int, str],
         *,
-        told: list[Callable[[], None]] | None = None,
+        after_commit: list[Callable[[], None]] | None = None,
     ) -> None:
-        if told is not None:
-            told.append(partial(self._tell, messages, ended, outcome, reason, held))
+        if after_commit is not None:
+            after_commit.append(partial(self._report, messages, ended, outcome, reason, held))
             return
         if outcome is not None and (outcome not in _QUIET or self._context.observer is not None):
             self._note(messages, ended, outcome, reason)
         if held:
-            self.tell_refused(held)
+            self.log_refused(held)
 
-    def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
+    def report_done(self, messages: Sequence[Message], settled: set[int]) -> None:
         """Notify observers which of these messages were acked, and which were lost."""
         self._note(messages, settled, "done", None)
         lost = [message.id for message in messages if message.id not in settled]

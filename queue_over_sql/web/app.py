@@ -31,10 +31,10 @@ from queue_over_sql.web.buttons import (
     press,
 )
 from queue_over_sql.web.changes import Changes, TooManyFound, message_id
-from queue_over_sql.web.looks import message_of
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.shown_messages import message_of
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import KeptFiles

@@ -19,7 +19,7 @@ from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.changes import Choice, Result
-from queue_over_sql.web.looks import requeued_soon
+from queue_over_sql.web.shown_messages import requeued_soon
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -154,12 +154,12 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
     if name in _OWN:
         return _OWN[name](service, form, run)
     if button.counts == "unclaimed":
-        return Notice(_told(button, form, run(at_most=form.confirmed)))
+        return Notice(_report(button, form, run(at_most=form.confirmed)))
     if button.counts is None:
         done = run(**button.given)
         if button.undo is not None:
             undo = button.undo, {operation.of: form[operation.of]}
-        return Notice(_told(button, form, done), undo)
+        return Notice(_report(button, form, done), undo)
     before = _those_that_are(button.undo_for, service, form) if button.undo_for else []
     done = run(choice=form.choice(), **button.given)
     if button.undo is not None and before and len(before) == done.count:
@@ -167,14 +167,14 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
     return Notice(_told_of_messages(button, form, done), undo)
 
 
-def _told(button: Button, form: Form, done: Result, **more: object) -> str:
+def _report(button: Button, form: Form, done: Result, **more: object) -> str:
     named = {name: form[name] for name in _NAMED}
     named["id"] = getattr(done.value, "id", "")
-    return button.told.format(n=counted(done.count or 0, "message"), **named, **more)
+    return button.report.format(n=counted(done.count or 0, "message"), **named, **more)
 
 
 def _told_of_messages(button: Button, form: Form, done: Result) -> str:
-    text = _told(button, form, done)
+    text = _report(button, form, done)
     if done.skipped:
         left = counted(done.skipped, "message").capitalize()
         text += f" {left} stayed unchanged, because a consumer holds them."
@@ -216,7 +216,7 @@ def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
     done = run(**{name: given[name] for name in changed})
     before = {name: _form_value(getattr(present, name)) for name in changed}
     settings = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
-    text = _told(BUTTONS["settings"][1], form, done, settings=settings)
+    text = _report(BUTTONS["settings"][1], form, done, settings=settings)
     return Notice(text, ("settings", {"queue": form["queue"], **before}))
 
 
@@ -237,7 +237,7 @@ def _add_token(service: QueueService, form: Form, run: Run) -> Notice:
     check_choice("role", form["role"], [role.value for role in Role])
     lasts = _days(form["days"]) if form["days"] else None
     done = run(role=Role(form["role"]), lasts=lasts)
-    return Notice(_told(BUTTONS["add-token"][1], form, done), secret=done.value[0])
+    return Notice(_report(BUTTONS["add-token"][1], form, done), secret=done.value[0])
 
 
 def _days(text: str) -> timedelta:

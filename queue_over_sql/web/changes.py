@@ -26,7 +26,7 @@ from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
-from queue_over_sql.web.looks import error_groups
+from queue_over_sql.web.shown_messages import error_groups
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -26,8 +26,8 @@ from queue_over_sql.observability import (
 )
 from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.values.states import DEAD, Status
-from queue_over_sql.web.looks import Held, held_of
 from queue_over_sql.web.problems import problem_of
+from queue_over_sql.web.shown_messages import Held, held_of
 
 COUNT_LIMIT: Final = 10_000
 """The limit of counts."""

@@ -107,7 +107,7 @@ class HandlerTransactions:
             HandlerStopped: the worker was stopped outside of the call.
         """
         called = returned = False
-        told: list[Callable[[], None]] = []
+        after_commit: list[Callable[[], None]] = []
         try:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
@@ -123,7 +123,7 @@ class HandlerTransactions:
                 if unsettled:
                     # What the database refuses to finish was handled, so what the handler wrote is
                     # kept, with the hold.
-                    core_of(self._queue).settlements.ack(unsettled, connection, told)
+                    core_of(self._queue).settlements.ack(unsettled, connection, after_commit)
         except CallAbandoned:
             raise
         except BaseException as error:
@@ -135,5 +135,5 @@ class HandlerTransactions:
             if called == returned and isinstance(error, asyncio.CancelledError):
                 raise HandlerStopped from error
             raise
-        for tell in told:
-            tell()
+        for notify in after_commit:
+            notify()

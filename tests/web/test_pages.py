@@ -25,7 +25,7 @@ from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
-from queue_over_sql.web import changes, looks, snapshot, words
+from queue_over_sql.web import changes, shown_messages, snapshot, words
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -707,12 +707,12 @@ def test_consumers_say_what_they_hold(
     assert [held[0].claimed_at, held[2].claimed_at] == [
         each.since for each in seen[str(one.consumer_id)]
     ]
-    monkeypatch.setattr(looks, "HELD_LIMIT", 1)
-    told = [words.count(each.count) for each in looks.held_of(one.queue("first")).values()]
+    monkeypatch.setattr(shown_messages, "HELD_LIMIT", 1)
+    told = [words.count(each.count) for each in shown_messages.held_of(one.queue("first")).values()]
     assert {"1+", "2+"} >= set(told)
     one.queue("first").ack([*held[:2]])
     other.queue("first").ack(theirs)
-    assert {} == looks.held_of(one.queue("first"))
+    assert {} == shown_messages.held_of(one.queue("first"))
 
 
 def test_who_holds_what(service: QueueService, jobs: Queue, open_site: Open) -> None:

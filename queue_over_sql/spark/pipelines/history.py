@@ -202,21 +202,21 @@ class Export:
         self._marks: dict[str, int] = {}
         self._stretches: list[_Stretch] = []
 
-    def run(self, tell: Progress, *, prune: bool) -> ExportReport:
+    def run(self, progress: Progress, *, prune: bool) -> ExportReport:
         """All steps."""
-        tell("searching for late messages", 0, _STEPS)
+        progress("searching for late messages", 0, _STEPS)
         self.begin()
         late = self.find_late()
-        tell("writing new messages", 1, _STEPS)
+        progress("writing new messages", 1, _STEPS)
         staged = self.stage(late)
-        tell("comparing files and archives", 2, _STEPS)
+        progress("comparing files and archives", 2, _STEPS)
         exported = self.verified(staged)
-        tell("publishing the files", 3, _STEPS)
+        progress("publishing the files", 3, _STEPS)
         report = self.commit(staged, exported, late)
         if prune:
-            tell("pruning archives", 4, _STEPS)
+            progress("pruning archives", 4, _STEPS)
             report = dataclasses.replace(report, pruned=self.prune())
-        tell("done", _STEPS, _STEPS)
+        progress("done", _STEPS, _STEPS)
         return report
 
     def begin(self) -> None:

@@ -310,7 +310,7 @@ class _Workers:
             try:
                 self._wait(job, leader)
             except BaseException:
-                self._tell(leader)
+                self._notify(leader)
                 _finish(job)
                 self._give_back()
                 raise
@@ -323,13 +323,13 @@ class _Workers:
             if self._told:
                 continue
             if self._stop.is_set():
-                self._tell(leader)
+                self._notify(leader)
             elif self._progress is not None and self._pace.due():
                 with self._pace.running():
                     state = self._coordinator.progress(self._began)
                 self._progress(state)
 
-    def _tell(self, leader: QueueService) -> None:
+    def _notify(self, leader: QueueService) -> None:
         self._told = True
         leader.stop()
 

@@ -8,7 +8,7 @@ from queue_over_sql.errors import visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.states import Outcome, Status
-from queue_over_sql.web import looks
+from queue_over_sql.web import shown_messages
 from queue_over_sql.web.buttons import filters_of
 from queue_over_sql.web.changes import message_id
 from queue_over_sql.web.charts import SPANS, charts, sparkline
@@ -92,11 +92,13 @@ def _list(view: View, *, archived: bool) -> Response:
     limit, after = view.site.settings.page_size, view.after()
     like, error = message_id(view.query("like")) if archived else None, ""
     if like is None:
-        page = looks.page_of(found, selection, limit=limit, after=after, newest_first=not oldest)
+        page = shown_messages.page_of(
+            found, selection, limit=limit, after=after, newest_first=not oldest
+        )
     else:
-        page, error = looks.page_alike(found, like, limit=limit, after=after)
+        page, error = shown_messages.page_alike(found, like, limit=limit, after=after)
         given = {**dict.fromkeys(given, ""), "like": str(like)}
-    previews = looks.previews_of(
+    previews = shown_messages.previews_of(
         view.service,
         found,
         [each.id for each in page.messages],
@@ -125,7 +127,7 @@ def _list(view: View, *, archived: bool) -> Response:
     )
 
 
-def _known(page: looks.Page) -> dict[str, list[str]]:
+def _known(page: shown_messages.MessagesPage) -> dict[str, list[str]]:
     # Suggestions for the filters; those with invisible characters could not be told apart.
     found = {
         "key": {each.key for each in page.messages},
@@ -140,15 +142,15 @@ def _known(page: looks.Page) -> dict[str, list[str]]:
 def message(view: View) -> Response:
     """One message with all its details."""
     found, number = _queue(view), message_id(view.request.path_params["number"])
-    known = None if number is None else looks.message_of(found, number)
+    known = None if number is None else shown_messages.message_of(found, number)
     if known is None:
-        anew = None if number is None else looks.requeued_soon(view.service, found, number)
+        anew = None if number is None else shown_messages.requeued_soon(view.service, found, number)
         why = f"{found.name} has no message {number}. It may have ended without being archived."
         if anew is not None:
             why = f"{found.name} has no message {number} any more. It was requeued."
         return view.refused(404, why, None if anew is None else (found.name, anew))
-    text, whole = looks.payload_text(found, known, view.site.mask)
-    headers, earlier = looks.headers_of(found, known, view.site.mask)
+    text, whole = shown_messages.payload_text(found, known, view.site.mask)
+    headers, earlier = shown_messages.headers_of(found, known, view.site.mask)
     holder = next((c for c in view.service.consumers() if c.consumer_id == known.holder), None)
     return view.page(
         "message.html",
@@ -160,7 +162,7 @@ def message(view: View) -> Response:
         whole=whole,
         headers=headers,
         earlier=earlier,
-        error=looks.error_text(found, known),
+        error=shown_messages.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         holder=holder,
     )
@@ -181,9 +183,11 @@ def dead_letters_of(view: View) -> Response:
 
 
 def _dead(view: View, found: Queue, here: str) -> Response:
-    groups = looks.error_groups(found)
+    groups = shown_messages.error_groups(found)
     newest = [group.ids[0] for group in groups[:_GROUPS_SHOWN]]
-    previews = looks.previews_of(view.service, found, newest, view.site.mask, archived=True)
+    previews = shown_messages.previews_of(
+        view.service, found, newest, view.site.mask, archived=True
+    )
     return view.page(
         "dead_of.html",
         here,
@@ -193,7 +197,7 @@ def _dead(view: View, found: Queue, here: str) -> Response:
         previews=previews,
         others=max(0, len(groups) - _GROUPS_SHOWN),
         total=sum(len(group.ids) for group in groups),
-        limit=looks.GROUP_LIMIT,
+        limit=shown_messages.GROUP_LIMIT,
     )
 
 

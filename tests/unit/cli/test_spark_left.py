@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.session import Connection, Session
-from queue_over_sql.cli.spark_process import Left, _Done, _tell, left_in, told_what_is_held
+from queue_over_sql.cli.spark_process import Left, _Done, _report, left_in, told_what_is_held
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.durable.queries import Query
 
@@ -47,7 +47,7 @@ def test_a_query_that_was_stopped_says_what_is_left(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What waits, and what it holds itself; that is no success of all."""
-    _tell(session, "jobs", "reports", _done(2), stopped=True)
+    _report(session, "jobs", "reports", _done(2), stopped=True)
     told = capsys.readouterr()
     assert told.out.startswith("Processed 2 messages of queue jobs in 1 batch. Stopped; ")
     assert told.out.endswith(" 14 messages are left. Start it again to continue.\n")
@@ -66,7 +66,7 @@ def test_a_script_is_told_the_same(
 ) -> None:
     """By two fields of the record."""
     session.output.machine = True
-    _tell(session, "jobs", "reports", _done(messages), stopped=stopped)
+    _report(session, "jobs", "reports", _done(messages), stopped=stopped)
     record = json.loads(capsys.readouterr().out)
     assert stopped == record["stopped"]
     assert left == record["left"]
@@ -76,11 +76,11 @@ def test_where_others_hold_all_it_is_said(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing was processed, and nothing is wrong; who did process something needs no remark."""
-    _tell(session, "jobs", "another", _done(0), stopped=False)
+    _report(session, "jobs", "another", _done(0), stopped=False)
     told = capsys.readouterr()
     assert "Processed 0 messages of queue jobs in 0 batches.\n" == told.out
     assert "Other consumers hold 7 of its messages; see: queue-over-sql consumers\n" == told.err
-    _tell(session, "jobs", "another", _done(1), stopped=False)
+    _report(session, "jobs", "another", _done(1), stopped=False)
     assert not capsys.readouterr().err
 
 

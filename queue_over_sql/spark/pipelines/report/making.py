@@ -115,21 +115,21 @@ def report(
         location = location_of(url, url_env, url_file, schema, table_prefix)
     steps = itertools.count()
 
-    def tell(what: str) -> None:
+    def say(what: str) -> None:
         if progress is not None:
             # The steps: reading, each table, drawing.
             progress(what, next(steps), len(measures.ORDERS) + 2)
 
     files = files_at(spark, output)
     with _work_folder(files) as work:
-        tell("reading live messages")
+        say("reading live messages")
         source = gathered(spark, location, history, work, queues=queues, since=since)
-        found = _tables(measures.measure(source.finished, source.live, top=top), tell)
-        tell("drawing")
+        found = _tables(measures.measure(source.finished, source.live, top=top), say)
+        say("drawing")
         facts = _facts(source, found, title)
         tables = {name: _written(files, name, table) for name, table in found.items()}
         files.write(_PAGE, page(facts).encode())
-    tell("done")
+    say("done")
     return ReportFiles(
         page=f"{files.root}/{_PAGE}",
         tables=tables,
@@ -148,10 +148,10 @@ def _work_folder(files: Files) -> Iterator[str]:
         files.remove(name)
 
 
-def _tables(frames: Mapping[str, DataFrame], tell: Callable[[str], object]) -> dict[str, pa.Table]:
+def _tables(frames: Mapping[str, DataFrame], say: Callable[[str], object]) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
     for name, order in measures.ORDERS.items():
-        tell(f"computing {name.replace('_', ' ')}")
+        say(f"computing {name.replace('_', ' ')}")
         tables[name] = _computed(frames[name], order)
     return tables
 

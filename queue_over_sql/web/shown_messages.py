@@ -36,12 +36,12 @@ _PREVIEW_LIMIT: Final = 2_000
 _PREVIEW_LENGTH: Final = 80
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
-_PATIENCE: Final = 0.5
+_TIMEOUT: Final = 0.5
 _DIGIT: Final = re.compile(r"\d")
 
 
 @dataclasses.dataclass(frozen=True)
-class MessageLook:
+class ShownMessage:
     """A live or archived message for the pages; times are in UTC.
 
     Attributes:
@@ -80,10 +80,10 @@ class MessageLook:
 
 
 @dataclasses.dataclass(frozen=True)
-class Page:
+class MessagesPage:
     """A page of messages; ``more`` is the last id of the page, or None at the end."""
 
-    messages: Sequence[MessageLook]
+    messages: Sequence[ShownMessage]
     more: int | None
 
 
@@ -146,7 +146,7 @@ def page_of(
     limit: int,
     after: int | None,
     newest_first: bool,
-) -> Page:
+) -> MessagesPage:
     """A page of messages without their payloads, by id."""
     archived = isinstance(selection, ArchiveSelection)
     table = queue.archive.table if archived else queue.table
@@ -154,11 +154,11 @@ def page_of(
     rows = inside.rows(
         selection, [*columns, now], limit=limit + 1, after=after, newest_first=newest_first
     )
-    found = [_look(row, queue) for row in rows[:limit]]
-    return Page(found, found[-1].id if len(rows) > limit else None)
+    found = [_shown(row, queue) for row in rows[:limit]]
+    return MessagesPage(found, found[-1].id if len(rows) > limit else None)
 
 
-def message_of(queue: Queue, message_id: int) -> MessageLook | None:
+def message_of(queue: Queue, message_id: int) -> ShownMessage | None:
     """A live or archived message; None if there is none."""
     for selection, table in (
         (queue.messages(where=queue.table.c.id == message_id), queue.table),
@@ -169,14 +169,14 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
     ):
         now = inside.now(queue).label("now")
         for row in inside.rows(selection, [*_columns(table), now], limit=1):
-            return _look(row, queue)
+            return _shown(row, queue)
     return None
 
 
 def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int | None:
     """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
     try:
-        with inside.limited(service, _PATIENCE):
+        with inside.limited(service, _TIMEOUT):
             return inside.requeued_as(queue, message_id)
     except QueueError:
         return None
@@ -202,16 +202,18 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     return sorted(found, key=lambda group: -len(group.ids))
 
 
-def page_alike(queue: Queue, like: int, *, limit: int, after: int | None) -> tuple[Page, str]:
+def page_alike(
+    queue: Queue, like: int, *, limit: int, after: int | None
+) -> tuple[MessagesPage, str]:
     """A page of the dead letters with the same error as this one, the newest first; the error."""
     group = next((each for each in error_groups(queue) if like in each.ids), None)
     if group is None:
-        return Page([], None), ""
+        return MessagesPage([], None), ""
     ids = [each for each in group.ids if after is None or each < after]
     archive = queue.archive
     some = archive.messages(where=archive.table.c.id.in_(ids[:limit]))
     page = page_of(queue, some, limit=limit, after=None, newest_first=True)
-    return Page(page.messages, ids[limit - 1] if len(ids) > limit else None), group.error
+    return MessagesPage(page.messages, ids[limit - 1] if len(ids) > limit else None), group.error
 
 
 def _error_group(rows: Sequence[Any]) -> ErrorGroup:
@@ -230,7 +232,7 @@ def _has_payloads(queue: Queue) -> bool:
     return inside.tables(queue).has_payloads
 
 
-def error_text(queue: Queue, message: MessageLook) -> str | None:
+def error_text(queue: Queue, message: ShownMessage) -> str | None:
     """The whole last error of a message."""
     table = queue.archive.table if message.archived else queue.table
     wanted = select(table.c.last_error).where(table.c.id == message.id)
@@ -238,7 +240,7 @@ def error_text(queue: Queue, message: MessageLook) -> str | None:
     return None if found is None else visible(str(found))
 
 
-def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, bool]:
+def payload_text(queue: Queue, message: ShownMessage, mask: Mask) -> tuple[str, bool]:
     """The payload of a message as text, and whether it is complete."""
     table = queue.archive.table if message.archived else queue.table
     if not _has_payloads(queue):
@@ -273,7 +275,7 @@ def previews_of(
     beginning = func.substr(_content(queue, table), 1, _PREVIEW_LIMIT + 1)
     wanted = select(table.c.id, beginning).where(table.c.id.in_(ids))
     try:
-        with inside.limited(service, _PATIENCE):
+        with inside.limited(service, _TIMEOUT):
             rows = inside.run(queue, lambda c: c.execute(wanted).all())
     except QueueError:
         return None
@@ -304,7 +306,7 @@ def _content(queue: Queue, table: Any) -> Any:
     return content
 
 
-def headers_of(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str | None, int | None]:
+def headers_of(queue: Queue, message: ShownMessage, mask: Mask) -> tuple[str | None, int | None]:
     """The headers of a message as text, and the earlier id of a requeued one; None without them."""
     table = queue.archive.table if message.archived else queue.table
     column = inside.engine(queue).read_payload(table.c.headers)
@@ -334,7 +336,7 @@ def _hex(content: bytes, size: int) -> str:
     return f"{size:,} bytes\n{shown}{' …' if size > _HEX_BYTES else ''}"
 
 
-def _row_text(queue: Queue, table: Any, message: MessageLook, mask: Mask) -> str:
+def _row_text(queue: Queue, table: Any, message: ShownMessage, mask: Mask) -> str:
     own = [column for column in table.c if column.key not in inside.ADDED_COLUMNS]
     row = inside.run(
         queue, lambda c: c.execute(select(*own).where(table.c.id == message.id)).first()
@@ -363,7 +365,7 @@ def _columns(table: Any) -> list[Any]:
     return wanted
 
 
-def _look(row: Any, queue: Queue) -> MessageLook:
+def _shown(row: Any, queue: Queue) -> ShownMessage:
     facts: Mapping[str, Any] = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
     finished = facts.get("outcome") is not None
 
@@ -371,7 +373,7 @@ def _look(row: Any, queue: Queue) -> MessageLook:
         value = facts.get(name)
         return optional_instant(value)
 
-    return MessageLook(
+    return ShownMessage(
         id=facts["id"],
         key=facts.get("message_key"),
         kind=facts.get("kind"),
