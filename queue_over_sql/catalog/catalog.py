@@ -184,9 +184,8 @@ class Catalog:
         context = core_of(queue).context
         if context.kinds is not None and context.kinds.are(kinds):
             return queue
-        if not context.tables.has_payloads:
-            msg = f"kinds need payloads, but the messages of {name!r} are rows of an adopted table"
-            raise ValueError(msg)
+        msg = f"kinds need payloads, but the messages of {name!r} are rows of an adopted table"
+        context.tables.expect_payloads(ValueError(msg))
         self._kinds[name] = Kinds.of(kinds)
         self.forget(name)
         return self.get(name)

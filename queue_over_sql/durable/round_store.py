@@ -281,7 +281,7 @@ def finish_rounds(
     """
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
     dialect: QueueDialect = sql.subject.dialect
-    keep = keep and not sql.subject.ends_in_place
+    keep = sql.subject.archives(keep=keep)
     if dedup_us is not None or (keep and not dialect.strategy(Archiving).at_once):
         # The remembered and copied messages must be exactly the removed ones.
         sql.get(rounds.lock_rounds).run(connection, values).all()

@@ -131,12 +131,11 @@ class StagedPublisher:
     ) -> None:
         check_choice("on_conflict", on_conflict, _ON_CONFLICT)
         context = core_of(queue).context
-        if not context.tables.has_payloads:
-            msg = (
-                f"Queue {context.name!r} is an adopted table: insert the rows into the table, "
-                "then call enqueue()."
-            )
-            raise UnsupportedByEngine(msg)
+        msg = (
+            f"Queue {context.name!r} is an adopted table: insert the rows into the table, "
+            "then call enqueue()."
+        )
+        context.tables.expect_payloads(UnsupportedByEngine(msg))
         self._context = context
         self._tables = context.tables
         self._on_conflict = on_conflict

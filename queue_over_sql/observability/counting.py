@@ -258,10 +258,7 @@ def _first(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> A
     # Along the claim index: the most urgent unclaimed ones.
     c = tables.live.c
     due = case((condition, func.coalesce(c.available_at, 0))).label("due")
-    free = [c.consumer_id.is_(None)]
-    if tables.ends_in_place:
-        free.append(c.available_at.is_not(None))
-    rows = select(due).where(*free).order_by(c.priority, c.available_at, c.id)
+    rows = select(due).where(*tables.in_claim_index()).order_by(c.priority, c.available_at, c.id)
     return rows.limit(limit + 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from types import MappingProxyType
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import QueueError, visible
@@ -174,7 +174,7 @@ def decoded_rows(
         ValueError: see ``decoded``.
     """
     settings, tables = context.known_settings, context.tables
-    plain = context.kinds is None and tables.has_payloads and not tables.own_columns
+    plain = context.kinds is None and tables.is_plain
     if plain and settings.payload == "json" and all(map(_has_plain_words, rows)):
         read, name, most = payloads.READ_JSON, context.name, settings.max_attempts
         with contextlib.suppress(*payloads.NOT_QUICK):
@@ -208,14 +208,11 @@ def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) ->
         ValueError: the payload does not have the queue's payload type, or a column value cannot be
             read.
     """
-    settings, own = context.known_settings, None
+    settings = context.known_settings
     _check_readable(row)
-    if context.tables.has_payloads:
-        payload = _read_payload(settings.payload, row.payload)
-    else:
-        payload = own = MappingProxyType(row.columns)
+    payload, own, row = context.tables.content(row, partial(_read_payload, settings.payload))
     return Message(
-        row if own is None else row._replace(columns={}),
+        row,
         queue=context.name,
         settler=settler,
         payload=payload,

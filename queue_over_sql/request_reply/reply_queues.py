@@ -53,11 +53,8 @@ class ReplyBox:
 
     def check(self) -> None:
         """Raise ValueError for an adopted table, which cannot hold replies."""
-        if not self.context.tables.has_payloads:
-            msg = (
-                f"reply_to names {self.context.name!r}, an adopted table, which cannot hold replies"
-            )
-            raise ValueError(msg)
+        msg = f"reply_to names {self.context.name!r}, an adopted table, which cannot hold replies"
+        self.context.tables.expect_payloads(ValueError(msg))
 
     def encode(self, publication: Publication) -> NewMessage:
         """Check a reply and encode it; raises as ``Queue.publish`` does."""

@@ -64,12 +64,11 @@ class ScheduleAccess:
     def open(self, queue: str | Queue) -> Queue:
         """Open a queue for a schedule; ValueError if it is an adopted table."""
         opened = self._parts.queue(name_of(queue))
-        if not core_of(opened).context.tables.has_payloads:
-            msg = (
-                f"queue {opened.name!r} is an adopted table, which a schedule cannot fill: let "
-                "the schedule publish to another queue, and insert the rows in its handler"
-            )
-            raise ValueError(msg)
+        msg = (
+            f"queue {opened.name!r} is an adopted table, which a schedule cannot fill: let "
+            "the schedule publish to another queue, and insert the rows in its handler"
+        )
+        core_of(opened).context.tables.expect_payloads(ValueError(msg))
         return opened
 
     def messages(self, stored: ScheduleRecord) -> ScheduledMessages:

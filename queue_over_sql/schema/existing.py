@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -31,10 +32,11 @@ from queue_over_sql.schema.queue_tables import (
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Update
+    from sqlalchemy import ColumnElement, Delete, Update
 
+    from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import Adoption
     from queue_over_sql.sql.dialect import QueueDialect
@@ -124,6 +126,51 @@ class ExistingTable(QueueTables):
         nothing = {key: None if columns[key].nullable else 0 for key in ADDED_COLUMNS}
         extent = self.finished_only() if archived else self.live_only()
         return update(self.live).where(*extent).values(nothing)
+
+    def end(
+        self, which: ColumnElement[bool], finished: Callable[[], Mapping[str, Any]]
+    ) -> Delete | Update:
+        """Keep the rows, and store how they ended."""
+        return update(self.live).where(which).values(finished())
+
+    def archives(self, *, keep: bool) -> bool:
+        """Never: the row is the archive."""
+        del keep
+        return False
+
+    def may_refuse_end(self, *, keep: bool) -> bool:
+        """Always: the row is updated."""
+        del keep
+        return True
+
+    def values_of_end(self, values: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Those of the row."""
+        return values()
+
+    def in_claim_index(self) -> list[ColumnElement[bool]]:
+        """As in ``QueueTables``, without rows that are not messages, or finished."""
+        return [*super().in_claim_index(), self.live.c.available_at.is_not(None)]
+
+    def key(self) -> ColumnElement[Any]:
+        """None."""
+        return null()
+
+    def content(
+        self, row: MessageRow, decode: Callable[[Any], Any]
+    ) -> tuple[Any, Mapping[str, Any] | None, MessageRow]:
+        """The user's columns, which are the payload, too."""
+        del decode
+        own = MappingProxyType(row.columns)
+        return own, own, row._replace(columns={})
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """No: they are rows."""
+        return False
+
+    def expect_payloads(self, otherwise: Exception) -> None:
+        """Raise the error."""
+        raise otherwise
 
     def still_live(self) -> Mapping[str, Any]:
         """Give a row a status if it has none."""

@@ -31,10 +31,11 @@ from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Delete, Update
 
+    from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.sql.expressions import Expressions
@@ -88,8 +89,8 @@ class QueueTables:
     """The tables of one queue, and how their rows are its messages.
 
     This class serves ordinary queues; the subclass ``ExistingTable`` serves adopted tables. Only
-    the code that defines the tables chooses between them. All other code asks properties, such as
-    ``has_payloads``.
+    the code that defines the tables chooses between them. All other code asks them for what it
+    needs, such as ``end``.
 
     Attributes:
         queue: name of the queue.
@@ -188,6 +189,53 @@ class QueueTables:
     def removal(self, *, archived: bool = False) -> Delete | Update:
         """Permanently remove messages; a row of an adopted table only leaves the queue."""
         return delete(self.archive if archived else self.live)
+
+    def end(
+        self, which: ColumnElement[bool], finished: Callable[[], Mapping[str, Any]]
+    ) -> Delete | Update:
+        """End messages: remove them, or store how they ended in a user's rows.
+
+        Args:
+            which: the condition for the messages.
+            finished: makes the values of a row that ended in place.
+        """
+        del finished
+        return delete(self.live).where(which)
+
+    def archives(self, *, keep: bool) -> bool:
+        """Whether messages that end move to the archive, if the queue keeps such ones."""
+        return keep
+
+    def may_refuse_end(self, *, keep: bool) -> bool:
+        """Whether an end writes values, which a constraint or a trigger may refuse."""
+        return keep
+
+    def values_of_end(self, values: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The parameters of a statement that ends messages without the archive."""
+        del values
+        return {}
+
+    def in_claim_index(self) -> list[ColumnElement[bool]]:
+        """The conditions for the unclaimed rows that the claim index has."""
+        return [self.live.c.consumer_id.is_(None)]
+
+    def key(self) -> ColumnElement[Any]:
+        """The key of a live message; NULL where messages have none."""
+        return self.live.c.message_key
+
+    def content(
+        self, row: MessageRow, decode: Callable[[Any], Any]
+    ) -> tuple[Any, Mapping[str, Any] | None, MessageRow]:
+        """What a row carries: the decoded payload, the user's row, and the rest of it."""
+        return decode(row.payload), None, row
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether messages have a payload, and nothing else of their own."""
+        return not self.own_columns
+
+    def expect_payloads(self, otherwise: Exception) -> None:
+        """Raise an error if messages are a user's rows, without key, kind and payload."""
 
     def still_live(self) -> Mapping[str, Any]:
         """Values that an edit must also set, so that a held message stays a live one."""

@@ -90,8 +90,7 @@ class Selection:
             check_condition(where)
             conditions.append(rebased(where, self._table))
         named = None if status is None else self._status(status)
-        if not tables.has_payloads:
-            self._refuse(key=key, kind=kind, payload=payload)
+        self._check_content(key=key, kind=kind, payload=payload)
         if (key := check_text("key", key, KEY_LENGTH)) is not None:
             conditions.append(self._table.c.message_key == key)
         if (kind := check_text("kind", kind, KIND_LENGTH)) is not None:
@@ -199,14 +198,14 @@ class Selection:
         except UNDECODABLE:
             return undecoded(self._context, row, _Unclaimed())
 
-    def _refuse(self, **filters: object) -> None:
+    def _check_content(self, **filters: object) -> None:
         named = [name for name, value in filters.items() if value not in (None, {})]
         if named:
             msg = (
                 f"{', '.join(named)}: the messages of queue {self._context.name!r} are rows of "
                 f"{self._table.fullname!r}; select them with where= and the columns of the table"
             )
-            raise ValueError(msg)
+            self._context.tables.expect_payloads(ValueError(msg))
 
     def _fields(
         self, column: ColumnElement[Any], wanted: Mapping[str, Any]

@@ -103,7 +103,7 @@ def _finishes_at_once(
     tables = sql.subject
     if settlements and settlements[0].dedup_us is not None:
         return False
-    if keep and not tables.ends_in_place:
+    if tables.archives(keep=keep):
         return tables.dialect.strategy(Archiving).at_once and _at_once(settlements, returning=True)
     return _at_once(settlements, returning=tables.end_returning)
 
@@ -125,7 +125,7 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
     if settlement.dedup_us is not None:
         settlement = remember_keys(connection, sql, settlement)
     returning = sql.subject.end_returning
-    values = settlement.archive_values() if sql.subject.ends_in_place else {}
+    values = sql.subject.values_of_end(settlement.archive_values)
     return _settle(connection, sql, settle.remove, settlement, values, returning=returning)
 
 
@@ -133,7 +133,7 @@ def archive_messages(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> set[int]:
     """Archive finished messages; those of an adopted table end in place."""
-    if sql.subject.ends_in_place:
+    if not sql.subject.archives(keep=True):
         return remove(connection, sql, settlement)
     settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.strategy(Archiving).move(connection, sql, settlement)

@@ -315,7 +315,7 @@ class Settlements:
         A mere deletion has none until the database has refused one.
         """
         context = self._context
-        several = keep or context.tables.ends_in_place or context.settings.dedup_us is not None
+        several = context.tables.may_refuse_end(keep=keep) or context.settings.dedup_us is not None
         return several or context.was_refused
 
     def cancel(self, message_id: int, reason: str | None) -> bool:

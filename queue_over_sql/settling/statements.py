@@ -12,9 +12,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     case,
-    delete,
     func,
-    null,
     select,
     update,
 )
@@ -88,9 +86,7 @@ def remove(tables: QueueTables, size: int) -> ClauseElement:
 
 def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
     """End messages: remove them, or store the outcome in a user's row."""
-    if tables.ends_in_place:
-        return update(tables.live).where(which).values(finished(tables))
-    return delete(tables.live).where(which)
+    return tables.end(which, lambda: finished(tables))
 
 
 def release(tables: QueueTables, size: int) -> ClauseElement:
@@ -174,6 +170,5 @@ def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> Cl
 def lock_one(tables: QueueTables) -> Select[Any]:
     """Lock one live message, even if a consumer holds it, and read its key."""
     live = tables.live
-    key = live.c.message_key if tables.has_payloads else null()
     wanted = (among_ids(live, 1), *tables.live_only())
-    return select(live.c.id, key).where(*wanted).with_for_update()
+    return select(live.c.id, tables.key()).where(*wanted).with_for_update()

@@ -219,12 +219,11 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
 
 def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
     tables, columns = inside.tables(queue), table.c
-    if not tables.has_payloads:
-        msg = (
-            f"option schemaStyle: queue {queue.name!r} is an adopted table, which does not "
-            "support the style kafka: use native"
-        )
-        raise ValueError(msg)
+    msg = (
+        f"option schemaStyle: queue {queue.name!r} is an adopted table, which does not "
+        "support the style kafka: use native"
+    )
+    tables.expect_payloads(ValueError(msg))
     published = columns.published_at
     return [
         MessageColumn("key", BinaryType(), columns.message_key),

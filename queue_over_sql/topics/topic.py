@@ -199,12 +199,11 @@ def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
     Raises:
         ValueError: the message says why.
     """
-    if not core_of(queue).context.tables.has_payloads:
-        msg = (
-            f"queue {queue.name!r} is an adopted table, so it cannot subscribe. Subscribe another "
-            "queue, and insert the rows in its handler."
-        )
-        raise ValueError(msg)
+    msg = (
+        f"queue {queue.name!r} is an adopted table, so it cannot subscribe. Subscribe another "
+        "queue, and insert the rows in its handler."
+    )
+    core_of(queue).context.tables.expect_payloads(ValueError(msg))
     settings = queue.settings
     if filtered and settings.payload != "json":
         msg = (

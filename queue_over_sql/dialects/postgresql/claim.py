@@ -90,7 +90,7 @@ def exchange_at_once(
     If nothing was claimed, there is one row with an empty message.
     """
     live = tables.live
-    if keep and not tables.ends_in_place:
+    if tables.archives(keep=keep):
         acked = archive_at_once(tables, size).cte("acked")
     else:
         acked = settle.end(tables, held_before(tables, size)).returning(live.c.id).cte("acked")

@@ -434,9 +434,9 @@ def _usual_batch(form: Form, transactional: bool) -> int:
 
 
 def _check_form(queue: Queue, form: Form) -> None:
-    if form == "arrow" and not inside.tables(queue).has_payloads:
+    if form == "arrow":
         msg = (
             f"queue {queue.name!r} is an adopted table, which does not support Arrow batches: use "
             "form='message' or form='batch'"
         )
-        raise ValueError(msg)
+        inside.tables(queue).expect_payloads(ValueError(msg))
