@@ -87,7 +87,7 @@ class Reaper:
         chores: other jobs to run at each interval.
         elsewhere: jobs that have a loop of their own; ``run_once`` does them, too.
         observer: notified of each pass.
-        giving_way: the context in which acts do not wait long for the locks of others.
+        giving_way: the context in which operations do not wait long for the locks of others.
     """
 
     def __init__(
@@ -277,25 +277,25 @@ _ABOUT_CONSUMERS: Final = {_DEAD_CONSUMERS, _UNKNOWN_KINDS}
 
 def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) -> dict[str, _Task]:
     """What is to be done for a queue, apart, so that a lock delays only one of these."""
-    acts = core.recovery
+    recovery = core.recovery
 
     def lost_answers() -> Iterator[ReaperReport]:
         yield ReaperReport(restored=core.claimer.recall())
 
     def dead_consumers() -> Iterator[ReaperReport]:
-        yield from acts.orphaned_claims()
-        acts.pace.put_off()
+        yield from recovery.orphaned_claims()
+        recovery.pace.put_off()
 
     def archive() -> Iterator[ReaperReport]:
         # What fills the archive must not fill it faster than the reaper may remove it.
-        yield acts.prune(patient=patient, spare=spare)
+        yield recovery.prune(patient=patient, spare=spare)
 
     tasks = {
         "lost answers": lost_answers,
-        "expired leases": acts.expired_leases,
+        "expired leases": recovery.expired_leases,
         _DEAD_CONSUMERS: dead_consumers,
-        _UNKNOWN_KINDS: acts.unknown_kinds,
-        "edited claims": acts.edited_claims,
+        _UNKNOWN_KINDS: recovery.unknown_kinds,
+        "edited claims": recovery.edited_claims,
         "archive": archive,
     }
     return {name: _Task(core, steps) for name, steps in tasks.items()}
@@ -342,9 +342,9 @@ class ClockWatch:
         return ReaperReport()
 
     def _find_step(self, queue: Queue, now: int) -> None:
-        acts = core_of(queue).recovery
-        if step := acts.clock_step(now):
-            acts.keep_due(step)
+        recovery = core_of(queue).recovery
+        if step := recovery.clock_step(now):
+            recovery.keep_due(step)
 
     def _serve(self, queues: Iterable[Queue], serve: Callable[[Queue], object]) -> bool:
         """Serve all; False if others held locks on some, so that the caller tries again."""

@@ -157,7 +157,7 @@ def _with_types(whole: inspect.Signature, typed: inspect.Signature) -> inspect.S
     return typed.replace(parameters=parameters)
 
 
-async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+async def run(do: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Call a function of the synchronous core in a greenlet, and proxy its result.
 
     Raises:
@@ -167,7 +167,7 @@ async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     named = {name: inward(value) for name, value in kwargs.items()}
     spawned: Any = greenlet_spawn
     try:
-        return outward(await spawned(act, *given, **named))
+        return outward(await spawned(do, *given, **named))
     except ClaimLost as error:
         error.messages = outward(list(error.messages))
         raise

@@ -165,7 +165,7 @@ class TaskSessions:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def borrow(self, *, durable: bool) -> Session:
-        """A session that no other task uses; inside an act, the session of that act.
+        """A session that no other task uses; inside an operation, the session of that operation.
 
         Raises:
             RuntimeError: the caller is in another event loop than the first caller.
@@ -290,7 +290,8 @@ class EventLoop(Runtime):
     """Tasks: while one waits, the other tasks of the loop run.
 
     Args:
-        max_connections: the largest number of acts on the database at once; further callers wait.
+        max_connections: the largest number of operations on the database at once; further callers
+            wait.
     """
 
     has_threads = False
@@ -329,9 +330,9 @@ class EventLoop(Runtime):
         task = asyncio.current_task()
         return task if task is None else self._acting_for.get(task, task)
 
-    def undisturbed(self, act: Callable[[], T]) -> T:
+    def undisturbed(self, do: Callable[[], T]) -> T:
         """Run it in its own task. A cancelled caller waits until this task has ended."""
-        task = asyncio.get_running_loop().create_task(greenlet_spawn(act))
+        task = asyncio.get_running_loop().create_task(greenlet_spawn(do))
         self._acting_for[task] = self.me()
         return await_only(_finished(task))
 

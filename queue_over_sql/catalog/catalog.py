@@ -228,7 +228,7 @@ class Catalog:
         tables = None if adoption else self._read(record)[0]
         system, prefix = self.system(), self._settings.table_prefix
 
-        def act(connection: Connection) -> bool:
+        def do(connection: Connection) -> bool:
             dialect = self.connections.dialect
             with dialect.ddl.creating(connection, self._settings.schema, brief=not wait):
                 if not wait and not replies.free(connection, system, dialect, prefix, name):
@@ -242,7 +242,7 @@ class Catalog:
                 return True
 
         with contextlib.nullcontext() if wait else self.connections.giving_way():
-            dropped = self.connections.run(Operation(act, atomic=True))
+            dropped = self.connections.run(Operation(do, atomic=True))
         if dropped:
             self._queues.pop(name, None)
         return dropped
@@ -412,8 +412,8 @@ class Catalog:
         own = [each.name for each in records if each.owner is None and may_be_name(each.name)]
         return near_names(name, own)
 
-    def _look(self, act: Callable[[Connection], T], on: Connection | None) -> T:
-        return self.connections.run(act) if on is None else act(on)
+    def _look(self, do: Callable[[Connection], T], on: Connection | None) -> T:
+        return self.connections.run(do) if on is None else do(on)
 
     def _open(
         self, record: QueueRecord, on: Connection | None = None, *, wait: bool = True

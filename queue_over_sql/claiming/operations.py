@@ -1,4 +1,4 @@
-"""Acts that claim and take messages, and give back claims of a consumer."""
+"""Operations that claim and take messages, and give back claims of a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on the registrations of consumers; durations are microseconds."""
+"""Operations on the registrations of consumers; durations are microseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller's own connection or session, for acts in its transaction."""
+"""The caller's own connection or session, for operations in its transaction."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CallersConnections:
     Args:
         opened: the engine of the service.
         dialect: gives the dialect of its server.
-        run: runs an act on a connection of the service.
+        run: runs an operation on a connection of the service.
         errors: says drivers' errors in our words.
         handlers: the connections that handlers have, which they may pass as their own.
     """
@@ -210,12 +210,12 @@ class CallersConnections:
 def callers(
     connection: Any, connections: CallersConnections, table: Table, *, atomic: bool
 ) -> Iterator[Connection]:
-    """The caller's ``connection=`` as a ``Connection``, for acts on a table in its transaction.
+    """The caller's ``connection=`` as a ``Connection``, to work on a table in its transaction.
 
     Raises:
         TypeError: it is not a connection or session.
         ValueError: it is closed, its transaction has ended, or it is in AUTOCOMMIT mode though the
-            acts need a transaction.
+            operations need a transaction.
         WrongDatabase: it belongs to another database.
         DatabaseUnavailable: its transaction has already failed.
     """

@@ -1,6 +1,6 @@
-"""Connections of a service: acts run on sessions that stay open, and are repeated.
+"""Connections of a service: operations run on sessions that stay open, and are repeated.
 
-A checkout from a pool for each operation would cost more than a claim does. So acts run on
+A checkout from a pool each time would cost more than a claim does. So operations run on
 autocommit connections that stay open (*sessions*, one per thread). A session is checked after it
 was idle, and dropped if it broke.
 """
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How long a stop waits for acts of other threads, so that it can release what they claimed.
+# How long a stop waits for operations of other threads, so that it can release what they claimed.
 _DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
 _RETRY_SECONDS = 30.0
-# How often an act that is safe to repeat is retried on a new connection.
+# How often an operation that is safe to repeat is retried on a new connection.
 _RECONNECTS = 2
 # Where the pool keeps when a connection was made, on the monotonic clock.
 _MADE_AT = "queue_over_sql_made_at"
@@ -208,7 +208,7 @@ class Connections:
         """The background jobs of this engine, one run per interval of the reaper."""
         jobs = list(self.dialect.files.maintenance(self.run, self.where))
         if self.dialect.features.has_files and not self._opened.shared:
-            # An act that must be durable also finds out whether its files are in place.
+            # An operation that must be durable also finds out whether its files are in place.
             jobs.insert(0, lambda: self.run(Operation(lambda _: None, durable=True)))
         return jobs
 
@@ -286,7 +286,7 @@ class Connections:
     @staticmethod
     @contextlib.contextmanager
     def giving_way() -> Iterator[None]:
-        """Let no act of this context wait for the locks of others for longer than a second.
+        """Let no operation of this context wait for the locks of others for longer than a second.
 
         Then ``run`` raises ``Locked``.
         """
@@ -299,7 +299,7 @@ class Connections:
     @staticmethod
     @contextlib.contextmanager
     def limited(seconds: float) -> Iterator[None]:
-        """Limit each non-atomic act of this context to so many seconds and to reading.
+        """Limit each non-atomic operation of this context to so many seconds and to reading.
 
         After that ``run`` raises ``DatabaseUnavailable``, caused by a ``CANCELLED`` error.
         """
@@ -310,7 +310,7 @@ class Connections:
             _limit.reset(before)
 
     def is_begun(self, connection: object) -> bool:
-        """Whether this is the connection of an atomic act of ``run`` that has not ended."""
+        """Whether this is the connection of an atomic operation of ``run`` that has not ended."""
         return connection in self._begun
 
     @contextlib.contextmanager
@@ -414,7 +414,7 @@ class Connections:
         return False
 
     def close_to_others(self, seconds: float) -> None:
-        """Let only this caller work from now on, and wait up to ``seconds`` for acts of others."""
+        """Let only this caller work from now on, and wait up to ``seconds`` for the others."""
         self._left_to = self.runtime.me()
         self._sessions.drain(min(_DRAIN_SECONDS, seconds))
 
@@ -424,15 +424,15 @@ class Connections:
             self._close_sessions()
             self.engine.dispose()
 
-    def within(self, seconds: float, act: Callable[[], object]) -> bool:
+    def within(self, seconds: float, do: Callable[[], object]) -> bool:
         """Do something that the database must finish in this time; returns whether it did.
 
         After the time limit all connections are broken, and no new ones are opened.
         """
         if self.background:
-            return self.watchdog.within(seconds, act)
+            return self.watchdog.within(seconds, do)
         # The user's own connection may be bound to this thread; it has no network.
-        act()
+        do()
         return True
 
     def refuse(self) -> None:

@@ -125,7 +125,7 @@ class DriverErrors:
         *,
         creates: bool,
     ) -> QueueError:
-        """The error of an act, or the better one that ``refused`` raises."""
+        """The error of an operation, or the better one that ``refused`` raises."""
         problem = self._in_our_words(error, kind, creates=creates)
         if refused is not None and isinstance(problem, DatabaseRefused):
             problem.__cause__ = error

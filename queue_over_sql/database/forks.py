@@ -83,8 +83,8 @@ class ForkGuard:
         self._opened.clear()
         self._shut = True
         for interrupt in self._interrupts:
-            if (act := interrupt()) is not None:
-                act()
+            if (do := interrupt()) is not None:
+                do()
 
     def close(self, deadline: float) -> None:
         """Wait until nobody uses a connection, and close all; leave them open after the deadline.

@@ -1,4 +1,4 @@
-"""Connections of drivers and of Django, seen by SQLAlchemy for one act in their transaction.
+"""Connections of drivers and of Django, seen by SQLAlchemy for one operation in their transaction.
 
 SQLAlchemy's attempts to end the transaction or close the connection have no effect, because both
 belong to the caller. The connection's settings are not changed either; only our own cursors convert

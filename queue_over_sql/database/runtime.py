@@ -116,17 +116,17 @@ class Runtime:
         time.sleep(seconds)
 
     def let_others_run(self) -> None:
-        """Give way between two acts that may both run without a wait."""
+        """Give way between two operations that may both run without a wait."""
         # The operating system does this for threads.
 
     def me(self) -> Hashable:
         """The caller, as one that can hold a lock."""
         return threading.get_ident()
 
-    def undisturbed(self, act: Callable[[], T]) -> T:
+    def undisturbed(self, do: Callable[[], T]) -> T:
         """Run it to its end, even if the caller is interrupted meanwhile."""
         # Only signals interrupt a thread.
-        return act()
+        return do()
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
         """Get something; if the caller was interrupted meanwhile, it is given back.

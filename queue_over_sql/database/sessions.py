@@ -1,4 +1,4 @@
-"""Sessions: connections that stay open between acts, and who uses each of them now."""
+"""Sessions: connections that stay open between operations, and who uses each of them now."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _close(connection: Connection) -> None:
 _log = logging.getLogger(__name__)
 
 GIVES_WAY: Final[ContextVar[bool]] = ContextVar("gives_way", default=False)
-"""Whether acts of this context give way to those who hold locks."""
+"""Whether operations of this context give way to those who hold locks."""
 # A session that was idle for longer is checked before it is used.
 _IDLE_SECONDS = 5.0
 # How long the stop of a service waits for a thread that uses its connection.
@@ -151,7 +151,7 @@ class Session:
     """One long-held connection, and its present user.
 
     Attributes:
-        depth: how many acts of its user run on it now, one inside the other.
+        depth: how many operations of its user run on it now, one inside the other.
         unwanted: whether it is to be closed as soon as its user is ready.
     """
 
@@ -269,10 +269,10 @@ class Sessions(Protocol):
         """Wait until others have given back their sessions, at most this long."""
 
     def renew(self) -> None:
-        """Let each user open a new session for its next act."""
+        """Let each user open a new session for its next operation."""
 
     def close(self) -> None:
-        """Close all sessions that nobody uses; the others are closed after their act."""
+        """Close all sessions that nobody uses; the others are closed after their operation."""
 
 
 _Left = deque[tuple[bool, Session]]
@@ -349,14 +349,14 @@ class ThreadSessions:
             session.close()
 
     def drain(self, seconds: float) -> None:
-        """Wait for the acts of other threads."""
+        """Wait for the operations of other threads."""
         deadline = time.monotonic() + seconds
         for session in self._own():
             if session.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 session.lock.release()
 
     def renew(self) -> None:
-        """Let each thread open a new session for its next act."""
+        """Let each thread open a new session for its next operation."""
         for session in self._own():
             session.unwanted = True
 
@@ -442,7 +442,7 @@ class SharedSession:
         self.using.release()
 
     def drain(self, seconds: float) -> None:
-        """Wait for the act of another caller."""
+        """Wait for the operation of another caller."""
         if self.using.acquire(timeout=seconds):
             self.using.release()
 

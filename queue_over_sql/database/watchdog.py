@@ -113,7 +113,7 @@ class Watchdog:
         finally:
             self.waits.discard(wait)
 
-    def within(self, seconds: float, act: Callable[[], object]) -> bool:
+    def within(self, seconds: float, do: Callable[[], object]) -> bool:
         """Do something within a time limit; returns whether it was done.
 
         After the limit all connections are closed and the work is abandoned. It runs in the
@@ -126,7 +126,7 @@ class Watchdog:
 
         def run() -> None:
             try:
-                act()
+                do()
             except BaseException as error:  # noqa: BLE001 - it is raised by who waits
                 failed.append(error)
             finally:
@@ -136,7 +136,7 @@ class Watchdog:
             running = self._runtime.start("queue-over-sql-end", run)
         except RuntimeError:
             # Since Python 3.12 no thread starts while the interpreter ends.
-            act()
+            do()
             return True
         running.join(seconds)
         if running.is_alive():

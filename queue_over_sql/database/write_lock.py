@@ -55,7 +55,7 @@ class WriteLock:
 
     @contextlib.contextmanager
     def one_act(self) -> Iterator[None]:
-        """Wait for the lock, for one act."""
+        """Wait for the lock, for one operation."""
         lock = self._lock
         acquired = lock.acquire(timeout=_PATIENCE)
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from queue_over_sql.claiming.operations import oldest_first
 from queue_over_sql.consumers import registrations
-from queue_over_sql.durable import round_store as acts
+from queue_over_sql.durable import round_store as store
 from queue_over_sql.durable.requests import LAST_ROUND, lease_of_round
 from queue_over_sql.durable.round_store import Registration, Round
 from queue_over_sql.durable.rounds import Rounds
@@ -126,10 +126,10 @@ class Want:
 class DurableConsumer:
     """A named consumer of one queue whose claims outlive its process; see the module.
 
-    Every act is one transaction and may be repeated if the answer to its commit was lost. Each
-    raises ``ConsumerFenced`` if another program took over the consumer, and ``RoundsGone`` if its
-    rounds were released. Rounds have numbers; ``start`` is the number before the first round of a
-    range.
+    Every operation is one transaction and may be repeated if the answer to its commit was lost.
+    Each raises ``ConsumerFenced`` if another program took over the consumer, and ``RoundsGone`` if
+    its rounds were released. Rounds have numbers; ``start`` is the number before the first round of
+    a range.
 
     Args:
         queue: the queue that it reads.
@@ -206,10 +206,10 @@ class DurableConsumer:
     def renew(self) -> None:
         """Send a heartbeat, as ``advance`` does, while a batch takes long."""
 
-        def act(connection: Connection) -> None:
+        def do(connection: Connection) -> None:
             self._renew_if_due(connection, self._locked(connection, self.epoch))
 
-        self._write(act)
+        self._write(do)
 
     def state(self) -> Registration:
         """The present state of the consumer, whichever program has it."""
@@ -221,14 +221,14 @@ class DurableConsumer:
     def outstanding(self) -> int:
         """Count the messages that are claimed and not acknowledged."""
 
-        def act(connection: Connection) -> int:
+        def do(connection: Connection) -> int:
             found = self._registered(connection)
             if found is None:
                 return 0
             span = (self.consumer_id, found.acked_round, found.claimed_round)
-            return acts.count_rounds(connection, self._context.sql, *span)
+            return store.count_rounds(connection, self._context.sql, *span)
 
-        return self._context.run(act)
+        return self._context.run(do)
 
     def release(self) -> int:
         """Give back all outstanding messages, uncounted, and fence the present program.
@@ -236,19 +236,19 @@ class DurableConsumer:
         Returns how many messages; raises ``ConsumerNotFound``.
         """
 
-        def act(connection: Connection, found: Registration) -> None:
+        def do(connection: Connection, found: Registration) -> None:
             done, fenced = found.claimed_round, found.epoch + 1
             self._change(connection, epoch=fenced, acked_round=done, owner=None)
 
-        return self._give_back(act)
+        return self._give_back(do)
 
     def drop(self) -> int:
         """Do as ``release``, and delete the registration."""
 
-        def act(connection: Connection, _: Registration) -> None:
+        def do(connection: Connection, _: Registration) -> None:
             registrations.remove(connection, self._context.tables.system, self.consumer_id)
 
-        return self._give_back(act)
+        return self._give_back(do)
 
     # -- rounds
 
@@ -260,7 +260,7 @@ class DurableConsumer:
     def target(self) -> tuple[int, int]:
         """The largest id and the database's clock now, as limits for messages that exist now."""
         sql = self._context.sql
-        return self._context.run(lambda c: (acts.last_id(c, sql), server_now(c, sql)))
+        return self._context.run(lambda c: (store.last_id(c, sql), server_now(c, sql)))
 
     def backlog(self, limit: int | None = None) -> int:
         """Count the messages that could be claimed now, up to ``limit``; it reads them."""
@@ -301,11 +301,11 @@ class DurableConsumer:
         end = _round("end", end)
         _check_on_ack(on_ack)
 
-        def act(connection: Connection, *, apart: bool) -> None:
+        def do(connection: Connection, *, apart: bool) -> None:
             found = self._locked(connection, self.epoch, end)
             self._ack(connection, found, end, on_ack, apart=apart)
 
-        self._ending(act)
+        self._ending(do)
 
     def rounds(self, start: int, end: int, *, missing_ok: bool = False) -> list[Round]:
         """The rounds after ``start`` up to ``end``, as they were opened.
@@ -314,13 +314,13 @@ class DurableConsumer:
         """
         start, end = _round("start", start), _round("end", end)
 
-        def act(connection: Connection) -> list[Round]:
+        def do(connection: Connection) -> list[Round]:
             self._locked(connection, self.epoch, 0 if missing_ok else end, shared=True)
-            return acts.rounds_between(
+            return store.rounds_between(
                 connection, self._context.tables, self.consumer_id, start, end
             )
 
-        found = self._write(act)
+        found = self._write(do)
         if missing_ok:
             return found
         if [each.consumer_round for each in found] != list(range(start + 1, end + 1)):
@@ -341,11 +341,11 @@ class DurableConsumer:
         """
         number, tables = wanted.consumer_round, self._context.tables
         self._locked(connection, epoch, number, shared=True)
-        if acts.win_seal(connection, tables, self.consumer_id, number):
+        if store.win_seal(connection, tables, self.consumer_id, number):
             count = self._claim(connection, wanted)
-            acts.seal(connection, tables, self.consumer_id, number, count)
+            store.seal(connection, tables, self.consumer_id, number, count)
             return count
-        found = acts.rounds_between(connection, tables, self.consumer_id, number - 1, number)
+        found = store.rounds_between(connection, tables, self.consumer_id, number - 1, number)
         if not found:
             self._gone(f"its round {number} does not exist.")
         return found[0].claimed_count or 0
@@ -353,7 +353,7 @@ class DurableConsumer:
     def count_round(self, connection: Connection, consumer_round: int) -> int:
         """Count the messages that a round claimed and still holds."""
         sql, before = self._context.sql, consumer_round - 1
-        return acts.count_rounds(connection, sql, self.consumer_id, before, consumer_round)
+        return store.count_rounds(connection, sql, self.consumer_id, before, consumer_round)
 
     def stamped(self, consumer_round: int) -> list[ColumnElement[bool]]:
         """The conditions for the messages of a round, along the index on leases."""
@@ -367,7 +367,7 @@ class DurableConsumer:
     def read_round(self, connection: Connection, consumer_round: int) -> list[MessageRow]:
         """Read the messages that a round claimed and still holds, oldest first."""
         sql = self._context.sql
-        rows = acts.read_round(connection, sql, self.consumer_id, consumer_round)
+        rows = store.read_round(connection, sql, self.consumer_id, consumer_round)
         return oldest_first(rows)
 
     def recover(self, start: int) -> int:
@@ -378,7 +378,7 @@ class DurableConsumer:
         """
         start = _round("start", start)
 
-        def act(connection: Connection) -> int:
+        def do(connection: Connection) -> int:
             found = self._locked(connection, self.epoch)
             if start <= found.claimed_round:
                 return max(start, found.acked_round)
@@ -386,7 +386,7 @@ class DurableConsumer:
             self._change(connection, claimed_round=start, acked_round=start)
             return start
 
-        return self._write(act)
+        return self._write(do)
 
     def nack(
         self,
@@ -412,7 +412,7 @@ class DurableConsumer:
         for message_id, consumer_round, error in sorted(failures, key=lambda each: each[:2]):
             groups.setdefault((consumer_round, reason_of(error)), []).append(message_id)
 
-        def act(connection: Connection) -> set[int]:
+        def do(connection: Connection) -> set[int]:
             if epoch is not None:
                 self._locked(connection, epoch, shared=True)
             settled: set[int] = set()
@@ -423,7 +423,7 @@ class DurableConsumer:
                 )
             return settled
 
-        settled = self._write(act)
+        settled = self._write(do)
         if settled:
             self._came_back(None)
         return settled
@@ -441,23 +441,23 @@ class DurableConsumer:
         # A round in a checkpoint must still exist after a power failure.
         return self._context.run(Operation(do, atomic=True, durable=True))
 
-    def _ending(self, act: Callable[..., T]) -> T:
-        """Run an act that ends messages, and hold those that the database refuses to end."""
+    def _ending(self, do: Callable[..., T]) -> T:
+        """Run an operation that ends messages, and hold those that the database refuses to end."""
         try:
-            return self._write(partial(act, apart=False))
+            return self._write(partial(do, apart=False))
         except (DatabaseRefused, PayloadInvalid) as error:
             if not self._settlements.refuses_row(error):
                 raise
-            return self._write(partial(act, apart=True))
+            return self._write(partial(do, apart=True))
 
     def _registered(self, connection: Connection) -> Registration | None:
-        found = acts.registration(connection, self._context.tables, self.consumer_id)
+        found = store.registration(connection, self._context.tables, self.consumer_id)
         return found if found is not None and self._is_mine(found) else None
 
     def _locked(
         self, connection: Connection, epoch: int, up_to: int = 0, *, shared: bool = False
     ) -> Registration:
-        found = acts.lock(connection, self._context.tables, self.consumer_id, shared=shared)
+        found = store.lock(connection, self._context.tables, self.consumer_id, shared=shared)
         return self._checked(found, epoch, up_to)
 
     def _checked(self, found: Registration | None, epoch: int, up_to: int) -> Registration:
@@ -481,13 +481,13 @@ class DurableConsumer:
         raise RoundsGone(self.consumer_id, what)
 
     def _change(self, connection: Connection, **values: Any) -> None:
-        acts.change(connection, self._context.tables, self.consumer_id, values)
+        store.change(connection, self._context.tables, self.consumer_id, values)
 
     def _life(self) -> dict[str, Any]:
         expressions = self._context.dialect.expressions
         return {
             "heartbeat_at": expressions.heartbeat_now(),
-            "expires_at": acts.expiry(expressions, self._timeout_us),
+            "expires_at": store.expiry(expressions, self._timeout_us),
         }
 
     @property
@@ -505,11 +505,11 @@ class DurableConsumer:
     def _take_over(self, connection: Connection) -> Registration | None:
         tables, name = self._context.tables, self.consumer_id
         me = {"owner": self._owner, "host": socket.gethostname()[:255], "pid": os.getpid()}
-        found = acts.lock(connection, tables, name)
+        found = store.lock(connection, tables, name)
         if found is None:
             values = {"consumer_id": name, "name": name, **me, **self._life()}
-            added = acts.add(connection, tables, values)
-            return acts.lock(connection, tables, name) if added else None
+            added = store.add(connection, tables, values)
+            return store.lock(connection, tables, name) if added else None
         if not self._is_mine(found):
             raise self._another(found)
         anew: dict[str, Any] = {}
@@ -519,7 +519,7 @@ class DurableConsumer:
             now = self._context.dialect.expressions.now()
             anew = {"claimed_round": 0, "acked_round": 0, "started_at": now}
         self._change(connection, epoch=found.epoch + 1, **me, **anew, **self._life())
-        return acts.lock(connection, tables, name)
+        return store.lock(connection, tables, name)
 
     def _another(self, found: Registration) -> ConsumerTaken:
         whose = "It is not a durable consumer."
@@ -535,25 +535,25 @@ class DurableConsumer:
 
     def _unclaim(self, connection: Connection, found: Registration) -> int:
         span = (self.consumer_id, found.acked_round, found.claimed_round)
-        count = acts.unclaim_rounds(connection, self._context.sql, *span)
-        acts.forget_rounds(connection, self._context.tables, self.consumer_id)
+        count = store.unclaim_rounds(connection, self._context.sql, *span)
+        store.forget_rounds(connection, self._context.tables, self.consumer_id)
         return count
 
     def _give_back(self, then: Callable[[Connection, Registration], None]) -> int:
-        def act(connection: Connection) -> int:
-            found = acts.lock(connection, self._context.tables, self.consumer_id)
+        def do(connection: Connection) -> int:
+            found = store.lock(connection, self._context.tables, self.consumer_id)
             if found is None or not self._is_mine(found):
                 raise ConsumerNotFound(self.consumer_id)
             count = self._unclaim(connection, found)
             then(connection, found)
             return count
 
-        count = self._write(act)
+        count = self._write(do)
         if count:
             self._came_back(None)
         return count
 
-    # -- acts on rounds
+    # -- operations on rounds
 
     def _is_idle(self, connection: Connection, start: int, want: Want) -> bool:
         found = self._checked(self._registered(connection), self.epoch, start)
@@ -590,15 +590,15 @@ class DurableConsumer:
         if apart:
             self._finish_apart(connection, span, keep=keep)
         else:
-            acts.finish_rounds(connection, self._context.sql, span, keep=keep, dedup_us=dedup_us)
-        acts.forget_rounds(connection, self._context.tables, name, end)
+            store.finish_rounds(connection, self._context.sql, span, keep=keep, dedup_us=dedup_us)
+        store.forget_rounds(connection, self._context.tables, name, end)
         self._change(connection, acked_round=end)
 
     def _finish_apart(
         self, connection: Connection, span: tuple[str, int, int], *, keep: bool
     ) -> None:
         dedup_us = self._context.settings.dedup_us
-        for number, ids in acts.held_in_rounds(connection, self._context.sql, span).items():
+        for number, ids in store.held_in_rounds(connection, self._context.sql, span).items():
             stamp = Claim(self.consumer_id, number)
             settlement = Settlement(ids, stamp, Outcome.DONE, None, dedup_us=dedup_us)
             self._settlements.finish_apart(connection, settlement, keep=keep)
@@ -611,20 +611,20 @@ class DurableConsumer:
             if claimed == 0:
                 break
             opened.append(dataclasses.replace(each, claimed_count=claimed))
-        acts.open_rounds(connection, self._context.tables, self.consumer_id, opened)
+        store.open_rounds(connection, self._context.tables, self.consumer_id, opened)
         return opened[-1].consumer_round if opened else start
 
     def _claim(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql
-        return acts.claim_round(connection, sql, self.consumer_id, wanted, priorities)
+        return store.claim_round(connection, sql, self.consumer_id, wanted, priorities)
 
     def _count(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql
-        return acts.count_eligible(connection, sql, wanted, priorities)
+        return store.count_eligible(connection, sql, wanted, priorities)
 
     def _nack(self, connection: Connection, failed: Settlement, delay: int | None) -> set[int]:
         sql, most = self._context.sql, self._context.settings.max_attempts
-        held = acts.held_attempts(connection, sql, failed.claim, failed.ids, most)
+        held = store.held_attempts(connection, sql, failed.claim, failed.ids, most)
         waits: dict[int | None, list[int]] = {}
         for message_id, (attempt, allowed) in held.items():
             wait = self._settlements.delay_after(attempt, allowed, failed.error, delay)

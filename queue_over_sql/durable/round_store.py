@@ -1,4 +1,4 @@
-"""Acts of durable consumers: their registrations, their rounds, and the messages of these."""
+"""Operations of durable consumers: their registrations, their rounds, and the messages of these."""
 
 from __future__ import annotations
 
@@ -234,14 +234,14 @@ def count_eligible(
 
 
 def _by_priority(
-    wanted: Round, stamp: Claim, priorities: int, act: Callable[[RoundRequest], int]
+    wanted: Round, stamp: Claim, priorities: int, do: Callable[[RoundRequest], int]
 ) -> int:
     found = 0
     for priority in range(priorities):
         left = wanted.message_limit - found
         if left <= 0:
             break
-        found += act(RoundRequest(stamp, left, priority, wanted.up_to_id, wanted.due_by))
+        found += do(RoundRequest(stamp, left, priority, wanted.up_to_id, wanted.due_by))
     return found
 
 

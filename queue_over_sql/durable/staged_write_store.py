@@ -1,4 +1,4 @@
-"""Acts of staged writes: tables in which messages wait to be published together.
+"""Operations of staged writes: tables in which messages wait to be published together.
 
 The table of a staged write has only the columns that its writer gives, and no key, so that it is
 fast to fill. Its own columns begin with an underscore, which no column of a queue does.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.compiled import DriverResult
 
 
-# Exported with the other acts of staged writes.
+# Exported with the other operations of staged writes.
 __all__ = ["WHOLE", "drop_stages"]
 
 DELAY: Final = "_delay"

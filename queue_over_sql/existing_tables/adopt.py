@@ -162,7 +162,7 @@ class Adopter:
         def complete(connection: Connection) -> bool:
             return existing_store.is_complete(connection, tables, found)
 
-        def act(connection: Connection) -> None:
+        def do(connection: Connection) -> None:
             with dialect.ddl.creating(connection, self._settings.schema):
                 self._record(connection, tables, adoption, settings, definition)
                 self._add_columns(connection, tables)
@@ -171,7 +171,7 @@ class Adopter:
             _check_same(present, adoption)
         if present is None or _is_unfinished(present) or not self._connections.run(complete):
             try:
-                self._connections.run(Operation(act, atomic=True, creates=True))
+                self._connections.run(Operation(do, atomic=True, creates=True))
             except DatabaseRefused:
                 # Where DDL commits, the record is there, and maybe some of the columns.
                 with contextlib.suppress(QueueError):

@@ -1,4 +1,4 @@
-"""Acts on an adopted table: read it, add and drop the queue's columns, enqueue rows."""
+"""Operations on an adopted table: read it, add and drop the queue's columns, enqueue rows."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def _age(tables: QueueTables, level: int) -> Any:
     )
 
 
-def within(service: QueueService, seconds: float | None, act: Callable[[], object]) -> bool:
+def within(service: QueueService, seconds: float | None, do: Callable[[], object]) -> bool:
     """Do something within a time limit; returns whether it was done.
 
     After the limit it continues in the background, because a driver's attempt to connect cannot be
@@ -298,13 +298,13 @@ def within(service: QueueService, seconds: float | None, act: Callable[[], objec
     service's only connection belongs to this thread.
     """
     if seconds is None or not parts_of(service).connections.background:
-        act()
+        do()
         return True
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            act()
+            do()
         except BaseException as error:  # noqa: BLE001 - it is raised by who waits
             failed.append(error)
 

@@ -187,8 +187,8 @@ class Upgrader:
             return bool(ddl.incomplete(connection, system.all, dialect))
 
         if self._run(lacks):
-            act = partial(self._add_missing, system=system)
-            self._patiently("the shared tables", _PATIENCE, act, lacks)
+            do = partial(self._add_missing, system=system)
+            self._patiently("the shared tables", _PATIENCE, do, lacks)
         if system.queues not in absent:
             self._upgraded(system)
 
@@ -212,7 +212,7 @@ class Upgrader:
     # -- the tables of a queue
 
     def _upgrade(self, system: SystemTables, name: str, patience: float) -> bool:
-        def act(connection: Connection) -> bool:
+        def do(connection: Connection) -> bool:
             return self._upgrade_locked(connection, system, name, brief=not patience)
 
         def lacks(connection: Connection) -> bool:
@@ -220,7 +220,7 @@ class Upgrader:
             record = registry.queue_record(connection, system, prefix, name)
             return record is not None and is_outdated(record)
 
-        done = bool(self._patiently(f"queue {name!r}", patience, act, lacks))
+        done = bool(self._patiently(f"queue {name!r}", patience, do, lacks))
         if done:
             _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
         return done
@@ -268,7 +268,7 @@ class Upgrader:
         self,
         what: str,
         patience: float,
-        act: Callable[[Connection], T],
+        do: Callable[[Connection], T],
         lacks: Callable[[Connection], bool],
     ) -> T | None:
         deadline = time.monotonic() + patience
@@ -282,7 +282,7 @@ class Upgrader:
                     if not self._run(lacks):
                         return None
                     _check_alone(others)
-                changing = Operation(lambda c: self._or_in_use(c, act), atomic=True)
+                changing = Operation(lambda c: self._or_in_use(c, do), atomic=True)
                 return self._connections.run(changing)
             except _InUse as busy:
                 if time.monotonic() > deadline:
@@ -296,9 +296,9 @@ class Upgrader:
                 raise self._unable(what, error) from error
             self._rest(time.monotonic() - began)
 
-    def _or_in_use(self, connection: Connection, act: Callable[[Connection], T]) -> T:
+    def _or_in_use(self, connection: Connection, do: Callable[[Connection], T]) -> T:
         try:
-            return act(connection)
+            return do(connection)
         except DBAPIError as error:
             # An immediate retry would keep everybody else from the table.
             if self._connections.dialect.errors.classify(error) is ErrorKind.TRANSIENT:
@@ -336,8 +336,8 @@ class Upgrader:
             return error
         return _outdated(f"Not upgraded: {what}. {error}", changes)
 
-    def _run(self, act: Callable[[Connection], T]) -> T:
-        return self._connections.run(act)
+    def _run(self, do: Callable[[Connection], T]) -> T:
+        return self._connections.run(do)
 
 
 def _check_alone(others: int | None) -> None:

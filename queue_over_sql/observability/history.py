@@ -299,7 +299,7 @@ class History(Observer):
         table, prefix = inside.system(service).history, inside.settings(service).table_prefix
         engine = inside.engine(service)
 
-        def act(connection: Connection) -> None:
+        def do(connection: Connection) -> None:
             now = engine.read_clock(connection)
             # Minutes are by the database's clock.
             ahead = round((now - _time() * 1_000_000) / _MICROSECONDS)
@@ -334,7 +334,7 @@ class History(Observer):
             of_ours = table.c.table_prefix == prefix
             connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
 
-        inside.run(service, act, atomic=True)
+        inside.run(service, do, atomic=True)
         if time.monotonic() > self._pruned_at + _PRUNE_SECONDS:
             self._pruned_at = time.monotonic()
             # A login that may only insert rows leaves pruning to others.
@@ -363,13 +363,13 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
     if queue is not None:
         wanted = wanted.where(table.c.queue == queue)
 
-    def act(connection: Connection) -> Sequence[Any]:
+    def do(connection: Connection) -> Sequence[Any]:
         now = engine.read_clock(connection)
         first = (now - int(seconds * 1_000_000)) // _MICROSECONDS
         return connection.execute(wanted.where(table.c.minute >= first)).all()
 
     found: dict[tuple[str, int], Minute] = {}
-    for row in inside.run(service, act):
+    for row in inside.run(service, do):
         begins_at = datetime.fromtimestamp(row.minute * _MINUTE, UTC)
         minute = found.setdefault((row.queue, row.minute), Minute(row.queue, begins_at))
         waited, handled = _histogram(row.waited), _histogram(row.handled)

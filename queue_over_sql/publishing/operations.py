@@ -1,4 +1,4 @@
-"""Acts that publish messages: the content of a new message, and how its row is inserted."""
+"""Operations that publish messages: the content of a new message, and how its row is inserted."""
 
 from __future__ import annotations
 

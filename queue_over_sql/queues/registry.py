@@ -1,4 +1,4 @@
-"""Acts on the records of queues: which queues exist, and their settings."""
+"""Operations on the records of queues: which queues exist, and their settings."""
 
 from __future__ import annotations
 

@@ -168,14 +168,14 @@ class Roles:
         """
         names = tuple(check_prefix(prefix) + role for role in ROLES)
 
-        def act(connection: Connection) -> RolesInstalled:
+        def do(connection: Connection) -> RolesInstalled:
             wanted = statements(self._place(connection, queues, reply_queues), prefix)
             before = self._given(connection, names)
             self._create_and_grant(connection, names, wanted)
             changes = len(self._given(connection, names) - before)
             return RolesInstalled(names, tuple(wanted), changes)
 
-        return self._run(act)
+        return self._run(do)
 
     def _keep(self) -> None:
         """Grant the installed roles their rights on what an upgrade has added.
@@ -186,7 +186,7 @@ class Roles:
         if dialect.features.routines not in _HOLDERS:
             return
 
-        def act(connection: Connection) -> None:
+        def do(connection: Connection) -> None:
             options = {"no_parameters": True}
             with dialect.ddl.creating(connection, self._parts.settings.schema):
                 for prefix, queues, replies in self._installed(connection):
@@ -196,7 +196,7 @@ class Roles:
                         connection.exec_driver_sql(statement, execution_options=options).close()
 
         try:
-            self._parts.connections.run(Operation(act, atomic=True))
+            self._parts.connections.run(Operation(do, atomic=True))
         except QueueError as error:
             if prefixes:
                 _log.warning(
@@ -267,10 +267,10 @@ class Roles:
                     continue
                 raise NotPermitted(_for_an_administrator(names)) from error
 
-    def _run(self, act: Callable[[Connection], T]) -> T:
+    def _run(self, do: Callable[[Connection], T]) -> T:
         self._parts.check_open()
         self._parts.system()
-        return self._parts.connections.run(Operation(act, atomic=True))
+        return self._parts.connections.run(Operation(do, atomic=True))
 
     def _place(
         self, connection: Connection, queues: Collection[str] | None, reply_queues: Collection[str]

@@ -18,9 +18,9 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import Queue, core_of, name_of
-from queue_over_sql.schedules import acts, store
-from queue_over_sql.schedules.acts import Conflict, Fired, ScheduledMessages
+from queue_over_sql.schedules import operations, store
 from queue_over_sql.schedules.definition import Definition
+from queue_over_sql.schedules.operations import Conflict, Fired, ScheduledMessages
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
 from queue_over_sql.values.backoff import OutageLog, Turns
 from queue_over_sql.values.texts import is_storable
@@ -174,7 +174,7 @@ class ScheduleFirer:
         if stored is None or stored.paused:
             return None
         messages = self._access.messages(stored)
-        firing = acts.look(messages, stored)
+        firing = operations.look(messages, stored)
         if not firing.instants:
             return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
         fired = self._fire_now(messages, stored, len(firing.instants))
@@ -191,7 +191,7 @@ class ScheduleFirer:
             if headers:
                 messages.add_headers(headers)
             try:
-                fired = core_of(queue).context.run(acts.fire.of(scope, messages, stored))
+                fired = core_of(queue).context.run(operations.fire.of(scope, messages, stored))
             except Conflict:
                 return None
             if fired is not None and fired.count and observer is not None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue, core_of
-from queue_over_sql.schedules import acts, store
-from queue_over_sql.schedules.acts import Conflict, ScheduledMessages
+from queue_over_sql.schedules import operations, store
 from queue_over_sql.schedules.definition import Definition, check_schedule_name, define
 from queue_over_sql.schedules.firing import ScheduleAccess
+from queue_over_sql.schedules.operations import Conflict, ScheduledMessages
 from queue_over_sql.schedules.store import ScheduleRecord
 from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import Duration, instant, optional_instant
@@ -189,7 +189,7 @@ class Schedules:
         Raises:
             QueueError: other processes kept changing this schedule; nothing was changed.
         """
-        return self._again(lambda: self._end(acts.remove.of, name))
+        return self._again(lambda: self._end(operations.remove.of, name))
 
     def pause(self, name: str) -> None:
         """Publish nothing until ``resume``, and remove its messages for times to come.
@@ -200,7 +200,7 @@ class Schedules:
             ScheduleNotFound: there is no schedule with this name.
             QueueError: other processes kept changing this schedule; nothing was changed.
         """
-        if not self._again(lambda: self._end(acts.pause.of, name)):
+        if not self._again(lambda: self._end(operations.pause.of, name)):
             raise ScheduleNotFound(name)
 
     def resume(self, name: str) -> None:
@@ -251,7 +251,7 @@ class Schedules:
         messages = ScheduledMessages(target, name, wanted)
         if headers:
             messages.add_headers(headers)
-        return core_of(target).context.run(acts.put.of(scope, messages, stored, before))
+        return core_of(target).context.run(operations.put.of(scope, messages, stored, before))
 
     def _end(self, end: Callable[..., Operation[bool]], name: str) -> bool:
         scope, stored = self._access.scope(), self._access.stored(name)
@@ -265,7 +265,7 @@ class Schedules:
         if stored is None:
             return False
         messages = self._access.messages(stored)
-        return core_of(messages.queue).context.run(acts.resume.of(scope, messages, stored))
+        return core_of(messages.queue).context.run(operations.resume.of(scope, messages, stored))
 
     def _run(self, name: str) -> Published | None:
         scope, stored = self._access.scope(), self._access.stored(name)
@@ -276,7 +276,7 @@ class Schedules:
         with self._access.publishing(messages.queue, 1) as headers:
             if headers:
                 messages.add_headers(headers)
-            done = core.context.run(acts.run.of(scope, messages, stored))
+            done = core.context.run(operations.run.of(scope, messages, stored))
             if done is None:
                 return None
             if observer is not None:
@@ -287,13 +287,13 @@ class Schedules:
             core.wake_consumers()
         return published
 
-    def _again(self, act: Callable[[], T]) -> T:
+    def _again(self, do: Callable[[], T]) -> T:
         for _ in range(_RACES):
             try:
-                return act()
+                return do()
             except Conflict:
                 continue
-        return act()
+        return do()
 
     def _record(self, name: str) -> ScheduleRecord:
         record = self._access.stored(name)

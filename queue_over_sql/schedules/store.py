@@ -1,4 +1,4 @@
-"""Acts on the records of schedules, and on their messages that are not due yet."""
+"""Operations on the records of schedules, and on their messages that are not due yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts of the consumer that holds a claim, each under the fence.
+"""Operations of the consumer that holds a claim, each under the fence.
 
 Each returns the ids that the claim still held. It changes no other messages.
 """

@@ -63,7 +63,7 @@ class Columns(abc.ABC):
         """Insert rows given as columns, in the engine's fastest way.
 
         Args:
-            connection: in a transaction, because this is one act.
+            connection: in a transaction, because this is one operation.
             table: the target.
             names: the columns to fill; each batch has them, and may have others.
             batches: columns of the Arrow types of their SQL types; texts are ``string``.

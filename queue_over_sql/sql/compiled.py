@@ -26,7 +26,7 @@ _KEEPING: Final = frozenset({"psycopg", "pysqlite", "pymysql"})
 
 
 class DriverResult:
-    """The result of a statement: the part of SQLAlchemy's ``CursorResult`` that acts use.
+    """The result of a statement: the part of SQLAlchemy's ``CursorResult`` that operations use.
 
     It holds all rows, as the driver returned them, without names.
     """

@@ -23,7 +23,7 @@ class DatabaseFiles:
         """The background jobs for the files, one run per interval of the reaper.
 
         Args:
-            run: runs an act on a connection of the service.
+            run: runs an operation on a connection of the service.
             where: the database, for the log.
         """
         return ()

@@ -57,12 +57,12 @@ class SqlApi:
             DatabaseRefused: the login lacks a right.
         """
 
-        def act(connection: Connection, form: Form) -> None:
+        def do(connection: Connection, form: Form) -> None:
             system = self._parts.system()
             registrations.register_for_good(connection, system, form.site.dialect, _CONSUMER)
             form.install(roles)
 
-        self._run(act)
+        self._run(do)
 
     def uninstall(self) -> bool:
         """Remove it, and release the messages of SQL clients; False if it was not installed."""
@@ -94,16 +94,16 @@ class SqlApi:
             UnsupportedByEngine: as in ``install``.
         """
 
-        def act(connection: Connection, form: Form) -> str:
+        def do(connection: Connection, form: Form) -> str:
             system, dialect = self._parts.system(), form.site.dialect
             consumer = registrations.registration_for_good(
                 connection, system, dialect.expressions, _CONSUMER
             )
             return form.script(consumer)
 
-        return self._run(act)
+        return self._run(do)
 
-    def _run(self, act: Callable[[Connection, Form], T]) -> T:
+    def _run(self, do: Callable[[Connection, Form], T]) -> T:
         self._parts.check_open()
         connections = self._parts.connections
         dialect = connections.dialect
@@ -119,7 +119,7 @@ class SqlApi:
 
         def locked(connection: Connection) -> T:
             with dialect.ddl.creating(connection, self._parts.settings.schema):
-                return act(connection, form(connection, self._site(connection)))
+                return do(connection, form(connection, self._site(connection)))
 
         return connections.run(Operation(locked, atomic=True))
 

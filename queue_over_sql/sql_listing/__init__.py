@@ -1,6 +1,6 @@
 """The statements that operations send, as text: for reviewers, and for operators and their DBA.
 
-No list of statements is kept. ``named`` runs the acts themselves on a connection that sends
+No list of statements is kept. ``named`` runs the operations themselves on a connection that sends
 nothing (``rehearsal``), and ``formatting`` breaks what they would have sent into lines.
 """
 

@@ -1,4 +1,4 @@
-"""The operations of a queue by name, each with the acts that it runs on the database."""
+"""The operations of a queue by name, each with what it does on the database."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Statements = Callable[[Any], StatementCache]
 
 
 class Stage:
-    """What the acts of one operation need: a connection, which may be a real one, and tables."""
+    """What an operation needs: a connection, which may be a real one, and tables."""
 
     def __init__(
         self, queue: Queue, rows: int, connection: Connection, statements: Statements
@@ -97,18 +97,18 @@ class Stage:
         self.system: SystemTables = self.tables.system
         self.sql = statements(self.tables)
 
-    def run(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
-        """Run an act on the queue's tables."""
-        act(self.connection, self.sql, *arguments, **options)
+    def run(self, do: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an operation on the queue's tables."""
+        do(self.connection, self.sql, *arguments, **options)
 
-    def on_system(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
-        """Run an act on the shared tables."""
-        act(self.connection, self.system, *arguments, **options)
+    def on_system(self, do: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an operation on the shared tables."""
+        do(self.connection, self.system, *arguments, **options)
 
-    def on_scope(self, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
-        """Run an act on the schedules."""
+    def on_scope(self, do: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Run an operation on the schedules."""
         scope = schedules.SchedulesOfPrefix(self.system, self.dialect, self.tables.prefix)
-        act(self.connection, scope, *arguments, **options)
+        do(self.connection, scope, *arguments, **options)
 
     def settlement(self, **more: Any) -> Settlement:
         """The settlement of as many messages as there are rows."""
@@ -120,14 +120,14 @@ class Stage:
         return NewMessage(**({"key": None, "delay": 0, "at": None, "content": given} | more))
 
 
-Act = Callable[[Stage], object]
+Step = Callable[[Stage], object]
 
 
-def _publish(**more: Any) -> Act:
+def _publish(**more: Any) -> Step:
     return lambda stage: stage.run(publishing.publish, stage.message(**more), "raise")
 
 
-def _publish_many(*names: str | None) -> Act:
+def _publish_many(*names: str | None) -> Step:
     return lambda stage: stage.run(
         publishing.publish_many, [stage.message(key=name) for name in names], "raise"
     )
@@ -167,8 +167,8 @@ def _look(stage: Stage) -> None:
         stage.run(claiming.anything_to_claim, _request(stage))
 
 
-def _take(*, keep: bool) -> Act:
-    def act(stage: Stage) -> None:
+def _take(*, keep: bool) -> Step:
+    def do(stage: Stage) -> None:
         stage.run(
             claiming.take,
             wanted(0, stage.rows),
@@ -179,17 +179,17 @@ def _take(*, keep: bool) -> Act:
             careful=keep,
         )
 
-    return act
+    return do
 
 
-def _finish(*, keep: bool) -> Act:
+def _finish(*, keep: bool) -> Step:
     return lambda stage: settling.finish(stage.sql, [stage.settlement()], keep=keep).do(
         stage.connection
     )
 
 
-def _exchange(*, keep: bool) -> Act:
-    def act(stage: Stage) -> None:
+def _exchange(*, keep: bool) -> Step:
+    def do(stage: Stage) -> None:
         settlement = stage.settlement()
         if claiming.exchanges_at_once(stage.sql, [settlement]):
             stage.run(claiming.exchange, settlement, _request(stage), keep=keep)
@@ -197,7 +197,7 @@ def _exchange(*, keep: bool) -> Act:
             _finish(keep=keep)(stage)
             _claim(stage)
 
-    return act
+    return do
 
 
 def _reject(stage: Stage) -> None:
@@ -215,11 +215,11 @@ def _register(stage: Stage) -> None:
     stage.on_system(registrations.register, stage.dialect.expressions, registration, _SECOND)
 
 
-def _held(*, contents: bool) -> Act:
-    def act(stage: Stage) -> None:
+def _held(*, contents: bool) -> Step:
+    def do(stage: Stage) -> None:
         stage.run(settling.claimed_rows, stage.settlement().ids, contents=contents)
 
-    return act
+    return do
 
 
 def _edit(stage: Stage) -> None:
@@ -272,13 +272,13 @@ def _round_claimed(stage: Stage) -> None:
     round_store.seal(stage.connection, stage.tables, _STAMP.consumer_id, 1, 1)
 
 
-def _round_finished(*, keep: bool) -> Act:
-    def act(stage: Stage) -> None:
+def _round_finished(*, keep: bool) -> Step:
+    def do(stage: Stage) -> None:
         span = (_STAMP.consumer_id, 0, 1)
         stage.run(round_store.finish_rounds, span, keep=keep, dedup_us=None)
         round_store.forget_rounds(stage.connection, stage.tables, _STAMP.consumer_id, 1)
 
-    return act
+    return do
 
 
 def _staged_commit(stage: Stage) -> None:
@@ -312,15 +312,15 @@ def _withdraw(stage: Stage) -> None:
     stage.run(purge.delete_message, 1)
 
 
-def _of(act: Callable[..., object], *arguments: Any, **options: Any) -> Act:
-    return lambda stage: stage.run(act, *arguments, **options)
+def _of(do: Callable[..., object], *arguments: Any, **options: Any) -> Step:
+    return lambda stage: stage.run(do, *arguments, **options)
 
 
-def _settled(act: Callable[..., object], *arguments: Any, **options: Any) -> Act:
-    return lambda stage: stage.run(act, stage.settlement(), *arguments, **options)
+def _settled(do: Callable[..., object], *arguments: Any, **options: Any) -> Step:
+    return lambda stage: stage.run(do, stage.settlement(), *arguments, **options)
 
 
-_SINGLE: Final[Mapping[str, Act]] = {
+_SINGLE: Final[Mapping[str, Step]] = {
     "claim": _claim,
     "take": _take(keep=False),
     "take, archive": _take(keep=True),
@@ -339,7 +339,7 @@ _SINGLE: Final[Mapping[str, Act]] = {
 }
 """These are told apart by whether they concern one message or a batch."""
 
-_MESSAGES: Final[Mapping[str, Act]] = {
+_MESSAGES: Final[Mapping[str, Step]] = {
     "publish": _publish(),
     "publish, delayed": _publish(delay=1),
     "publish, key": _publish(key="key"),
@@ -353,7 +353,7 @@ _MESSAGES: Final[Mapping[str, Act]] = {
     "request, withdraw": _withdraw,
     "reply": _reply_sent,
 }
-_CONSUMING: Final[Mapping[str, Act]] = {
+_CONSUMING: Final[Mapping[str, Step]] = {
     "claim, known kinds": _claim_known_kinds,
     "claim, look first": _look,
     "held, read keys": lambda stage: stage.on_system(
@@ -364,7 +364,7 @@ _CONSUMING: Final[Mapping[str, Act]] = {
     "release, all of a consumer": _of(claiming.unclaim_all, _STAMP.consumer_id),
     "release, delayed": _settled(settling.release, 1),
 }
-_KEEPING: Final[dict[str, Act]] = {
+_KEEPING: Final[dict[str, Step]] = {
     "consumer, register": _register,
     "consumer, heartbeat": lambda stage: stage.on_system(
         registrations.renew, stage.dialect.expressions, _STAMP.consumer_id, _SECOND
@@ -394,7 +394,7 @@ _KEEPING: Final[dict[str, Act]] = {
         orphaned_stages, stage.dialect.expressions, patience=_SECOND
     ),
 }
-_OPERATING: Final[dict[str, Act]] = {
+_OPERATING: Final[dict[str, Step]] = {
     "queue, read settings": lambda stage: stage.on_system(
         registry.queue_record, stage.tables.prefix, stage.tables.queue
     ),
@@ -415,7 +415,7 @@ _OPERATING: Final[dict[str, Act]] = {
     "purge": _of(purge.purge, with_claimed=False),
     "requeue": _requeue,
 }
-_CAPABILITIES: Final[dict[str, Act]] = {
+_CAPABILITIES: Final[dict[str, Step]] = {
     "topic, read subscriptions": lambda stage: topics.subscriptions(
         stage.connection, stage.statements(stage.system), stage.tables.prefix, "topic"
     ),
@@ -443,14 +443,14 @@ _WITH_PAYLOADS: Final = frozenset(
 )
 
 
-def _operations() -> Mapping[str, tuple[Act, int]]:
-    both: dict[str, tuple[Act, int]] = {}
-    for name, act in _SINGLE.items():
-        both |= {name: (act, 1), f"{name}, batch": (act, _BATCH)}
-    first = {name: (act, 1) for name, act in _MESSAGES.items()}
-    middle = {name: (act, 1) for name, act in _CONSUMING.items()}
+def _operations() -> Mapping[str, tuple[Step, int]]:
+    both: dict[str, tuple[Step, int]] = {}
+    for name, do in _SINGLE.items():
+        both |= {name: (do, 1), f"{name}, batch": (do, _BATCH)}
+    first = {name: (do, 1) for name, do in _MESSAGES.items()}
+    middle = {name: (do, 1) for name, do in _CONSUMING.items()}
     others = _KEEPING | _OPERATING | _CAPABILITIES
-    return first | both | middle | {name: (act, _BATCH) for name, act in others.items()}
+    return first | both | middle | {name: (do, _BATCH) for name, do in others.items()}
 
 
 OPERATIONS: Final = _operations()
@@ -463,12 +463,12 @@ def statements_of(queue: Queue) -> list[Statement]:
     """
     found: list[Statement] = []
     first: dict[str, str] = {}
-    for name, (act, rows) in OPERATIONS.items():
+    for name, (do, rows) in OPERATIONS.items():
         rehearsal = Rehearsal(core_of(queue).context.connections.engine.dialect, rows)
         stage = Stage(queue, rows, cast("Connection", rehearsal), rehearsal.statements)
         if name in _WITH_PAYLOADS and not stage.tables.has_payloads:
             continue
-        act(stage)
+        do(stage)
         sent = texts(rehearsal.noted)
         for place, text in enumerate(sent, 1):
             statement = Statement(name, place, len(sent), text, first.get(text))

@@ -1,4 +1,4 @@
-"""A connection that sends nothing: it notes what acts would send, and makes up the answers."""
+"""A connection that sends nothing: it notes what would be sent, and makes up the answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def made_up(rows: Sequence[Any], count: int = 0) -> MadeUpResult:
 
 
 class Rehearsal:
-    """The connection. Acts get it as a ``Connection``, of which they use these methods.
+    """The connection. Operations get it as a ``Connection``, of which they use these methods.
 
     Attributes:
         noted: the statements, with parameters as ``:name``.
@@ -70,12 +70,12 @@ class Rehearsal:
         self.dialect, self.rows = dialect, rows
         self.noted: list[str] = []
         self.info: dict[Any, Any] = {}
-        # The driver's connection, whose settings some acts ask for: it has none.
+        # The driver's connection, whose settings some operations ask for: it has none.
         self.connection = SimpleNamespace(dbapi_connection=None, driver_connection=None)
         self._caches: list[_Remembering] = []
 
     def statements(self, subject: Any) -> StatementCache:
-        """The compiled statements of some tables, for acts on this connection."""
+        """The compiled statements of some tables, for operations on this connection."""
         self._caches.append(_Remembering(subject, self.dialect))
         return self._caches[-1]
 

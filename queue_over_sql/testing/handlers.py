@@ -100,8 +100,8 @@ class _KeepingFailures:
         self._failure = error
 
 
-def _once(act: Callable[[], None]) -> None:
-    act()
+def _once(do: Callable[[], None]) -> None:
+    do()
 
 
 def published(

@@ -181,7 +181,7 @@ class FanOut:
     def _try(
         self, seen: list[SubscriptionRow], prepared: Prepared, on_conflict: str
     ) -> tuple[list[SubscriptionRow], list[Published] | None]:
-        def act(
+        def do(
             target: Connection,
         ) -> tuple[list[SubscriptionRow] | None, list[Published] | None]:
             rows = self._rows(target)
@@ -189,7 +189,7 @@ class FanOut:
                 return rows, None
             return rows, topic_store.publish_copies(target, prepared.copies, on_conflict)
 
-        publishing = Operation(act, atomic=True, durable=True, repeatable=False)
+        publishing = Operation(do, atomic=True, durable=True, repeatable=False)
         rows, published = self._parts.connections.run(publishing)
         return self._existing(rows), published
 

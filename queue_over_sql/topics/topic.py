@@ -96,7 +96,7 @@ class Topic:
         _check_subscriber(parts.queue(name), filtered=text is not None)
         system, prefix = parts.system(), parts.settings.table_prefix
 
-        def act(target: Connection) -> None:
+        def do(target: Connection) -> None:
             if not topic_store.hold_topic(target, system, prefix, self.name):
                 raise TopicNotFound(self.name)
             if not registry.hold_queue(target, system, prefix, name):
@@ -112,7 +112,7 @@ class Topic:
                 where=text,
             )
 
-        parts.connections.run(Operation(act, atomic=True))
+        parts.connections.run(Operation(do, atomic=True))
 
     def unsubscribe(self, queue: Queue | str, pattern: str | None = None) -> bool:
         """Remove the subscription of a queue with a pattern, or all its subscriptions.

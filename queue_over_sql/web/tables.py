@@ -399,13 +399,13 @@ class WebStore:
 
     def _run(
         self,
-        act: Callable[[Connection], T],
+        do: Callable[[Connection], T],
         *,
         atomic: bool = False,
         repeat: bool = True,
         counts: bool = False,
     ) -> T:
-        return inside.run(self._service, act, atomic=atomic, repeat=repeat, counts=counts)
+        return inside.run(self._service, do, atomic=atomic, repeat=repeat, counts=counts)
 
 
 def utc_now() -> datetime:

@@ -24,10 +24,10 @@ class Threads:
         self._limiter = anyio.CapacityLimiter(most)
         self._quick = anyio.CapacityLimiter(most)
 
-    async def run(self, act: Callable[[], T]) -> T:
+    async def run(self, do: Callable[[], T]) -> T:
         """Call a function in a thread, and wait for it even if the caller is cancelled."""
-        return await anyio.to_thread.run_sync(act, limiter=self._limiter)
+        return await anyio.to_thread.run_sync(do, limiter=self._limiter)
 
-    async def run_quick(self, act: Callable[[], T]) -> T:
+    async def run_quick(self, do: Callable[[], T]) -> T:
         """As ``run``, but never behind searches: to publish, claim, settle and authenticate."""
-        return await anyio.to_thread.run_sync(act, limiter=self._quick)
+        return await anyio.to_thread.run_sync(do, limiter=self._quick)

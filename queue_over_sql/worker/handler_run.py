@@ -168,13 +168,13 @@ class HandlerRun:
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]
 
-        def act(connection: Connection) -> list[Message]:
+        def do(connection: Connection) -> list[Message]:
             self._calls.call(messages, argument, connection)
             return messages
 
         try:
             if self._transactions is not None:
-                self._transactions.run_until_committed(messages, act)
+                self._transactions.run_until_committed(messages, do)
                 return []
             self._calls.call(messages, argument)
         except (NotCalled, TransactionConflict) as error:

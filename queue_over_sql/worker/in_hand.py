@@ -18,7 +18,7 @@ class InHand:
     """The messages of one handler that are ready or in a call.
 
     Its supply and the threads use it at the same time, without a lock. So a message is in its next
-    place before it leaves the last one, and single acts on a deque do not need one.
+    place before it leaves the last one, and single operations on a deque do not need one.
     """
 
     def __init__(self) -> None:

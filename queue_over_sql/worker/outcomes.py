@@ -110,7 +110,7 @@ def log_failure(queue: str, messages: Sequence[Message], error: BaseException) -
 
 def settle_each(
     queue: Queue,
-    act: Callable[[Sequence[Message]], object],
+    do: Callable[[Sequence[Message]], object],
     messages: Sequence[Message],
     refused: list[Message] | None = None,
 ) -> None:
@@ -128,7 +128,7 @@ def settle_each(
         _log.warning("Queue %s: this consumer expired while it held %d messages.", queue.name, lost)
     try:
         if held:
-            act(held)
+            do(held)
     except ClaimLost as error:
         log_lost(queue.name, error)
     except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
@@ -136,7 +136,7 @@ def settle_each(
     except QueueError as error:
         if len(held) > 1 and not isinstance(error, QueueNotFound):
             for message in held:
-                settle_each(queue, act, [message], refused)
+                settle_each(queue, do, [message], refused)
             return
         if refused is not None and not isinstance(error, QueueNotFound):
             refused += held

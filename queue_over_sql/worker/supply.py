@@ -83,7 +83,7 @@ class SharedThreads(Protocol):
     def end_isolation(self, supply: Supply) -> None:
         """Let all claim again, if the suspects were those of this supply."""
 
-    def insist(self, act: Callable[[], None]) -> None:
+    def insist(self, do: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable."""
 
     def request_claim(self, supply: Supply) -> None:

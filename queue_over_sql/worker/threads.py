@@ -384,12 +384,12 @@ class HandlerThreads:
             if each is not supply and (left or each.may_find()):
                 each.wake()
 
-    def insist(self, act: Callable[[], None]) -> None:
+    def insist(self, do: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable, or until the worker stops."""
         backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         while True:
             try:
-                act()
+                do()
             except DatabaseUnavailable as error:
                 self._outage.began(error)
                 if self._draining.wait(backoff.pause()):

@@ -57,7 +57,7 @@ class HandlerTransactions:
             self._connection.close()
 
     def run_until_committed(
-        self, messages: list[Message], act: Callable[[Connection], list[Message]]
+        self, messages: list[Message], do: Callable[[Connection], list[Message]]
     ) -> None:
         """Repeat a transaction that conflicted with others, or met a server that only reads.
 
@@ -70,7 +70,7 @@ class HandlerTransactions:
         pauses, ends_at = Backoff(0.01, 1.0), time.monotonic() + _REPEAT_SECONDS
         for tries in itertools.count(1):
             try:
-                self.run(messages, act)
+                self.run(messages, do)
             except (NotCalled, CallAbandoned, HandlerStopped):
                 raise
             except Exception as error:
@@ -99,7 +99,7 @@ class HandlerTransactions:
             raise TransactionConflict from error
         return tries == 1 or (tries == 2 and self._connections.writes_again())  # noqa: PLR2004
 
-    def run(self, messages: list[Message], act: Callable[[Connection], list[Message]]) -> None:
+    def run(self, messages: list[Message], do: Callable[[Connection], list[Message]]) -> None:
         """Run the call once, then ack the messages that it returns, and commit.
 
         Raises:
@@ -113,7 +113,7 @@ class HandlerTransactions:
                 self._connections.reach(connection)
                 called = True
                 try:
-                    finished = act(connection)
+                    finished = do(connection)
                 except CallAbandoned:
                     # It was broken off, so nobody may use it again.
                     connection.invalidate()

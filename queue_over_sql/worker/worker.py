@@ -384,10 +384,10 @@ class Worker:
     def _abandon(self) -> None:
         """Release messages in work; the fence stops their handlers from settling them."""
         # First those that are not begun, because no handler's transaction has locked them.
-        for act in (Supply.release_ready, Supply.ack_finished, Supply.release_calls):
+        for do in (Supply.release_ready, Supply.ack_finished, Supply.release_calls):
             for supply in self._threads.supplies:
                 try:
-                    act(supply)
+                    do(supply)
                 except QueueError as error:
                     _log.warning(
                         "Messages of queue %s could not be released; the reaper will release "

@@ -17,7 +17,7 @@ import queue_over_sql
 from queue_over_sql import errors
 from queue_over_sql.errors import QueueError
 from queue_over_sql.migrations.upgrade import _InUse
-from queue_over_sql.schedules.acts import Conflict
+from queue_over_sql.schedules.operations import Conflict
 from queue_over_sql.web.changes import TooManyFound
 
 if TYPE_CHECKING:

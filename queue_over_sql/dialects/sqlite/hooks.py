@@ -93,13 +93,13 @@ class SQLiteHooks:
         if cursor is not None and not isinstance(context.original_exception, Exception):
             cursor.close()
 
-    def _patiently(self, act: Callable[[], None], seconds: float = _PATIENCE) -> None:
+    def _patiently(self, do: Callable[[], None], seconds: float = _PATIENCE) -> None:
         """Repeat while another connection has the lock, with our own short, random pauses."""
         deadline = time.monotonic() + seconds
         longest = 0.0005
         while True:
             try:
-                act()
+                do()
             except sqlite3.OperationalError as error:
                 busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
                 if not busy or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""SQLite's sessions: one writer at a time, so writing acts are short and IMMEDIATE."""
+"""SQLite's sessions: one writer at a time, so writing operations are short and IMMEDIATE."""
 
 from __future__ import annotations
 

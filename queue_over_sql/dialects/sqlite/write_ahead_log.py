@@ -26,7 +26,7 @@ class WriteAheadLog:
 
     Args:
         size_of: the size of the log of a connection.
-        run: runs an act on a connection of the service.
+        run: runs an operation on a connection of the service.
         where: the database, for the log.
     """
 

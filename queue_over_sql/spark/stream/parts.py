@@ -79,9 +79,9 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
     """
     location, number = options.locations[part.label], part.wanted.consumer_round
 
-    def run(act: Callable[[Connection], T]) -> T:
+    def run(do: Callable[[Connection], T]) -> T:
         def once() -> T:
-            return inside.run(service_at(location), act, atomic=True)
+            return inside.run(service_at(location), do, atomic=True)
 
         return outlast(once, options.reconnect_timeout)
 
@@ -121,13 +121,13 @@ def _messages(queue: Queue, options: StreamOptions, part: RoundPart) -> Iterator
     yield from read_batches(queue, columns, ordered, options.batch_bytes)
 
 
-def outlast(act: Callable[[], T], seconds: float) -> T:
-    """Run an act that is safe to repeat; retry for a time while the database is unavailable."""
+def outlast(do: Callable[[], T], seconds: float) -> T:
+    """Do what is safe to repeat; retry for a time while the database is unavailable."""
     deadline = time.monotonic() + seconds
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
-            return act()
+            return do()
         except DatabaseUnavailable as error:
             pause = backoff.pause()
             if time.monotonic() + pause > deadline:

@@ -161,8 +161,8 @@ class RoundsOfDatabase:
             raise error
         _log.warning("The stream continues, because failOnDataLoss=false: %s", error)
 
-    def _run(self, act: Callable[[DurableConsumer], T]) -> T:
-        return outlast(lambda: act(self._consumer()), self._options.reconnect_timeout)
+    def _run(self, do: Callable[[DurableConsumer], T]) -> T:
+        return outlast(lambda: do(self._consumer()), self._options.reconnect_timeout)
 
     def _consumer(self) -> DurableConsumer:
         if self._taken is None:

@@ -143,12 +143,12 @@ class Taking:
             _log.warning("Queue %s: %s", queue.name, error)
         return min(plan.batch, size * 2)
 
-    def _insist(self, act: Callable[[], Any]) -> None:
+    def _insist(self, do: Callable[[], Any]) -> None:
         """Retry while the database is unavailable, as long as the worker runs."""
         backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
             try:
-                act()
+                do()
             except DatabaseUnavailable:
                 if self._over.wait(backoff.pause()):
                     raise

@@ -248,8 +248,8 @@ class SettleCases:
         self, queue: Queue, effects_engine: Engine
     ) -> None:
         """It takes effect when the caller commits; after a rollback the claim is as before."""
-        acts = zip(TRANSACTION_VERBS.items(), cycle(OPENERS.values()))
-        for number, ((name, verb), opener) in enumerate(acts):
+        cases = zip(TRANSACTION_VERBS.items(), cycle(OPENERS.values()))
+        for number, ((name, verb), opener) in enumerate(cases):
             queue.publish("x")
             messages = queue.consume()
             before = _state(queue, effects_engine)

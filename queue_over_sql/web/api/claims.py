@@ -121,11 +121,11 @@ def _settled(
     call: Call,
     queue: str,
     tokens: list[str],
-    act: Callable[[Queue, list[Message]], None],
+    do: Callable[[Queue, list[Message]], None],
 ) -> shapes.Settled:
     target = call.api.clients.queue(queue)
     tokens = list(dict.fromkeys(tokens))
-    lost = target.settle(tokens, lambda messages: act(target.queue, messages))
+    lost = target.settle(tokens, lambda messages: do(target.queue, messages))
     settled = len(tokens) - len(lost)
     if lost:
         text = (

@@ -48,12 +48,12 @@ class ClientQueue:
         """Claim messages that are available now."""
         return self._claims.claim(count, lease)
 
-    def settle(self, tokens: Sequence[str], act: Callable[[list[Message]], None]) -> list[str]:
+    def settle(self, tokens: Sequence[str], do: Callable[[list[Message]], None]) -> list[str]:
         """Settle claims by their tokens.
 
         Args:
             tokens: the tokens of the claims.
-            act: a verb of the queue.
+            do: a verb of the queue.
 
         Returns:
             The tokens of lost claims; all others were settled.
@@ -69,7 +69,7 @@ class ClientQueue:
         lost = [token for token in tokens if token not in held]
         if held:
             try:
-                act(list(held.values()))
+                do(list(held.values()))
             except ClaimLost as error:
                 lost += [message.token for message in error.messages]
         return lost

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
-from queue_over_sql.schedules import acts, store
+from queue_over_sql.schedules import operations, store
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.statements.parameters import batches
 from tests.contract.queue_state import payloads
@@ -385,15 +385,15 @@ def test_a_schedule_is_replaced_while_it_is_fired(
     service, elsewhere = make_service(), make_service()
     service.schedules.add("s", queue, "old", cron="0 0 29 2 *")
     silence(engine, queue, "s", now() - HOUR)
-    look = acts.look
+    look = operations.look
 
     def look_and_be_late(messages: Any, record: Any) -> Any:
-        monkeypatch.setattr(acts, "look", look)
+        monkeypatch.setattr(operations, "look", look)
         elsewhere.schedules.remove("s")
         elsewhere.schedules.add("s", others, "new", every=1)
         return look(messages, record)
 
-    monkeypatch.setattr(acts, "look", look_and_be_late)
+    monkeypatch.setattr(operations, "look", look_and_be_late)
     service.reap()
     assert [] == everything(queue)
     assert on_grid(instants(everything(others)), SECOND)
