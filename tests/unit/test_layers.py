@@ -44,6 +44,20 @@ def test_what_decides_knows_no_statements() -> None:
     assert [] == found
 
 
+def test_statements_know_no_sessions() -> None:
+    """What only builds SQL asks the tables for features and expressions, and no other part."""
+    built = [
+        path for path in sorted(PACKAGE.rglob("statements.py")) if "dialects" not in path.parts
+    ]
+    defined = [PACKAGE / "schema" / "system_tables.py", PACKAGE / "publishing" / "column_values.py"]
+    found = [
+        str(path.relative_to(PACKAGE))
+        for path in (*built, *defined)
+        if re.search(r"\.dialect\b|QueueDialect", path.read_text())
+    ]
+    assert [] == found
+
+
 GUESTS = ("cli", "management", "observability", "spark", "testing", "web")
 # What guests may import: pure values and texts, the door, and each other.
 OPEN = {"errors", "inside", "plots", "values", *GUESTS}
