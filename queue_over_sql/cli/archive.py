@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from queue_over_sql.cli.edit import (
     agreed,
@@ -13,18 +13,15 @@ from queue_over_sql.cli.edit import (
     report_finished,
 )
 from queue_over_sql.cli.options import (
+    ARCHIVE_STATUS,
     MESSAGES_PANEL,
     AllOption,
-    ArchiveStatus,
     Filters,
     IdFilter,
-    KeyFilter,
-    KindFilter,
-    PayloadFilter,
     QueueName,
-    WhereFilter,
     YesOption,
     argument,
+    with_filters,
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
@@ -48,6 +45,7 @@ commands = Commands(
 
 
 @commands.add("export")
+@with_filters(ARCHIVE_STATUS)
 def export(
     session: Session,
     *,
@@ -60,11 +58,7 @@ def export(
             "by page.",
         ),
     ],
-    status: ArchiveStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    payload: PayloadFilter = None,
-    where: WhereFilter = None,
+    **given: Any,
 ) -> None:
     """Write finished messages to a JSON Lines file, one message per line, ordered by id.
 
@@ -73,7 +67,7 @@ def export(
 
     Example: queue-over-sql archive export orders failed.jsonl --status failed
     """
-    filters = Filters(status, key, kind, payload, where)
+    filters = Filters(**given)
     with filters.queue(session, queue) as source:
         if file == STANDARD_OUTPUT:
             written = _write_out(session.output, filters.archived(source))
@@ -129,18 +123,15 @@ def prune(session: Session, *, queue: QueueName) -> None:
 
 
 @commands.add("remove")
+@with_filters(ARCHIVE_STATUS)
 def remove(
     session: Session,
     *,
     queue: QueueName,
     ids: IdFilter = None,
-    status: ArchiveStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    payload: PayloadFilter = None,
-    where: WhereFilter = None,
     everything: AllOption = False,
     yes: YesOption = False,
+    **given: Any,
 ) -> None:
     """Permanently remove finished messages from the archive, 500 per transaction.
 
@@ -149,7 +140,7 @@ def remove(
 
     Example: queue-over-sql archive remove orders --status done --kind ping
     """
-    filters, done = Filters(status, key, kind, payload, where, ids), 0
+    filters, done = Filters(ids=ids, **given), 0
     insist_on_choice(filters, everything=everything)
     with filters.queue(session, queue) as target:
         selection, how = filters.archived(target), removed_how(target)

@@ -19,20 +19,17 @@ import typer
 from queue_over_sql import DuplicateKey, Status
 from queue_over_sql.cli.operations import EDITS
 from queue_over_sql.cli.options import (
+    ARCHIVE_STATUS,
+    LIVE_STATUS,
     MESSAGES_PANEL,
     AllOption,
-    ArchiveStatus,
     Filters,
     IdFilter,
-    KeyFilter,
-    KindFilter,
-    LiveStatus,
-    PayloadFilter,
     QueueName,
-    WhereFilter,
     YesOption,
     argument,
     confirm,
+    with_filters,
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
@@ -167,16 +164,12 @@ commands = Commands(MESSAGES_PANEL)
 
 
 @commands.add("edit")
+@with_filters(LIVE_STATUS)
 def edit(
     session: Session,
     *,
     queue: QueueName,
     ids: IdFilter = None,
-    status: LiveStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    payload: PayloadFilter = None,
-    where: WhereFilter = None,
     everything: AllOption = False,
     remove: Annotated[bool, _option("remove")] = False,
     hold: Annotated[bool, _option("hold")] = False,
@@ -188,6 +181,7 @@ def edit(
     ] = None,
     at: Annotated[datetime | None, _option("at", metavar="INSTANT", parser=parse_instant)] = None,
     yes: YesOption = False,
+    **given: Any,
 ) -> None:
     """Remove, hold, move or reschedule unclaimed messages.
 
@@ -197,7 +191,7 @@ def edit(
 
     Example: queue-over-sql edit orders --payload customer=7 --front
     """
-    filters = Filters(status, key, kind, payload, where, ids)
+    filters = Filters(ids=ids, **given)
     insist_on_choice(filters, everything=everything)
     change = _chosen(
         {
@@ -316,16 +310,12 @@ def cancel(
 
 
 @commands.add("requeue")
+@with_filters(ARCHIVE_STATUS)
 def requeue(
     session: Session,
     *,
     queue: QueueName,
     ids: IdFilter = None,
-    status: ArchiveStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    payload: PayloadFilter = None,
-    where: WhereFilter = None,
     everything: AllOption = False,
     change: Annotated[
         bool,
@@ -336,6 +326,7 @@ def requeue(
         ),
     ] = False,
     yes: YesOption = False,
+    **given: Any,
 ) -> None:
     """Move finished messages from the archive back to the queue, with the attempt count reset.
 
@@ -350,7 +341,7 @@ def requeue(
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
-    filters, done = Filters(status, key, kind, payload, where, ids), 0
+    filters, done = Filters(ids=ids, **given), 0
     insist_on_choice(filters, everything=everything)
 
     def agrees(chosen: ArchiveSelection) -> bool:

@@ -242,26 +242,26 @@ def _filter(metavar: str, text: str) -> Any:
     )
 
 
-LiveStatus = Annotated[
-    str | None, _filter("STATUS", "Only messages of this status: ready, delayed, claimed or held.")
-]
-ArchiveStatus = Annotated[
-    str | None,
-    _filter("STATUS", "Only messages with this outcome: done, failed, rejected or expired."),
-]
-AnyStatus = Annotated[
-    str | None,
-    _filter(
-        "STATUS",
-        "Only messages of this status: ready, delayed, claimed or held; with --archive: done, "
-        "failed, rejected or expired.",
-    ),
-]
+LIVE_STATUS: Final = "Only messages of this status: ready, delayed, claimed or held."
+ARCHIVE_STATUS: Final = "Only messages with this outcome: done, failed, rejected or expired."
+ANY_STATUS: Final = (
+    "Only messages of this status: ready, delayed, claimed or held; with --archive: done, failed, "
+    "rejected or expired."
+)
 IdFilter = Annotated[list[int] | None, argument("ID...", "Only the messages with these ids.")]
-KeyFilter = Annotated[str | None, _filter("KEY", "Only messages with this key.")]
-KindFilter = Annotated[str | None, _filter("KIND", "Only messages of this kind.")]
-PayloadFilter = Annotated[list[str] | None, _filter("PATH=VALUE", PAYLOAD_HELP)]
-WhereFilter = Annotated[str | None, _filter("SQL", WHERE_HELP)]
+FILTERS: Final[Mapping[str, SharedOption]] = {
+    "key": SharedOption(str, _filter("KEY", "Only messages with this key.")),
+    "kind": SharedOption(str, _filter("KIND", "Only messages of this kind.")),
+    "payload": SharedOption(list[str], _filter("PATH=VALUE", PAYLOAD_HELP)),
+    "where": SharedOption(str, _filter("SQL", WHERE_HELP)),
+}
+"""The filters of messages, by the names of `Queue.messages`."""
+
+
+def with_filters(status: str, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the filters with these names (none: all), and ``--status`` with this help."""
+    chosen = {name: FILTERS[name] for name in names or FILTERS}
+    return with_options({"status": SharedOption(str, _filter("STATUS", status)), **chosen})
 
 
 @dataclasses.dataclass(frozen=True)

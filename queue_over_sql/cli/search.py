@@ -11,16 +11,13 @@ import typer
 from queue_over_sql import Message, Status
 from queue_over_sql.cli.lines import payload_line
 from queue_over_sql.cli.options import (
+    ANY_STATUS,
     MESSAGES_PANEL,
-    AnyStatus,
     Filters,
-    KeyFilter,
-    KindFilter,
-    PayloadFilter,
     QueueName,
-    WhereFilter,
     argument,
     number,
+    with_filters,
 )
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
@@ -47,43 +44,39 @@ commands = Commands(MESSAGES_PANEL)
 
 
 @commands.add("peek")
+@with_filters(ANY_STATUS, "key", "kind")
 def peek(
     session: Session,
     *,
     queue: QueueName,
-    status: AnyStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
     archive: ArchiveOption = False,
     limit: LimitOption = 20,
     after: AfterOption = None,
+    **given: Any,
 ) -> None:
     """Show messages in the order of their ids, without claiming them.
 
     Exit code 3: there is none.
     """
     with session.queue(queue) as looked_at:
-        selection = _selection(looked_at, Filters(status, key, kind), archive=archive)
+        selection = _selection(looked_at, Filters(**given), archive=archive)
         found = selection.list(limit=limit, after=after)
         _show(session, looked_at, found, archive=archive)
 
 
 @commands.add("search")
+@with_filters(ANY_STATUS)
 def search(
     session: Session,
     *,
     queue: QueueName,
-    status: AnyStatus = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    payload: PayloadFilter = None,
-    where: WhereFilter = None,
     archive: ArchiveOption = False,
     count: Annotated[
         bool, typer.Option("--count", help="Only print the number of all messages that match.")
     ] = False,
     limit: LimitOption = 20,
     after: AfterOption = None,
+    **given: Any,
 ) -> None:
     """Find messages by payload fields or by an SQL condition, without claiming them.
 
@@ -91,7 +84,7 @@ def search(
 
     Example: queue-over-sql search orders --payload address.city=Zagreb --where 'attempt_count > 2'
     """
-    filters = Filters(status, key, kind, payload, where)
+    filters = Filters(**given)
     with filters.queue(session, queue) as searched:
         selection = _selection(searched, filters, archive=archive)
         if count:
