@@ -184,6 +184,7 @@ class QueueService:
         self._schedules = Schedules(self._parts)
         self._migrations = Migrations(self._upgrader, parts.check_open)
         self._firer = ScheduleFirer(parts)
+        consumer.deaths.held = self._held_by
         self._reaper = Reaper(
             self.queues,
             consumer.deaths.declare,
@@ -673,6 +674,20 @@ class QueueService:
             # The service outlives the worker's run, and must stop at exit even without stop().
             self._parts.connections.runtime.at_exit(self.stop)
             self.start()
+
+    def _held_by(self, consumer_ids: Sequence[str]) -> dict[str, int]:
+        """How many messages consumers hold in all queues that this service can read."""
+        held = Counter[str]()
+        for queue in self.queues():
+            try:
+                held.update(core_of(queue).recovery.held_by(consumer_ids))
+            except Locked as error:
+                _log.debug("The messages of queue %s are not counted: %s", queue.name, error)
+            except (DatabaseUnavailable, ServiceClosed):
+                raise
+            except QueueError as error:
+                _log.debug("The messages of queue %s are not counted: %s", queue.name, error)
+        return held
 
     def _leave(self, seconds: float) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.schema.system_tables import SystemTables
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 500
 _NEVER: Final = float("-inf")
+
+
+def _hold_nothing(_: Sequence[str]) -> Mapping[str, int]:
+    return {}
 
 
 class Deaths:
@@ -38,6 +42,8 @@ class Deaths:
         self._connections = connections
         self._system = system
         self._clock = clock
+        self.held: Callable[[Sequence[str]], Mapping[str, int]] = _hold_nothing
+        """How many messages consumers hold in all queues, by their ids; the service sets it."""
         self.grace = settings.consumer_timeout_us / 3_000_000 + 2 * BRIEF_SECONDS
         """Seconds for a heartbeat to come through after a lock: one interval, and two waits."""
         # When this service could not write a heartbeat, or not even read them.
@@ -78,7 +84,9 @@ class Deaths:
         ]
         for first in range(0, len(due), _BATCH):
             batch = due[first : first + _BATCH]
-            declared = run(registrations.declare_dead.of(system, expressions, batch))
+            declared = run(
+                registrations.declare_dead.of(system, expressions, batch, self.held(batch))
+            )
             dead += declared
             locked.update(dict.fromkeys(set(batch).difference(declared), self._clock()))
         self._locked_at = locked

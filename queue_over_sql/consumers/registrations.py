@@ -253,11 +253,13 @@ def declare_dead(
     system: SystemTables,
     expressions: Expressions,
     consumer_ids: Sequence[str],
+    held: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Declare those of these consumers dead, for good, whose heartbeat is still overdue.
 
     It looks again under the locks of their rows. It leaves out those that others have locked, if
-    the engine can skip them, because the same lock may delay their heartbeats.
+    the engine can skip them, because the same lock may delay their heartbeats. ``held`` says how
+    many messages each of them holds; ``others_of`` reads it.
 
     Returns:
         Their ids.
@@ -270,10 +272,22 @@ def declare_dead(
         .with_for_update(skip_locked=expressions.features.skip_locked)
     )
     ids = [row[0] for row in connection.execute(found)]
-    if ids:
-        mine = (c.consumer_id.in_(ids), c.expires_at <= expressions.heartbeat_now())
-        connection.execute(update(system.consumers).where(*mine).values(expires_at=_DEAD))
+    groups: dict[int, list[str]] = {}
+    for each in ids:
+        groups.setdefault((held or {}).get(each, 0), []).append(each)
+    for count, of_count in groups.items():
+        mine = (c.consumer_id.in_(of_count), c.expires_at <= expressions.heartbeat_now())
+        dead = _DEAD - count
+        connection.execute(update(system.consumers).where(*mine).values(expires_at=dead))
     return ids
+
+
+def others_of(expires_at: int) -> int:
+    """How many messages besides one a consumer held when it was declared dead, in all queues.
+
+    Below zero if that is unknown. ``declare_dead`` has written it into ``expires_at``.
+    """
+    return _DEAD - expires_at - 1
 
 
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:

@@ -16,7 +16,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.consumers.registrations import lives
+from queue_over_sql.consumers.registrations import lives, others_of
 from queue_over_sql.message import Claim
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, among_ids, number
@@ -127,6 +127,7 @@ class Holder:
 
     Attributes:
         late: whether it has missed a heartbeat, or has expired.
+        others: how many messages besides one it held in all queues; below zero if that is unknown.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Holder:
     pid: int
     durable: bool
     late: bool
+    others: int = -1
 
 
 def holders_of(
@@ -151,7 +153,14 @@ def _holder(row: Sequence[Any]) -> Holder:
     _, name, host, pid, durable, heartbeat_at, expires_at, now = row
     # It sends three heartbeats in its timeout.
     late = (now - heartbeat_at) * 2 > expires_at - heartbeat_at
-    return Holder(name, host, pid, bool(durable), late)
+    return Holder(name, host, pid, bool(durable), late, others_of(expires_at))
+
+
+def held_by(tables: QueueTables, consumer_ids: Collection[str]) -> Select[Any]:
+    """Count the messages that each of these consumers holds."""
+    live = tables.live
+    held = (tables.expressions.is_claimed(live), live.c.consumer_id.in_(consumer_ids))
+    return select(live.c.consumer_id, func.count()).where(*held).group_by(live.c.consumer_id)
 
 
 # -- claims that somebody has edited

@@ -19,6 +19,7 @@ from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.recovery.dead_claims import (
     expired_leases,
     find_half_claimed,
+    held_by,
     holders_of,
     orphaned_claims,
     unclaim_half_claimed_ids,
@@ -115,6 +116,11 @@ class Recovery:
     def _claims_of_dead(self) -> Iterator[ReaperReport]:
         self._context.consumer.deaths.declare()
         return self.orphaned_claims()
+
+    def held_by(self, consumer_ids: Sequence[str]) -> dict[str, int]:
+        """How many messages each of these consumers holds."""
+        count = held_by(self._context.tables, consumer_ids)
+        return {row[0]: row[1] for row in self._context.run(lambda c: c.execute(count).all())}
 
     def edited_claims(self) -> Iterator[ReaperReport]:
         """Give back messages with a consumer but no lease, which only an edit by hand can leave.
@@ -302,13 +308,16 @@ class Recovery:
         counted: _Groups = {}
         forgiven: _Groups = {}
         for found in dead:
-            holder, others = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
+            holder, here = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
+            others = here if holder is None else max(here, holder.others)
             why, forgive = reason, False
             # A lease may be shorter than the time after which its consumer is known to be dead.
             if reason == CONSUMER_DIED or holder is None or holder.late:
                 why = reason_of_death(found.claim.consumer_id, holder, others)
-                # Another of them may have killed it. But a single attempt is the last one.
-                forgive = found.max_attempts > 1 and others > 0 and bool(may_run_together(why))
+                # Another of them may have killed it. But a single attempt is the last one. And a
+                # consumer without a worker may always hold something of another queue.
+                company = here > 0 or (others > 0 and may_run_together(found.last_error) is None)
+                forgive = found.max_attempts > 1 and company and bool(may_run_together(why))
             group = forgiven if forgive else spent if found.out_of_attempts else counted
             text = keeping_last_error(why, found.last_error)
             group.setdefault((found.claim, text), []).append(found.message_id)

@@ -123,6 +123,7 @@ def _consumers(expressions: Expressions) -> list[SchemaItem]:
         Column("pid", Integer, nullable=False),
         Column("started_at", BigInteger, nullable=False),
         Column("heartbeat_at", BigInteger, nullable=False),
+        # 1 and less: it is declared dead. 1 less n: and held n messages then.
         Column("expires_at", BigInteger, nullable=False),
         # What the tokens of its claims are signed with. NULL for consumers without tokens, as those
         # of earlier releases.

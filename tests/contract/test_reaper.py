@@ -38,6 +38,34 @@ def kill(engine: Engine, service: QueueService) -> None:
         connection.execute(change.values(heartbeat_at=0, expires_at=1))
 
 
+def test_what_the_dead_held_in_several_queues_counts_together(
+    service: QueueService, make_service: MakeService, engine: Engine
+) -> None:
+    """So none is a dead letter for the death of another. If it is alone, the attempt counts."""
+    queues = [service.create_queue(name, max_attempts=2) for name in ("one", "two")]
+
+    def die(*held: Queue) -> list[int]:
+        dead = make_service()
+        for queue in held:
+            (message,) = dead.queue(queue.name).consume()
+            set_columns(engine, queue, message.id, attempt_count=message.max_attempts)
+        with engine.begin() as connection:
+            late = update(consumers).where(consumers.c.consumer_id == dead.consumer_id)
+            connection.execute(late.values(heartbeat_at=1, expires_at=2))
+        service.reap()
+        return [queue.messages().count() for queue in queues]
+
+    for queue in queues:
+        queue.publish("x")
+    assert [1, 1] == die(*queues)
+    reasons = [str(queue.messages().list()[0].last_error) for queue in queues]
+    assert [True, True] == [" and 1 other: " in reason for reason in reasons]
+    assert [0, 1] == die(queues[0])
+    # Whoever has no worker may always hold something beside a suspect.
+    queues[0].publish("y")
+    assert [1, 0] == die(*queues)
+
+
 @pytest.fixture
 def reaper(make_service: MakeService) -> Iterator[QueueService]:
     """A started service, whose embedded reaper looks often."""

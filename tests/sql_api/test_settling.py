@@ -391,6 +391,8 @@ def test_what_the_dead_held_comes_back_as_from_the_reaper(
     held = [(5, {"expires_at": 1, "heartbeat_at": 0}, 3), (2, {"consumer_id": "gone"}, 3)]
     held += [(1, {"expires_at": 1, "heartbeat_at": 0}, 1), (1, {"consumer_id": "none"}, 3)]
     held += [(2, {}, 1), (2, {"heartbeat_at": 0, "durable": 1}, 1)]
+    # Declared dead with four messages in all, the other ones in other queues.
+    held += [(1, {"expires_at": -3, "heartbeat_at": 0}, 3)]
     seen = []
     for reaped in (True, False):
         first = queue.publish("first", delay=3600).id
@@ -418,7 +420,7 @@ def test_what_the_dead_held_comes_back_as_from_the_reaper(
         queue.purge(claimed=True)
         queue.archive.messages().remove()
     assert seen[0] == seen[1]
-    assert 13 == len(seen[0])
+    assert 14 == len(seen[0])
 
 
 def test_suspects_come_apart(installed: QueueService, client: SqlClient, engine: Engine) -> None:

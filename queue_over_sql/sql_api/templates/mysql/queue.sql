@@ -96,7 +96,7 @@ give_back: BEGIN
   DECLARE _holders LONGTEXT <exact> DEFAULT '';
   DECLARE _holder, _name, _host VARCHAR(255) <exact>;
   DECLARE _done, _ended, _again, _durable, _died BOOLEAN DEFAULT FALSE;
-  DECLARE _id, _allowed, _attempts, _others, _pid BIGINT;
+  DECLARE _id, _allowed, _attempts, _here, _others, _ends, _pid BIGINT;
   DECLARE _dead CURSOR FOR
     SELECT id, consumer_id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
      LIMIT 100 FOR UPDATE SKIP LOCKED;
@@ -130,20 +130,24 @@ give_back: BEGIN
       INTO _attempts, _allowed, _holder, _earlier
       FROM <live> WHERE id = _id AND lease_expires_at <= _now FOR UPDATE;
     -- Without a lock, which would keep its heartbeats waiting. It sends three in its timeout.
-    SET _name = NULL, _durable = FALSE, _died = TRUE;
-    SELECT name, host, pid, durable <> 0, (_now - heartbeat_at) * 2 > expires_at - heartbeat_at
-      INTO _name, _host, _pid, _durable, _died
+    SET _name = NULL, _durable = FALSE, _died = TRUE, _ends = 1;
+    SELECT name, host, pid, durable <> 0, (_now - heartbeat_at) * 2 > expires_at - heartbeat_at, expires_at
+      INTO _name, _host, _pid, _durable, _died, _ends
       FROM queue_over_sql_consumers WHERE consumer_id = _holder;
     SET _done = FALSE;
-    SET _others = (LENGTH(_holders) - LENGTH(REPLACE(_holders, CONCAT('/', _holder, '/'), '')))
-                  DIV (LENGTH(_holder) + 2) - 1;
+    SET _here = (LENGTH(_holders) - LENGTH(REPLACE(_holders, CONCAT('/', _holder, '/'), '')))
+                DIV (LENGTH(_holder) + 2) - 1;
+    -- Below zero if nobody has written what it held in all queues.
+    SET _others = GREATEST(_here, - _ends);
     SET _why = CASE WHEN NOT _died THEN '<expired>'
       WHEN _durable THEN CONCAT('<died> (', _name, ')')
       ELSE CONCAT('<died>', CASE WHEN _others < 1 THEN '' WHEN _others = 1 THEN ' and 1 other'
                                  ELSE CONCAT(' and ', _others, ' others') END, ': ',
                   COALESCE(CONCAT(_name, ', process ', _pid, ' on host ', _host), _holder)) END;
     -- Another of them may have killed it.
-    SET _again = _died AND NOT _durable AND _others > 0 AND _allowed > 1;
+    SET _again = _died AND NOT _durable AND _allowed > 1 AND (_here > 0 OR (_others > 0 AND NOT (
+      COALESCE(_earlier, '') LIKE '<died>: %'
+      OR COALESCE(_earlier, '') REGEXP '^<died> and [0-9]{1,9} others?: ')));
     IF _earlier LIKE '<died>%' OR _earlier LIKE '<expired>%' THEN
       SET _earlier = IF(LOCATE('<before>', _earlier) > 0,
                         SUBSTR(_earlier, LOCATE('<before>', _earlier) + <behind_before>), NULL);

@@ -193,7 +193,8 @@ BEGIN
     ' SELECT id, consumer_id, consumer_round, attempt_count, coalesce(max_attempts, $2) AS allowed, last_error'
     ' FROM %1$s WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1'
     ' LIMIT 100 FOR UPDATE SKIP LOCKED)'
-    ' SELECT d.*, count(*) OVER (PARTITION BY d.consumer_id) - 1 AS others, c.name, c.host, c.pid,'
+    ' SELECT d.*, count(*) OVER (PARTITION BY d.consumer_id) - 1 AS here,'
+    ' greatest(count(*) OVER (PARTITION BY d.consumer_id) - 1, - c.expires_at) AS others, c.name, c.host, c.pid,'
     ' c.consumer_id IS NOT NULL AND c.durable <> 0 AS durable,'
     -- A consumer sends three heartbeats in its timeout.
     ' c.consumer_id IS NULL OR ($1 - c.heartbeat_at) * 2 > c.expires_at - c.heartbeat_at AS died'
@@ -207,7 +208,8 @@ BEGIN
         || ': ' || CASE WHEN dead.name IS NULL THEN dead.consumer_id
                         ELSE format('%s, process %s on host %s', dead.name, dead.pid, dead.host) END END;
     -- Another of them may have killed it.
-    again := dead.died AND NOT dead.durable AND dead.others > 0 AND dead.allowed > 1;
+    again := dead.died AND NOT dead.durable AND dead.allowed > 1 AND (dead.here > 0
+      OR (dead.others > 0 AND (dead.last_error IS NULL OR <schema>.queue_over_sql_together(dead.last_error) IS NULL)));
     earlier := dead.last_error;
     IF starts_with(earlier, '<died>') OR starts_with(earlier, '<expired>') THEN
       earlier := CASE WHEN strpos(earlier, '<before>') > 0
