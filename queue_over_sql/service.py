@@ -24,6 +24,7 @@ from queue_over_sql.dialects.engines import open_engine
 from queue_over_sql.durable.operators import DurableConsumers
 from queue_over_sql.errors import (
     DatabaseUnavailable,
+    Locked,
     NotPermitted,
     QueueError,
     QueueNotFound,
