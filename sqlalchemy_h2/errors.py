@@ -62,6 +62,7 @@ _OPERATIONAL_CODES = DISCONNECT_CODES | {
     90146,  # database not found (IFEXISTS)
     90149,  # database not found on the server
 }
+_INPUT_OUTPUT = frozenset({90028, 90031})
 _DATA_CODES = frozenset({90003, 90004, 90008, 90095, 90150, 90151})
 _INTERNAL_ERROR = 50000
 _NOT_SUPPORTED = 50100
@@ -96,11 +97,23 @@ def translate(thrown: Any) -> Any:
         )
     elif hasattr(thrown, "getSQLState"):
         code, sqlstate = int(thrown.getErrorCode()), str(thrown.getSQLState() or "")
+        if code in _INPUT_OUTPUT:
+            # A large text is read later than its row, and the server may be gone by then.
+            code = _disconnect_behind(thrown.getCause()) or code
         error = error_class(code, sqlstate)(_without_statement(str(thrown.getMessage())))
     else:
         error = OperationalError(f"Java failed: {thrown.toString()}")
     error.code, error.sqlstate = code, sqlstate
     return error
+
+
+def _disconnect_behind(cause: Any) -> int:
+    while cause is not None:
+        code = int(cause.getErrorCode()) if hasattr(cause, "getErrorCode") else 0
+        if code in DISCONNECT_CODES:
+            return code
+        cause = cause.getCause()
+    return 0
 
 
 def _without_statement(text: str) -> str:

@@ -103,3 +103,19 @@ def test_server_dies(server: TestServer) -> None:
     with engine.connect() as connection:
         assert 1 == connection.exec_driver_sql("SELECT count(*) FROM t").scalar()
     engine.dispose()
+
+
+@pytest.mark.chaos
+def test_server_dies_before_a_large_text_is_read(server: TestServer) -> None:
+    """The server sends it when it is read. H2 calls that a failed input, but it is a disconnect."""
+    engine = sa.create_engine(server.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (content CLOB)")
+        connection.exec_driver_sql("INSERT INTO t VALUES (REPEAT('x', 100000))")
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT content FROM t")
+        server.kill()
+        with pytest.raises(exc.OperationalError) as caught:
+            found.one()
+        assert caught.value.connection_invalidated
+    engine.dispose()
