@@ -239,6 +239,10 @@ class QueueService:
         login may not register a consumer, as a publisher's login, the service works without
         consumer, heartbeat and reaper.
 
+        A started service serves all processes: its reaper and schedules work until ``stop()``, even
+        if the program keeps no reference to it. One that was never started ends with the last
+        reference to it, its queues and messages.
+
         Raises:
             SchemaTooNew: a newer release created the tables of a queue; nothing was written.
             SchemaOutdated: an earlier release created tables, and this service may not upgrade

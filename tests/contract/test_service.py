@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from queue_over_sql import QueueService, ServiceClosed
 from queue_over_sql.database.sessions import ThreadSessions
 from queue_over_sql.queue import core_of
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices, lose_columns
-from tests.contract.queue_state import live_rows, payloads
+from tests.contract.queue_state import counts, live_rows, payloads
 from tests.refusals import refused
 from tests.waiting import wait_until
 
@@ -194,6 +195,31 @@ def test_a_forgotten_service_holds_nothing(
     wait_until(lambda: _held()[1] == 0)
     wait_until(lambda: _held()[0] <= files)
     assert [] == [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("an event loop ends its services")
+def test_a_started_service_serves_until_its_stop(database: TestDatabase, engine: Engine) -> None:
+    """Its reaper works for all processes, although this one keeps no reference to it."""
+
+    def begin() -> weakref.ref[QueueService]:
+        service = QueueService(database.url, reaper_interval=0.05)
+        queue = service.create_queue("jobs")
+        queue.publish("x")
+        queue.consume(lease=0.05)
+        service.start()
+        return weakref.ref(service)
+
+    started = begin()
+    gc.collect()
+    queue = QueueService(database.url).queue("jobs")
+    wait_until(lambda: counts(queue) == (1, 0, 0))
+    service = started()
+    assert service is not None
+    service.stop()
+    del service
+    wait_until(lambda: gc.collect() >= 0 and started() is None)
+    assert 1 == len(live_rows(engine, queue))
 
 
 @pytest.mark.engines("sqlite")
