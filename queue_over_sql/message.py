@@ -334,9 +334,9 @@ class Message(Generic[Payload_co]):
     def token(self) -> str:
         """The claim as text, with which ``Queue.held`` settles the message in any process.
 
-        It is at most 186 characters: letters, digits, ``-`` and ``_``. Keep it secret: nobody can
-        compute it, and whoever has it can settle the message. It is worth nothing when the claim
-        has ended.
+        It is at most 186 characters: letters, digits, ``-`` and ``_``. Keep it secret: whoever has
+        it can settle the message. It is signed, so it cannot be guessed. It is worth nothing when
+        the claim has ended.
 
         Raises:
             ClaimLost: the message has no claim, because it was only listed, or was taken.

@@ -2,7 +2,7 @@
 
 The deadline uses a clock that also runs while the machine is suspended. It is set before the
 heartbeat is sent, so this process considers itself dead no later than the database does. While a
-lock keeps heartbeats waiting, nobody can declare the consumer dead either, so the deadline moves.
+lock keeps heartbeats waiting, no process can declare the consumer dead, so the deadline moves.
 """
 
 from __future__ import annotations

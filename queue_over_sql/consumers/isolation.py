@@ -23,11 +23,11 @@ _ASKS_AGAIN_WITHIN: Final = 2.0
 _NEVER: Final = float("-inf")
 
 
-class _Nobody:
+class _NoHolder:
     """What no reference refers to."""
 
 
-_NOBODY: Final[weakref.ref[object]] = weakref.ref(_Nobody())
+_NO_HOLDER: Final[weakref.ref[object]] = weakref.ref(_NoHolder())
 
 
 class Hands(Protocol):
@@ -45,9 +45,9 @@ class Isolation:
     """Keeps suspects apart from all else that a process has in hand, if it has a worker.
 
     All services of the process share one, because a crash ends the work of each. A worker begins
-    its suspects when nothing else is in hand, and nobody claims until they are over. The messages
-    of who calls ``consume`` count for a while only, because a program may keep one for as long as
-    it runs.
+    its suspects when nothing else is in hand, and no claim is made until they are over. Messages of
+    a caller of ``consume`` count for a while only, because a program may keep one for as long as it
+    runs.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -58,10 +58,10 @@ class Isolation:
         self._pid = os.getpid()
         # Weak, because a worker of a closed event loop never leaves. With the loop of each.
         self._workers: list[tuple[weakref.ref[Hands], object]] = []
-        self._holder: weakref.ref[object] = _NOBODY
+        self._holder: weakref.ref[object] = _NO_HOLDER
         self._held_until = _NEVER
-        # How many callers claim now, and what they have in hand. Of suspects also how long nobody
-        # else claims.
+        # How many callers claim now, and what they have in hand. Of suspects also until when
+        # others do not claim.
         self._claiming = 0
         self._called: list[tuple[Message, object]] = []
         self._suspects: list[tuple[Message, float]] = []
@@ -73,7 +73,7 @@ class Isolation:
         with self.lock:
             if self._pid != os.getpid():
                 # None of its parent's workers runs in a forked child.
-                self._pid, self._workers, self._holder = os.getpid(), [], _NOBODY
+                self._pid, self._workers, self._holder = os.getpid(), [], _NO_HOLDER
                 self._claiming, self._called, self._suspects = 0, [], []
             self._workers.append((weakref.ref(worker), _loop()))
 
@@ -96,7 +96,7 @@ class Isolation:
         return self._holder()
 
     def begin(self, holder: object) -> bool:
-        """Let nobody claim while this one has suspects; False if another one has some."""
+        """Keep others from claiming while this one has suspects; False if another has some."""
         with self.lock:
             if self.holder is None and not self._caller_comes_first():
                 self._holder = weakref.ref(holder)
@@ -108,7 +108,7 @@ class Isolation:
         with self.lock:
             if self.holder is not holder:
                 return
-            self._holder = _NOBODY
+            self._holder = _NO_HOLDER
         here = _loop()
         for each, loop in list(self._workers):
             # Those of other event loops look again by themselves, after a moment.

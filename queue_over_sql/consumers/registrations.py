@@ -232,7 +232,7 @@ def alive(
 
 
 def lives(consumers: FromClause) -> ColumnElement[bool]:
-    """The condition for consumers that nobody has declared dead, even if they are overdue."""
+    """The condition for consumers that are not declared dead, even if they are overdue."""
     return consumers.c.expires_at > literal(_DEAD, BigInteger())
 
 

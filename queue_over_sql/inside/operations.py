@@ -150,10 +150,7 @@ def limited(target: Target, seconds: float) -> contextlib.AbstractContextManager
 
 def was_cancelled(target: Target, error: DatabaseUnavailable) -> bool:
     """Whether an operation was cancelled because its time was over."""
-    cause = error.__cause__
-    if not isinstance(cause, DBAPIError):
-        return False
-    return _of(target).dialect.errors.classify(cause) is ErrorKind.CANCELLED
+    return _of(target).errors.kind_behind(error) is ErrorKind.CANCELLED
 
 
 def transaction(target: Target) -> contextlib.AbstractContextManager[Connection]:
