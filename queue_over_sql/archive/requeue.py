@@ -14,7 +14,7 @@ from queue_over_sql.message import Unreadable
 from queue_over_sql.publishing import deduplication as keys
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.publishing.operations import publish_many
-from queue_over_sql.selection.operations import Chosen, Page, list_ids
+from queue_over_sql.selection.operations import Criteria, Page, list_ids
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def requeue(
     connection: Connection,
     sql: StatementCache,
-    chosen: Chosen,
+    chosen: Criteria,
     *,
     up_to: int,
     limit: int,

@@ -24,7 +24,7 @@ from queue_over_sql.cli.options import (
     with_filters,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import message_fields, to_json
 
@@ -47,7 +47,7 @@ commands = Commands(
 @commands.add("export")
 @with_filters(ARCHIVE_STATUS)
 def export(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     file: Annotated[
@@ -105,7 +105,7 @@ def _write_out(output: Output, selection: ArchiveSelection) -> int:
 
 
 @commands.add("prune")
-def prune(session: Session, *, queue: QueueName) -> None:
+def prune(session: CommandSession, *, queue: QueueName) -> None:
     """Remove finished messages that are beyond the queue's --archive-ttl or --archive-limit.
 
     Every started service and the reaper daemon also do this in the background, in small steps. This
@@ -125,7 +125,7 @@ def prune(session: Session, *, queue: QueueName) -> None:
 @commands.add("remove")
 @with_filters(ARCHIVE_STATUS)
 def remove(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     ids: IdFilter = None,

@@ -29,7 +29,7 @@ from queue_over_sql.cli.options import (
     number,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.values.json_lines import message_fields, to_json
@@ -340,7 +340,7 @@ commands = Commands(MESSAGES_PANEL)
 
 @commands.add("consume")
 def consume(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     count: Annotated[int | None, number("Stop after N messages.", "--count", "-n")] = None,

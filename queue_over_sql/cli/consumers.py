@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from queue_over_sql import QueueNotFound
 from queue_over_sql.cli.operations import add_commands
 from queue_over_sql.cli.options import MONITORING_PANEL, argument
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import format_age
 from queue_over_sql.values.humanize import format_duration
 
@@ -66,7 +66,7 @@ commands = Commands(MONITORING_PANEL)
 
 
 @commands.add("consumers")
-def consumers(session: Session) -> None:
+def consumers(session: CommandSession) -> None:
     """List the registered consumers. Exit code 3: there is none.
 
     The table shows the first characters of each id, and ages instead of times. --json has complete

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from queue_over_sql.cli.options import QUEUES_PANEL, YesOption, confirm
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.values.options import DEFAULT_PREFIX
 
@@ -22,7 +22,7 @@ commands = Commands(QUEUES_PANEL)
 
 @commands.add("migrate")
 def migrate(
-    session: Session,
+    session: CommandSession,
     *,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only show the pending changes.", show_default=False)
@@ -113,7 +113,7 @@ role_commands = Commands(
 
 @role_commands.add("print")
 def print_roles(
-    session: Session,
+    session: CommandSession,
     *,
     engine: Annotated[
         str | None,
@@ -161,7 +161,7 @@ def print_roles(
 
 @role_commands.add("install")
 def install_roles(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueOption = None,
     reply_queue: ReplyQueueOption = None,
@@ -198,7 +198,7 @@ sql_api_commands = Commands(
 
 @sql_api_commands.add("install")
 def install_sql_api(
-    session: Session,
+    session: CommandSession,
     *,
     role: Annotated[
         list[str] | None, typer.Option(metavar="NAME", show_default=False, help=ROLE_HELP)
@@ -219,7 +219,7 @@ def install_sql_api(
 
 
 @sql_api_commands.add("uninstall")
-def uninstall_sql_api(session: Session, *, yes: YesOption = False) -> None:
+def uninstall_sql_api(session: CommandSession, *, yes: YesOption = False) -> None:
     """Remove the SQL API, and release the messages that SQL clients still hold.
 
     Exit code 3: it was not installed.
@@ -235,7 +235,7 @@ def uninstall_sql_api(session: Session, *, yes: YesOption = False) -> None:
 
 
 @sql_api_commands.add("print")
-def print_script(session: Session) -> None:
+def print_script(session: CommandSession) -> None:
     """Print the SQL script that `install` would run, for psql or mysql.
 
     It does not include the grants of --role.

@@ -32,10 +32,10 @@ from queue_over_sql.cli.options import (
     with_filters,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
-from queue_over_sql.management.operation import EditOption, Operation
+from queue_over_sql.management.operation import EditOption, OperatorVerb
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import read_exactly
@@ -131,7 +131,7 @@ class _Edit:
         how: the text after the messages in the question and the report.
     """
 
-    operation: Operation
+    operation: OperatorVerb
     option: EditOption
     arguments: Mapping[str, Any]
     how: str
@@ -166,7 +166,7 @@ commands = Commands(MESSAGES_PANEL)
 @commands.add("edit")
 @with_filters(LIVE_STATUS)
 def edit(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     ids: IdFilter = None,
@@ -213,7 +213,7 @@ def edit(
 
 
 def _edit(
-    session: Session, queue: Queue, filters: Filters, change: _Edit, *, yes: bool
+    session: CommandSession, queue: Queue, filters: Filters, change: _Edit, *, yes: bool
 ) -> EditResult:
     from queue_over_sql import EditResult
 
@@ -246,7 +246,7 @@ def _count(queue: Queue, filters: Filters, status: str) -> int:
     return dataclasses.replace(filters, status=status).live(queue).count()
 
 
-def _report(session: Session, queue: str, change: _Edit, done: EditResult) -> None:
+def _report(session: CommandSession, queue: str, change: _Edit, done: EditResult) -> None:
     left = f"; {_left_alone(done.skipped)}" if done.skipped else ""
     nothing = not done and not done.skipped
     session.output.record(
@@ -275,7 +275,7 @@ def _left_alone(claimed: int) -> str:
 
 @commands.add("cancel")
 def cancel(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     ids: Annotated[list[int], argument("ID...", "Ids of the messages.")],
@@ -312,7 +312,7 @@ def cancel(
 @commands.add("requeue")
 @with_filters(ARCHIVE_STATUS)
 def requeue(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     ids: IdFilter = None,
@@ -419,7 +419,7 @@ def _edited_file(text: str, suffix: str) -> Path:
 
 
 def _requeue_edited(
-    session: Session,
+    session: CommandSession,
     queue: Queue,
     selection: ArchiveSelection,
     agrees: Callable[[ArchiveSelection], bool],

@@ -10,7 +10,7 @@ import typer
 
 from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.cli.options import MONITORING_PANEL, duration
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.values.humanize import counted
 
@@ -27,7 +27,7 @@ commands = Commands(MONITORING_PANEL)
 
 @commands.add("health")
 def health(
-    session: Session,
+    session: CommandSession,
     *,
     live: Annotated[
         bool, typer.Option("--live", help="Ask the process at --http whether it is live.")
@@ -85,7 +85,9 @@ def health(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _ask_database(session: Session, max_age: float | None, timeout: float) -> Sequence[Check]:
+def _ask_database(
+    session: CommandSession, max_age: float | None, timeout: float
+) -> Sequence[Check]:
     from queue_over_sql.observability import Check, check_queues
 
     try:
@@ -123,7 +125,7 @@ def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
 
 @commands.add("metrics")
 def metrics(
-    session: Session,
+    session: CommandSession,
     *,
     http: Annotated[
         str | None,
@@ -165,7 +167,7 @@ def metrics(
 
 @commands.add("doctor")
 def doctor(
-    session: Session,
+    session: CommandSession,
     *,
     timeout: Annotated[float, duration("Time limit for each statement.", show_default="5s")] = 5.0,
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from queue_over_sql.cli.options import YesOption, confirm
-from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.management.operation import Command, EditOption, Operation
+from queue_over_sql.cli.session import Commands, CommandSession
+from queue_over_sql.management.operation import Command, EditOption, OperatorVerb
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.humanize import counted
 
@@ -41,17 +41,19 @@ def add_commands(commands: Commands, name: Any, *operations: str) -> None:
         commands.add(command.name.rpartition(" ")[2], command.help)(function)
 
 
-def _function(operation: Operation, command: Command) -> Any:
-    def run(session: Session, *, name: str) -> None:
+def _function(operation: OperatorVerb, command: Command) -> Any:
+    def run(session: CommandSession, *, name: str) -> None:
         _run(session, operation, command, name, yes=True)
 
-    def ask(session: Session, *, name: str, yes: YesOption = False) -> None:
+    def ask(session: CommandSession, *, name: str, yes: YesOption = False) -> None:
         _run(session, operation, command, name, yes=yes)
 
     return run if command.question is None else ask
 
 
-def _run(session: Session, operation: Operation, command: Command, name: str, *, yes: bool) -> None:
+def _run(
+    session: CommandSession, operation: OperatorVerb, command: Command, name: str, *, yes: bool
+) -> None:
     with session.connect() as service:
         if command.question is not None and operation.of == "queue":
             # Before the question, since there may be none of this name.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from queue_over_sql import DatabaseRefused, PayloadInvalid
-from queue_over_sql.cli.session import Session, queue_names
+from queue_over_sql.cli.session import CommandSession, queue_names
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import parse_duration, parse_instant, parse_pairs, parse_paths
 from queue_over_sql.values.options import PUBLISH_DEFAULTS, names_of
@@ -291,7 +291,7 @@ class Filters:
         }
 
     @contextmanager
-    def queue(self, session: Session, name: str) -> Iterator[Queue]:
+    def queue(self, session: CommandSession, name: str) -> Iterator[Queue]:
         """Open the queue `name`; an error that --where may have caused says so."""
         try:
             with session.queue(name) as queue:

@@ -30,7 +30,7 @@ from queue_over_sql.cli.options import (
     message_options,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Commands, Session, in_words
+from queue_over_sql.cli.session import Commands, CommandSession, in_words
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import message_fields
@@ -271,7 +271,7 @@ commands = Commands(MESSAGES_PANEL)
 @commands.add("publish")
 @message_options(PublishOptions)
 def publish(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     payload: Annotated[
@@ -331,7 +331,7 @@ REQUEST_FORMAT_HELP = (
 @commands.add("request")
 @message_options(RequestOptions)
 def request(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     payload: Annotated[

@@ -27,7 +27,7 @@ from queue_over_sql.cli.options import (
     with_options,
 )
 from queue_over_sql.cli.output import Output, in_yellow
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import (
     COLUMN_HELP,
     RETRY_HELP,
@@ -216,7 +216,7 @@ commands = Commands(QUEUES_PANEL)
 @commands.add("create")
 @with_options(SETTING_OPTIONS)
 def create(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     create_file: CreateFileOption = False,
@@ -247,7 +247,7 @@ def describe(queue: Queue) -> dict[str, Any]:
 
 @commands.add("list")
 def list_queues(
-    session: Session,
+    session: CommandSession,
     *,
     temporary: Annotated[
         bool,
@@ -299,7 +299,7 @@ add_commands(commands, QueueName, "pause", "resume")
 
 @commands.add("purge")
 def purge(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     claimed: Annotated[
@@ -328,7 +328,7 @@ add_commands(commands, QueueName, "drop")
 @commands.add("adopt")
 @with_options({name: SETTING_OPTIONS[name] for name in OF_ADOPTED})
 def adopt(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     table: Annotated[str, argument("TABLE", "The table, as TABLE or SCHEMA.TABLE.")],

@@ -19,7 +19,7 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.output import in_yellow
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.json_lines import ENCODING_FIELD, in_base64, to_json
@@ -49,7 +49,7 @@ commands = Commands(
 @commands.add("add")
 @message_options(ScheduleOptions)
 def add(
-    session: Session,
+    session: CommandSession,
     *,
     name: ScheduleName,
     queue: QueueName,
@@ -127,7 +127,7 @@ def fields(schedule: Schedule) -> dict[str, Any]:
 
 
 @commands.add("list")
-def list_schedules(session: Session) -> None:
+def list_schedules(session: CommandSession) -> None:
     """List the schedules. Exit code 3: there is none."""
     with session.connect() as service:
         found = service.schedules.list()
@@ -136,7 +136,7 @@ def list_schedules(session: Session) -> None:
 
 @commands.add("show")
 def show(
-    session: Session,
+    session: CommandSession,
     *,
     name: ScheduleName,
     count: Annotated[
@@ -162,7 +162,7 @@ add_commands(commands, ScheduleName, "pause-schedule")
 
 
 @commands.add("resume")
-def resume(session: Session, *, name: ScheduleName) -> None:
+def resume(session: CommandSession, *, name: ScheduleName) -> None:
     """Resume a paused schedule. It publishes again at its next time."""
     with session.connect() as service:
         service.schedules.resume(name)
@@ -173,7 +173,7 @@ def resume(session: Session, *, name: ScheduleName) -> None:
 
 
 @commands.add("run")
-def run(session: Session, *, name: ScheduleName) -> None:
+def run(session: CommandSession, *, name: ScheduleName) -> None:
     """Publish one message now, even if the schedule is paused. The next times do not change."""
     with session.connect() as service:
         queue, published = service.schedules.get(name).queue, service.schedules.run(name)

@@ -19,7 +19,7 @@ from queue_over_sql.cli.options import (
     number,
     with_filters,
 )
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
@@ -46,7 +46,7 @@ commands = Commands(MESSAGES_PANEL)
 @commands.add("peek")
 @with_filters(ANY_STATUS, "key", "kind")
 def peek(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     archive: ArchiveOption = False,
@@ -67,7 +67,7 @@ def peek(
 @commands.add("search")
 @with_filters(ANY_STATUS)
 def search(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     archive: ArchiveOption = False,
@@ -97,7 +97,7 @@ def search(
 
 @commands.add("show")
 def show(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
@@ -201,7 +201,9 @@ def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:
     return filters.archived(queue) if archive else filters.live(queue)
 
 
-def _show(session: Session, queue: Queue, found: Sequence[Message], *, archive: bool) -> None:
+def _show(
+    session: CommandSession, queue: Queue, found: Sequence[Message], *, archive: bool
+) -> None:
     when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
     # Empty columns would take space from the payload.
     kind = ("kind",) if any(message.kind for message in found) else ()

@@ -143,7 +143,7 @@ class Tables(TypedDict, total=False):
     table_prefix: str
 
 
-class Session(typer.Context):
+class CommandSession(typer.Context):
     """One run of a command: its database and its output. Typer hands it to the command."""
 
     @property
@@ -223,7 +223,7 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     # A shell prints everything that a completion writes, in the middle of the line.
     logging.disable()
     try:
-        session = Session(context.command, obj=given)
+        session = CommandSession(context.command, obj=given)
         with session.connect(notify=False, auto_migrate=False) as service:
             return [queue.name for queue in service.queues() if queue.name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - whatever it is, nobody can be told
@@ -236,14 +236,14 @@ class _Command(TyperCommand):
     Errors of the library end the process with their exit code and one message, never a traceback.
     """
 
-    context_class = Session
+    context_class = CommandSession
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params += _database_options()
 
     def invoke(self, ctx: Any) -> Any:
-        session: Session = ctx
+        session: CommandSession = ctx
         own = Connection(
             **{field.name: session.params.pop(field.name) for field in fields(Connection)}
         )

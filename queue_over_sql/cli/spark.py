@@ -11,7 +11,7 @@ import typer
 
 from queue_over_sql import errors
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session
+from queue_over_sql.cli.session import CommandSession
 from queue_over_sql.cli.signals import ExitCode, Stop, exit_code_of
 from queue_over_sql.cli.values import import_object
 
@@ -52,7 +52,7 @@ QueuesOption = Annotated[
 
 @contextlib.contextmanager
 def spark_session(
-    session: Session, master: str | None, conf: Sequence[str] | None
+    session: CommandSession, master: str | None, conf: Sequence[str] | None
 ) -> Iterator[SparkSession]:
     """A Spark session for one command; Spark's errors are shortened.
 
@@ -113,7 +113,7 @@ def _is_of_spark(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, int], None]]:
+def steps_shown(session: CommandSession, doing: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show the steps of a pipeline: a progress bar on a terminal, otherwise one line per step."""
     with session.output.progress() as bar:
         task = bar.add_task(doing, total=None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from queue_over_sql.cli.options import QueueName, argument, duration
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.spark import (
     PANEL,
@@ -42,7 +42,7 @@ history_commands = Commands(PANEL)
 
 @commands.add("load")
 def load(
-    session: Session,
+    session: CommandSession,
     *,
     source: Annotated[
         str,
@@ -140,7 +140,7 @@ def load(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _report(session: Session, report: LoadReport, rejected: str | None) -> None:
+def _report(session: CommandSession, report: LoadReport, rejected: str | None) -> None:
     where = f" to {rejected}" if rejected and report.rejected else ""
     session.output.record(
         dataclasses.asdict(report),
@@ -151,7 +151,7 @@ def _report(session: Session, report: LoadReport, rejected: str | None) -> None:
 
 @history_commands.add("export-history")
 def export_history(
-    session: Session,
+    session: CommandSession,
     *,
     folder: Annotated[
         str,
@@ -218,7 +218,7 @@ def export_history(
 
 @history_commands.add("report")
 def report(
-    session: Session,
+    session: CommandSession,
     *,
     folder: Annotated[
         str,

@@ -12,7 +12,7 @@ import typer
 
 from queue_over_sql import QueueError
 from queue_over_sql.cli.options import QueueName, argument, duration
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
     PANEL,
@@ -43,7 +43,7 @@ class Left:
     others: int
 
 
-def left_in(session: Session, queue: str, consumer: str) -> Left | None:
+def left_in(session: CommandSession, queue: str, consumer: str) -> Left | None:
     """Count the unfinished messages of a queue, as a query's durable consumer sees them.
 
     None if the database does not answer.
@@ -62,7 +62,7 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
 
 
 @contextlib.contextmanager
-def told_what_is_held(session: Session, queue: str, consumer: str) -> Iterator[None]:
+def told_what_is_held(session: CommandSession, queue: str, consumer: str) -> Iterator[None]:
     """If the query fails, say which messages it still holds."""
     try:
         yield
@@ -86,7 +86,7 @@ commands = Commands(PANEL)
 
 @commands.add("process")
 def process(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     target: Annotated[
@@ -229,7 +229,9 @@ class _Done:
                 self.batches += 1
 
 
-def _report(session: Session, queue: str, consumer: str, done: _Done, *, stopped: bool) -> None:
+def _report(
+    session: CommandSession, queue: str, consumer: str, done: _Done, *, stopped: bool
+) -> None:
     left = left_in(session, queue, consumer) if stopped or not done.messages else None
     human = (
         f"Processed {counted(done.messages, 'message')} of queue {queue} in "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName, argument
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
     PANEL,
@@ -42,7 +42,7 @@ commands = Commands(PANEL)
 
 @commands.add("workers")
 def workers(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     target: Annotated[
@@ -149,7 +149,7 @@ def _until(text: str) -> Literal["empty"] | float | None:
     return None if text == "forever" else parse_duration(text)
 
 
-def _report(session: Session, report: FleetReport) -> None:
+def _report(session: CommandSession, report: FleetReport) -> None:
     workers = [dataclasses.asdict(worker) for worker in report.workers]
     fields = {**dataclasses.asdict(report), "workers": workers}
     session.output.record(

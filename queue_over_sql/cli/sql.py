@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from queue_over_sql.cli.options import MONITORING_PANEL, QueueName, argument
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 
 commands = Commands(MONITORING_PANEL)
 
 
 @commands.add("sql")
 def sql(
-    session: Session,
+    session: CommandSession,
     *,
     queue: QueueName,
     operations: Annotated[

@@ -20,7 +20,7 @@ import typer
 from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, consumer_row
 from queue_over_sql.cli.options import MONITORING_PANEL, NO_QUEUE, OnlyQueue, duration
 from queue_over_sql.cli.output import build_table, in_yellow, without_spare
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.values import format_bytes
 from queue_over_sql.errors import DatabaseUnavailable, visible
@@ -45,7 +45,7 @@ commands = Commands(MONITORING_PANEL)
 
 @commands.add("stats")
 def stats(
-    session: Session,
+    session: CommandSession,
     *,
     queue: OnlyQueue = None,
     watch: Annotated[
@@ -94,7 +94,7 @@ def stats(
 
 @commands.add("top")
 def top(
-    session: Session,
+    session: CommandSession,
     *,
     queue: OnlyQueue = None,
     interval: Annotated[
@@ -121,7 +121,7 @@ def top(
         _watch(session, service, queue, interval)
 
 
-def _has_screen(session: Session) -> bool:
+def _has_screen(session: CommandSession) -> bool:
     out = session.output.out
     return out.is_terminal and not out.is_dumb_terminal and not session.output.machine
 
@@ -132,7 +132,7 @@ def _checked(interval: float) -> float:
     return interval
 
 
-def _nothing(session: Session, service: QueueService) -> NoReturn:
+def _nothing(session: CommandSession, service: QueueService) -> NoReturn:
     # If there are queues, this raises what keeps them from being counted.
     for queue in service.queues():
         queue.stats()
@@ -140,7 +140,7 @@ def _nothing(session: Session, service: QueueService) -> NoReturn:
 
 
 def _print(
-    session: Session,
+    session: CommandSession,
     service: QueueService,
     look: SharedSnapshot[dict[str, QueueStats]],
     *,
@@ -172,7 +172,9 @@ _STEPS = 30
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def _show_history(session: Session, service: QueueService, queue: str | None, since: float) -> None:
+def _show_history(
+    session: CommandSession, service: QueueService, queue: str | None, since: float
+) -> None:
     from queue_over_sql.observability.history import Minute, quantile, read_history  # only here
 
     minutes = read_history(service, since, queue)
@@ -236,7 +238,7 @@ def _look_at(
     return SharedSnapshot(look, interval, max(interval, _LONGEST_PAUSE))
 
 
-def _show(session: Session, found: dict[str, QueueStats]) -> None:
+def _show(session: CommandSession, found: dict[str, QueueStats]) -> None:
     if not session.output.machine:
         session.output.table(None, *_stats_table(found))
         return
@@ -285,7 +287,9 @@ _QUIT: Final = {"q", "Q"}
 _POLL_SECONDS: Final = 0.05
 
 
-def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
+def _watch(
+    session: CommandSession, service: QueueService, queue: str | None, interval: float
+) -> None:
     from rich.live import Live
 
     from queue_over_sql.observability import ActivitySnapshots, SharedSnapshot

@@ -17,7 +17,7 @@ from queue_over_sql.cli.options import (
     message_options,
 )
 from queue_over_sql.cli.publish import read_argument
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import format_instant, parse_paths
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
@@ -47,7 +47,9 @@ subscriptions = Commands(PANEL)
 
 
 @commands.add("create")
-def create(session: Session, *, topic: TopicName, create_file: CreateFileOption = False) -> None:
+def create(
+    session: CommandSession, *, topic: TopicName, create_file: CreateFileOption = False
+) -> None:
     """Create a topic. It is safe to repeat this."""
     with session.connect(creates=create_file) as service:
         service.create_topic(topic)
@@ -55,7 +57,7 @@ def create(session: Session, *, topic: TopicName, create_file: CreateFileOption 
 
 
 @commands.add("list")
-def list_topics(session: Session) -> None:
+def list_topics(session: CommandSession) -> None:
     """List the topics and their numbers of subscriptions. Exit code 3: there is none."""
     with session.connect() as service:
         found = [(topic.name, len(topic.subscriptions())) for topic in service.topics()]
@@ -69,7 +71,7 @@ def list_topics(session: Session) -> None:
 
 
 @commands.add("show")
-def show(session: Session, *, topic: TopicName) -> None:
+def show(session: CommandSession, *, topic: TopicName) -> None:
     """Show the subscriptions to a topic. Exit code 3: there is none."""
     with session.connect() as service:
         found = service.topic(topic).subscriptions()
@@ -96,7 +98,7 @@ def show(session: Session, *, topic: TopicName) -> None:
 @commands.add("publish")
 @message_options(TopicOptions)
 def publish(
-    session: Session,
+    session: CommandSession,
     *,
     topic: TopicName,
     payload: Annotated[
@@ -140,7 +142,7 @@ def _content(payload: str, *, text: bool) -> Any:
     return read_argument(LineReader("json", line_format, {}), payload, otherwise="--text").payload
 
 
-def _report(session: Session, topic: str, published: list[Published]) -> None:
+def _report(session: CommandSession, topic: str, published: list[Published]) -> None:
     if session.output.machine:
         for one in published:
             session.output.record(
@@ -158,7 +160,7 @@ def _report(session: Session, topic: str, published: list[Published]) -> None:
 
 
 @commands.add("drop")
-def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
+def drop(session: CommandSession, *, topic: TopicName, yes: YesOption = False) -> None:
     """Drop a topic with its subscriptions; the queues keep their messages."""
     with session.connect() as service:
         count = len(service.topic(topic).subscriptions())
@@ -172,7 +174,7 @@ def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
 
 @subscriptions.add("subscribe")
 def subscribe(
-    session: Session,
+    session: CommandSession,
     *,
     topic: TopicName,
     queue: QueueName,
@@ -201,7 +203,7 @@ def subscribe(
 
 @subscriptions.add("unsubscribe")
 def unsubscribe(
-    session: Session,
+    session: CommandSession,
     *,
     topic: TopicName,
     queue: QueueName,

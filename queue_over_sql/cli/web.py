@@ -10,7 +10,7 @@ import typer
 
 from queue_over_sql import QueueError
 from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import format_instant
 
@@ -43,7 +43,7 @@ token_commands = Commands(
 
 @token_commands.add("add")
 def add(
-    session: Session,
+    session: CommandSession,
     *,
     name: TokenName,
     role: Annotated[
@@ -75,7 +75,7 @@ def add(
 
 
 @token_commands.add("list")
-def list_tokens(session: Session) -> None:
+def list_tokens(session: CommandSession) -> None:
     """List the names and roles of the tokens. Exit code 3: there is none."""
     with session.connect() as service:
         found = _store(service).tokens()
@@ -83,7 +83,7 @@ def list_tokens(session: Session) -> None:
 
 
 @token_commands.add("remove")
-def remove(session: Session, *, name: TokenName, yes: YesOption = False) -> None:
+def remove(session: CommandSession, *, name: TokenName, yes: YesOption = False) -> None:
     """Remove a token. The token and its browser sessions become invalid within a second.
 
     Exit code 3: there is no token with this name.
@@ -104,7 +104,7 @@ serve_commands = Commands(RUNNING_PANEL)
 
 @serve_commands.add("serve")
 def serve(
-    session: Session,
+    session: CommandSession,
     *,
     http: Annotated[
         str,

@@ -26,7 +26,7 @@ from queue_over_sql.cli.probes import (
     metrics_together,
     probing,
 )
-from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
+from queue_over_sql.cli.session import URL_VARIABLE, Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.cli.values import import_object
 
@@ -47,7 +47,7 @@ commands = Commands(RUNNING_PANEL)
 
 @commands.add("worker")
 def worker(
-    session: Session,
+    session: CommandSession,
     *,
     target: Annotated[
         str,
@@ -177,7 +177,7 @@ def load_worker(target: str) -> Worker:
 
 @commands.add("reaper")
 def reaper(
-    session: Session,
+    session: CommandSession,
     *,
     interval: Annotated[float, duration("Time between two passes.", show_default="1s")] = 1.0,
     consumer_timeout: ConsumerTimeoutOption = 30.0,

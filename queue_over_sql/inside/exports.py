@@ -20,7 +20,7 @@ __all__ = ["ArchiveHistory", "archive_history", "last_id", "probe_ids"]
 def last_id(queue: Queue, *, archived: bool) -> int | None:
     """The highest id of the live or archived messages; None if there are none."""
     context = core_of(queue).context
-    chosen = choices.Chosen(archived, ())
+    chosen = choices.Criteria(archived, ())
     return context.run(lambda connection: choices.last_id(connection, context.sql, chosen))
 
 

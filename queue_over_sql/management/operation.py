@@ -147,7 +147,7 @@ class Button:
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
+class OperatorVerb:
     """One thing that operators do.
 
     Its arguments are those of its verb in the library, except ``connection`` and ``progress``.

@@ -10,7 +10,7 @@ from queue_over_sql.management.operation import (
     Command,
     EditOption,
     Http,
-    Operation,
+    OperatorVerb,
     Options,
     Role,
     Without,
@@ -24,7 +24,7 @@ _REAPER: Final = Without("The server runs a reaper in the background.")
 # fmt: off
 _ALL: Final = (
     # -- queues
-    Operation(
+    OperatorVerb(
         "pause", OPERATOR, "Queue.pause",
         (Command(
             "pause",
@@ -38,7 +38,7 @@ _ALL: Final = (
         ),
         (Button("pause", "Pause", "Paused {queue}.", undo="resume"),),
     ),
-    Operation(
+    OperatorVerb(
         "resume", OPERATOR, "Queue.resume",
         (Command(
             "resume", "Deliver the messages of a paused queue again.",
@@ -47,7 +47,7 @@ _ALL: Final = (
         Http("resume_queue", "POST", "/queues/{queue}/resume", "Deliver messages again."),
         (Button("resume", "Resume", "Resumed {queue}.", undo="pause"),),
     ),
-    Operation(
+    OperatorVerb(
         "settings", ADMIN, "QueueService.create_queue", (Options("create"),),
         Http(
             "create_queue", "PUT", "/queues/{queue}",
@@ -55,7 +55,7 @@ _ALL: Final = (
         ),
         (Button("settings", "Change", "Changed {queue}: {settings}.", undo="settings"),),
     ),
-    Operation(
+    OperatorVerb(
         "purge", ADMIN, "Queue.purge", (Options("purge"),),
         Http(
             "purge_queue", "POST", "/queues/{queue}/purge",
@@ -66,7 +66,7 @@ _ALL: Final = (
             "Permanently remove {n} from {queue}? Claimed messages stay.", "unclaimed", danger=True,
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "drop", ADMIN, "QueueService.drop_queue",
         (Command(
             "drop", "Permanently drop a queue with its messages, its archive and its settings.",
@@ -84,7 +84,7 @@ _ALL: Final = (
         ),),
     ),
     # -- live messages
-    Operation(
+    OperatorVerb(
         "hold", OPERATOR, "LiveSelection.hold",
         (EditOption(
             "hold", "Do not deliver them until --unhold, --delay or --at.", "Hold", "Held",
@@ -102,7 +102,7 @@ _ALL: Final = (
             "live", asks_for_all=True, undo="unhold", undo_for="ready",
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "unhold", OPERATOR, "LiveSelection.unhold",
         (EditOption(
             "unhold", "Deliver held messages again, at their original due time.",
@@ -117,7 +117,7 @@ _ALL: Final = (
             "live", asks_for_all=True, undo="hold", undo_for="held",
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "reschedule", OPERATOR, "LiveSelection.reschedule",
         (
             EditOption(
@@ -138,7 +138,7 @@ _ALL: Final = (
             given={"delay": 0},
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "prioritize", OPERATOR, "LiveSelection.prioritize",
         (
             EditOption(
@@ -159,7 +159,7 @@ _ALL: Final = (
             "Move {n} before all others of their priority?", "live", given={"front": True},
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "remove", OPERATOR, "LiveSelection.remove",
         (EditOption(
             "remove", "Permanently remove them, 500 per transaction. Their keys become free.",
@@ -173,7 +173,7 @@ _ALL: Final = (
             "remove", "Remove", "Removed {n}.", "Permanently remove {n}?", "live", danger=True,
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "cancel", OPERATOR, "Queue.cancel", (Options("cancel"),),
         Http(
             "cancel", "POST", "/queues/{queue}/messages/cancel",
@@ -187,7 +187,7 @@ _ALL: Final = (
         ),),
     ),
     # -- finished messages
-    Operation(
+    OperatorVerb(
         "requeue", OPERATOR, "ArchiveSelection.requeue", (Options("requeue"),),
         Http(
             "requeue", "POST", "/queues/{queue}/archive/requeue",
@@ -202,7 +202,7 @@ _ALL: Final = (
             "archived",
         ),),
     ),
-    Operation(
+    OperatorVerb(
         "remove-archived", OPERATOR, "ArchiveSelection.remove", (Options("archive remove"),),
         Http(
             "delete_archive", "POST", "/queues/{queue}/archive/delete",
@@ -214,7 +214,7 @@ _ALL: Final = (
         ),),
     ),
     # -- consumers
-    Operation(
+    OperatorVerb(
         "release-consumer", OPERATOR, "QueueService.release_consumer",
         (Command(
             "consumer release",
@@ -233,7 +233,7 @@ _ALL: Final = (
         ),),
         of="consumer",
     ),
-    Operation(
+    OperatorVerb(
         "drop-consumer", ADMIN, "QueueService.drop_consumer",
         (Command(
             "consumer drop",
@@ -246,11 +246,11 @@ _ALL: Final = (
         Without("It takes from a checkpoint what it needs; to release its messages is enough."),
         of="consumer",
     ),
-    Operation(
+    OperatorVerb(
         "reap", OPERATOR, "QueueService.reap", (Options("reaper"),), _REAPER, _REAPER,
     ),
     # -- schedules
-    Operation(
+    OperatorVerb(
         "pause-schedule", OPERATOR, "Schedules.pause",
         (Command(
             "schedule pause",
@@ -270,7 +270,7 @@ _ALL: Final = (
         ),),
         of="schedule",
     ),
-    Operation(
+    OperatorVerb(
         "resume-schedule", OPERATOR, "Schedules.resume", (Options("schedule resume"),),
         Http(
             "resume_schedule", "POST", "/schedules/{name:path}/resume",
@@ -281,7 +281,7 @@ _ALL: Final = (
         ),),
         of="schedule",
     ),
-    Operation(
+    OperatorVerb(
         "run-schedule", OPERATOR, "Schedules.run", (Options("schedule run"),),
         Http(
             "run_schedule", "POST", "/schedules/{name:path}/run",
@@ -294,7 +294,7 @@ _ALL: Final = (
         ),),
         of="schedule",
     ),
-    Operation(
+    OperatorVerb(
         "remove-schedule", ADMIN, "Schedules.remove",
         (Command(
             "schedule remove",
@@ -306,20 +306,20 @@ _ALL: Final = (
         _DECLARED, _DECLARED, of="schedule",
     ),
     # -- topics
-    Operation(
+    OperatorVerb(
         "subscribe", ADMIN, "Topic.subscribe", (Options("subscribe"),),
         _DECLARED, _DECLARED, of="topic",
     ),
-    Operation(
+    OperatorVerb(
         "unsubscribe", ADMIN, "Topic.unsubscribe", (Options("unsubscribe"),),
         _DECLARED, _DECLARED, of="topic",
     ),
-    Operation(
+    OperatorVerb(
         "drop-topic", ADMIN, "QueueService.drop_topic", (Options("topic drop"),),
         _DECLARED, _DECLARED, of="topic",
     ),
     # -- tokens
-    Operation(
+    OperatorVerb(
         "add-token", ADMIN, "WebStore.add_token", (Options("token add"),),
         Http(
             "add_token", "POST", "/tokens", "Create a token; only this answer contains it.",
@@ -328,7 +328,7 @@ _ALL: Final = (
         (Button("add-token", "Add", "The token of {token}, {role}."),),
         of="token",
     ),
-    Operation(
+    OperatorVerb(
         "remove-token", ADMIN, "WebStore.remove_token", (Options("token remove"),),
         Http(
             "remove_token", "DELETE", "/tokens/{name}",
@@ -344,5 +344,5 @@ _ALL: Final = (
 )
 # fmt: on
 
-OPERATIONS: Final[Mapping[str, Operation]] = {each.name: each for each in _ALL}
+OPERATIONS: Final[Mapping[str, OperatorVerb]] = {each.name: each for each in _ALL}
 """All operations, by their names in the audit."""

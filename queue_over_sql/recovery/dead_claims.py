@@ -122,7 +122,7 @@ def _dead_claims(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holder:
+class DeadHolder:
     """A consumer that holds claims to recover.
 
     Attributes:
@@ -140,7 +140,7 @@ class Holder:
 
 def holders_of(
     connection: Connection, sql: StatementCache, consumer_ids: Collection[str]
-) -> dict[str, Holder]:
+) -> dict[str, DeadHolder]:
     """The consumers of these ids that are registered."""
     consumers, now = sql.subject.system.consumers, sql.subject.expressions.heartbeat_now()
     names = ("consumer_id", "name", "host", "pid", "durable", "heartbeat_at", "expires_at")
@@ -149,11 +149,11 @@ def holders_of(
     return {row[0]: _holder(row) for row in connection.execute(registered)}
 
 
-def _holder(row: Sequence[Any]) -> Holder:
+def _holder(row: Sequence[Any]) -> DeadHolder:
     _, name, host, pid, durable, heartbeat_at, expires_at, now = row
     # It sends three heartbeats in its timeout.
     late = (now - heartbeat_at) * 2 > expires_at - heartbeat_at
-    return Holder(name, host, pid, bool(durable), late, others_of(expires_at))
+    return DeadHolder(name, host, pid, bool(durable), late, others_of(expires_at))
 
 
 def held_by(tables: QueueTables, consumer_ids: Collection[str]) -> Select[Any]:

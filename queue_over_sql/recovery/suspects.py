@@ -15,7 +15,7 @@ from queue_over_sql.settling.operations import LONGEST_ERROR
 from queue_over_sql.values.reasons import CONSUMER_DIED, LAST_BEFORE, LEASE_EXPIRED
 
 if TYPE_CHECKING:
-    from queue_over_sql.recovery.dead_claims import Holder
+    from queue_over_sql.recovery.dead_claims import DeadHolder
 
 
 _SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
@@ -29,7 +29,7 @@ def may_run_together(last_error: str | None) -> int | None:
     return max(1, math.isqrt(1 + int(found[1] or 0)) // 2)
 
 
-def reason_of_death(consumer_id: str, holder: Holder | None, others: int) -> str:
+def reason_of_death(consumer_id: str, holder: DeadHolder | None, others: int) -> str:
     """Why a message comes back: its consumer died, and held this many others.
 
     The SQL API writes the same.

@@ -58,7 +58,7 @@ def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chosen:
+class Criteria:
     """A choice of messages: those in the queue or its archive that match all conditions.
 
     ``status`` is the condition for a status or an outcome. It is apart, because lists must not let
@@ -87,7 +87,7 @@ class Chosen:
         yes, no = literal_column("1", Integer()), literal_column("0", Integer())
         return [*self.conditions, case((and_(*status), yes), else_=no) != no]
 
-    def also(self, condition: ColumnElement[bool]) -> Chosen:
+    def also(self, condition: ColumnElement[bool]) -> Criteria:
         """The choice with one more condition."""
         return dataclasses.replace(self, conditions=[*self.conditions, condition])
 
@@ -128,7 +128,7 @@ class EditResult(int):
 
 
 def list_messages(
-    connection: Connection, sql: StatementCache, chosen: Chosen, page: Page
+    connection: Connection, sql: StatementCache, chosen: Criteria, page: Page
 ) -> list[MessageRow]:
     """Read one page of messages along the primary key."""
     tables: QueueTables = sql.subject
@@ -147,7 +147,7 @@ def list_messages(
 def list_columns(
     connection: Connection,
     sql: StatementCache,
-    chosen: Chosen,
+    chosen: Criteria,
     page: Page,
     columns: Sequence[ColumnElement[Any]],
 ) -> Sequence[Any]:
@@ -169,7 +169,7 @@ _LARGEST: Final = 2**63 - 1
 def _rows(
     connection: Connection,
     sql: StatementCache,
-    chosen: Chosen,
+    chosen: Criteria,
     page: Page,
     *,
     columns: Sequence[ColumnElement[Any]],
@@ -214,7 +214,7 @@ def _rows(
     return rows
 
 
-def count_selected(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
+def count_selected(connection: Connection, sql: StatementCache, chosen: Criteria) -> int:
     """Count messages."""
     table = place_of(sql.subject, chosen.archived)
     counted = select(func.count()).select_from(table).where(*chosen.among(sql.subject))
@@ -224,7 +224,7 @@ def count_selected(connection: Connection, sql: StatementCache, chosen: Chosen) 
 
 @operation(atomic=True, durable=True, wakes=True)
 def edit_messages(
-    connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
+    connection: Connection, sql: StatementCache, chosen: Criteria, values: Mapping[str, Any]
 ) -> EditResult:
     """Change live messages that no consumer holds, and let every consumer notice."""
     tables: QueueTables = sql.subject
@@ -239,7 +239,7 @@ def edit_messages(
 
 
 @operation(atomic=True, durable=True, repeatable=False, wakes=True)
-def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
+def move_to_front(connection: Connection, sql: StatementCache, chosen: Criteria) -> EditResult:
     """Make messages the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
     chosen = chosen.also(tables.live.c.available_at.is_not(None))
@@ -258,7 +258,7 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
 
 
 @operation(atomic=True, durable=True, repeatable=False)
-def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
+def remove_messages(connection: Connection, sql: StatementCache, chosen: Criteria) -> EditResult:
     """Remove messages; live ones only if no consumer holds them."""
     tables: QueueTables = sql.subject
     statement = tables.removal(archived=chosen.archived)
@@ -268,13 +268,15 @@ def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen)
     return EditResult(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
 
 
-def list_ids(connection: Connection, sql: StatementCache, chosen: Chosen, page: Page) -> list[int]:
+def list_ids(
+    connection: Connection, sql: StatementCache, chosen: Criteria, page: Page
+) -> list[int]:
     """The ids of one page of messages."""
     key = place_of(sql.subject, chosen.archived).c.id
     return [int(row[0]) for row in list_columns(connection, sql, chosen, page, [key])]
 
 
-def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
+def last_id(connection: Connection, sql: StatementCache, chosen: Criteria) -> int | None:
     """The id of the newest message; None if there is none."""
     newest = list_ids(connection, sql, chosen, Page(1, newest_first=True))
     return newest[0] if newest else None
@@ -292,7 +294,7 @@ def probe_ids(
     return found[0], found[1]
 
 
-def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
+def _held_back(connection: Connection, tables: QueueTables, chosen: Criteria) -> int:
     live = tables.live
     held = (live.c.consumer_id.is_not(None), *chosen.wanted)
     counted = select(func.count()).select_from(live).where(*held)

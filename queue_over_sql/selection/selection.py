@@ -11,7 +11,7 @@ from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.selection.operations import (
-    Chosen,
+    Criteria,
     EditResult,
     Page,
     count_selected,
@@ -97,7 +97,7 @@ class Selection:
             conditions.append(self._table.c.kind == kind)
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
-        self._chosen = Chosen(self._archived, conditions, named)
+        self._chosen = Criteria(self._archived, conditions, named)
 
     def list(
         self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
@@ -174,7 +174,7 @@ class Selection:
             progress(removed)
         return EditResult(removed, skipped)
 
-    def _batches(self) -> Iterator[Chosen]:
+    def _batches(self) -> Iterator[Criteria]:
         context, column = self._context, self._table.c.id
         last = context.run(lambda c: last_id(c, context.sql, self._chosen))
         rest = self._chosen

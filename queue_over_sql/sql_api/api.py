@@ -15,12 +15,12 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.sql_api.installer import Form, QueueShape, Site
+from queue_over_sql.sql_api.installer import InstallForm, InstallSite, QueueShape
 from queue_over_sql.sql_api.mysql import MySQLForm
 from queue_over_sql.sql_api.postgresql import PostgreSQLForm
 
 _log = logging.getLogger(__name__)
-_FORMS: Final[dict[str | None, type[Form]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}
+_FORMS: Final[dict[str | None, type[InstallForm]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}
 _CONSUMER: Final = {
     "consumer_id": registrations.SQL_CLIENTS,
     "name": registrations.SQL_CLIENTS,
@@ -57,7 +57,7 @@ class SqlApi:
             DatabaseRefused: the login lacks a right.
         """
 
-        def do(connection: Connection, form: Form) -> None:
+        def do(connection: Connection, form: InstallForm) -> None:
             system = self._parts.system()
             registrations.register_for_good(connection, system, form.site.dialect, _CONSUMER)
             form.install(roles)
@@ -67,7 +67,7 @@ class SqlApi:
     def uninstall(self) -> bool:
         """Remove it, and release the messages of SQL clients; False if it was not installed."""
 
-        def dropped(connection: Connection, form: Form) -> tuple[bool, bool]:
+        def dropped(connection: Connection, form: InstallForm) -> tuple[bool, bool]:
             del connection
             return form.uninstall(), form.serves_others()
 
@@ -80,7 +80,7 @@ class SqlApi:
             if count:
                 _log.info("Released %d messages of SQL clients in %s.", count, queue.name)
 
-        def forgotten(connection: Connection, form: Form) -> None:
+        def forgotten(connection: Connection, form: InstallForm) -> None:
             form.drop_counter()
             registrations.remove(connection, self._parts.system(), registrations.SQL_CLIENTS)
 
@@ -94,7 +94,7 @@ class SqlApi:
             UnsupportedByEngine: as in ``install``.
         """
 
-        def do(connection: Connection, form: Form) -> str:
+        def do(connection: Connection, form: InstallForm) -> str:
             system, dialect = self._parts.system(), form.site.dialect
             consumer = registrations.registration_for_good(
                 connection, system, dialect.expressions, _CONSUMER
@@ -103,7 +103,7 @@ class SqlApi:
 
         return self._run(do)
 
-    def _run(self, do: Callable[[Connection, Form], T]) -> T:
+    def _run(self, do: Callable[[Connection, InstallForm], T]) -> T:
         self._parts.check_open()
         connections = self._parts.connections
         dialect = connections.dialect
@@ -123,7 +123,7 @@ class SqlApi:
 
         return connections.run(Operation(locked, atomic=True))
 
-    def _site(self, connection: Connection) -> Site:
+    def _site(self, connection: Connection) -> InstallSite:
         settings, dialect = self._parts.settings, self._parts.connections.dialect
         records = registry.queue_records(connection, self._parts.system(), settings.table_prefix)
         queues = []
@@ -136,4 +136,4 @@ class SqlApi:
             if record.owner is None and stored.adoption is None:
                 shape = QueueShape(record.name, stored.data["payload"], tuple(stored.columns))
                 queues.append(shape)
-        return Site(dialect, settings.schema, settings.table_prefix, queues)
+        return InstallSite(dialect, settings.schema, settings.table_prefix, queues)

@@ -135,7 +135,7 @@ class QueueShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class InstallSite:
     """Where routines are installed."""
 
     dialect: QueueDialect
@@ -147,13 +147,13 @@ class Site:
     """The queues that the API can serve."""
 
 
-class Form(abc.ABC):
+class InstallForm(abc.ABC):
     """Writes, finds, replaces and grants routines on one kind of server."""
 
     clock: ClassVar[str]
     """The query for the server's clock in microseconds, which is the counter's first number."""
 
-    def __init__(self, connection: Connection, site: Site) -> None:
+    def __init__(self, connection: Connection, site: InstallSite) -> None:
         self.connection = connection
         self.site = site
 

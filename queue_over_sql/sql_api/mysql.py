@@ -20,8 +20,8 @@ from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sql_api.installer import (
     CARRIED,
     REASONS,
-    Form,
     Installed,
+    InstallForm,
     QueueShape,
     Routine,
     filled,
@@ -89,7 +89,7 @@ _DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
 _ELEMENT = "JSON_EXTRACT(_payloads, _path)"
 
 
-class MySQLForm(Form):
+class MySQLForm(InstallForm):
     """Functions and procedures; each statement that changes them commits by itself."""
 
     clock = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"

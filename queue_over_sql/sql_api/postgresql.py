@@ -11,10 +11,10 @@ from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.sql_api.installer import (
     CARRIED,
     REASONS,
-    Form,
     Installed,
+    InstallForm,
+    InstallSite,
     Routine,
-    Site,
     filled,
     read_template,
 )
@@ -48,13 +48,13 @@ _SCHEMA_OF = text(
 _MAY_USE = text("SELECT has_schema_privilege(:role, CAST(:schema AS regnamespace), 'USAGE')")
 
 
-class PostgreSQLForm(Form):
+class PostgreSQLForm(InstallForm):
     """Functions, installed in one transaction; new queues need no installation."""
 
     # Tokens stay below 2**53, so that every language can hold them as whole numbers.
     clock = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
-    def __init__(self, connection: Connection, site: Site) -> None:
+    def __init__(self, connection: Connection, site: InstallSite) -> None:
         super().__init__(connection, site)
         parts = [self.site.schema, "queue_over_sql_queues"]
         table = ".".join(_quoted(part) for part in parts if part is not None)

@@ -226,15 +226,15 @@ def _edit(stage: Stage) -> None:
     stage.run(selection.edit_messages, _chosen(stage), {"available_at": 1})
 
 
-def _chosen(stage: Stage, status: Status | None = None) -> selection.Chosen:
+def _chosen(stage: Stage, status: Status | None = None) -> selection.Criteria:
     found = None if status is None else selection.has_status(stage.tables, status)
-    return selection.Chosen(archived=False, conditions=(), status=found)
+    return selection.Criteria(archived=False, conditions=(), status=found)
 
 
 def _requeue(stage: Stage) -> None:
     stage.run(
         requeue,
-        selection.Chosen(archived=True, conditions=()),
+        selection.Criteria(archived=True, conditions=()),
         up_to=_LAST,
         limit=stage.rows,
         priorities=1,

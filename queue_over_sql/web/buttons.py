@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_over_sql import inside
-from queue_over_sql.management.operation import Button, Operation, Role
+from queue_over_sql.management.operation import Button, OperatorVerb, Role
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import to_timedelta
@@ -110,7 +110,7 @@ def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-BUTTONS: Final[Mapping[str, tuple[Operation, Button]]] = {
+BUTTONS: Final[Mapping[str, tuple[OperatorVerb, Button]]] = {
     button.name: (operation, button)
     for operation in OPERATIONS.values()
     if isinstance(operation.buttons, tuple)

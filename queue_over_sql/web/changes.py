@@ -21,7 +21,7 @@ from sqlalchemy import and_
 
 from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, inside
 from queue_over_sql.errors import QueueError
-from queue_over_sql.management.operation import Operation, Role
+from queue_over_sql.management.operation import OperatorVerb, Role
 from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
@@ -259,7 +259,7 @@ class Change:
         return f"{by} did {self.what}{about}, count {count}, {detail}"
 
 
-def _edit(operation: Operation, change: Change, *, choice: Choice, **arguments: Any) -> Result:
+def _edit(operation: OperatorVerb, change: Change, *, choice: Choice, **arguments: Any) -> Result:
     def verb(
         found: LiveSelection | ArchiveSelection, connection: Connection, _: object
     ) -> EditResult:
@@ -270,20 +270,20 @@ def _edit(operation: Operation, change: Change, *, choice: Choice, **arguments: 
     return change.edit(found, verb, choice)
 
 
-def _run(operation: Operation, change: Change, **arguments: Any) -> Result:
+def _run(operation: OperatorVerb, change: Change, **arguments: Any) -> Result:
     done = operation.run(change.service, change.name, **arguments)
     count = done if type(done) is int else None
     detail = None if change.on_queue else f"{operation.of} {change.name}"
     return Result(count, detail=detail, value=done)
 
 
-def _settings(operation: Operation, change: Change, **given: Any) -> Result:
+def _settings(operation: OperatorVerb, change: Change, **given: Any) -> Result:
     made = operation.run(change.service, change.name, **given)
     return Result(detail=to_json(given), value=made)
 
 
 def _purge(
-    operation: Operation, change: Change, *, claimed: bool = False, at_most: int | None = None
+    operation: OperatorVerb, change: Change, *, claimed: bool = False, at_most: int | None = None
 ) -> Result:
     if at_most is None:
         count = operation.run(change.service, change.name, claimed=claimed)
@@ -297,14 +297,14 @@ def _purge(
 
 
 def _cancel(
-    operation: Operation, change: Change, *, choice: Choice, reason: str | None = None
+    operation: OperatorVerb, change: Change, *, choice: Choice, reason: str | None = None
 ) -> Result:
     for each in dict.fromkeys(choice.ids):
         change.count += operation.run(change.service, change.name, message_id=each, reason=reason)
     return Result(change.count, detail=str(choice))
 
 
-def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:
+def _requeue(operation: OperatorVerb, change: Change, *, choice: Choice) -> Result:
     def verb(
         found: ArchiveSelection, connection: Connection, check: Callable[[int], None]
     ) -> EditResult:
@@ -335,20 +335,20 @@ def _requeue(operation: Operation, change: Change, *, choice: Choice) -> Result:
     return Result(done)
 
 
-def _run_schedule(operation: Operation, change: Change) -> Result:
+def _run_schedule(operation: OperatorVerb, change: Change) -> Result:
     published = operation.run(change.service, change.name)
     return Result(1, detail=f"schedule {change.name}, message {published.id}", value=published)
 
 
 def _add_token(
-    operation: Operation, change: Change, *, role: Role, lasts: timedelta | None
+    operation: OperatorVerb, change: Change, *, role: Role, lasts: timedelta | None
 ) -> Result:
     del operation
     made = insist_on_tables(change.store).add_token(change.name, role, lasts)
     return Result(detail=f"token {change.name}, {role}", value=made)
 
 
-def _remove_token(operation: Operation, change: Change) -> Result:
+def _remove_token(operation: OperatorVerb, change: Change) -> Result:
     del operation
     if not insist_on_tables(change.store).remove_token(change.name):
         raise Refused(404, "token-not-found", "There is no token with that name.")
@@ -379,7 +379,7 @@ class Changes:
         self._service = service
         self._store = store
 
-    def make(self, operation: Operation, who: Principal, name: str, **arguments: Any) -> Result:
+    def make(self, operation: OperatorVerb, who: Principal, name: str, **arguments: Any) -> Result:
         """Run an operation; its caller must be allowed to.
 
         Args:

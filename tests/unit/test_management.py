@@ -16,7 +16,7 @@ from queue_over_sql.cli.session import unwrapped
 from queue_over_sql.management.operation import (
     Command,
     EditOption,
-    Operation,
+    OperatorVerb,
     Role,
     Without,
 )
@@ -47,7 +47,7 @@ OF_PROGRAMS: Final = {
 }
 
 
-def arguments(operation: Operation) -> set[str]:
+def arguments(operation: OperatorVerb) -> set[str]:
     """The arguments of its verb, as the interfaces call them."""
     owner, _, method = operation.verb.partition(".")
     verb = getattr(OWNERS[owner], method)

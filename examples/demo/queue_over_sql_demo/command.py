@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_over_sql.cli.options import RUNNING_PANEL, duration, number
-from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 
 commands = Commands(RUNNING_PANEL)
@@ -16,7 +16,7 @@ commands = Commands(RUNNING_PANEL)
 
 @commands.add("demo")
 def demo(
-    session: Session,
+    session: CommandSession,
     *,
     folder: Annotated[
         Path | None,

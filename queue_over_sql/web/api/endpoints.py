@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.errors import shown
-from queue_over_sql.management.operation import Http, Operation
+from queue_over_sql.management.operation import Http, OperatorVerb
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.json_lines import to_json
@@ -74,7 +74,7 @@ class Endpoint:
     """Its description."""
     status: int = 200
     writes: bool = False
-    operation: Operation | None = None
+    operation: OperatorVerb | None = None
     quick: bool = False
     """Whether it must not wait behind searches."""
     lines_in: bool = False

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from typer.core import TyperCommand
 
 import queue_over_sql.spark
-from queue_over_sql.cli.session import Session
+from queue_over_sql.cli.session import CommandSession
 from queue_over_sql.cli.signals import Stop
 from queue_over_sql.cli.spark import ended_by, spark_session
 
@@ -60,6 +60,6 @@ def test_a_session_that_has_gone_needs_no_stop(
     ending: AbstractContextManager[object] = nullcontext()
     if failed:
         ending = pytest.raises(typer.Exit)
-    with ending, spark_session(Session(TyperCommand("process")), None, None):
+    with ending, spark_session(CommandSession(TyperCommand("process")), None, None):
         if failed:
             raise StreamingQueryException("mine")

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
-from queue_over_sql.cli.session import Connection, Session
+from queue_over_sql.cli.session import CommandSession, Connection
 from queue_over_sql.cli.spark_process import Left, _Done, _report, left_in, told_what_is_held
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.durable.queries import Query
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engines("sqlite")
 
 
 @pytest.fixture
-def session(database: TestDatabase, service: QueueService) -> Session:
+def session(database: TestDatabase, service: QueueService) -> CommandSession:
     """Of the command: 10 messages wait, a query has done 2 and holds 4, a consumer holds 3."""
     queue = service.create_queue("jobs")
     queue.publish_many(range(19))
@@ -26,7 +26,7 @@ def session(database: TestDatabase, service: QueueService) -> Session:
     query.batch(most=2)
     query.batch(most=4)
     assert 3 == len(queue.consume(3))
-    return Session(TyperCommand("process"), obj=Connection(url=database.url))
+    return CommandSession(TyperCommand("process"), obj=Connection(url=database.url))
 
 
 def _done(messages: int) -> _Done:
@@ -36,7 +36,7 @@ def _done(messages: int) -> _Done:
     return done
 
 
-def test_what_is_left_is_told_apart(session: Session) -> None:
+def test_what_is_left_is_told_apart(session: CommandSession) -> None:
     """A query that has never been there holds nothing; without a queue nothing can be said."""
     assert Left(waiting=10, own=4, others=3) == left_in(session, "jobs", "reports")
     assert Left(waiting=10, own=0, others=7) == left_in(session, "jobs", "another")
@@ -44,7 +44,7 @@ def test_what_is_left_is_told_apart(session: Session) -> None:
 
 
 def test_a_query_that_was_stopped_says_what_is_left(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    session: CommandSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What waits, and what it holds itself; that is no success of all."""
     _report(session, "jobs", "reports", _done(2), stopped=True)
@@ -58,7 +58,7 @@ def test_a_query_that_was_stopped_says_what_is_left(
     ("stopped", "messages", "left"), [(True, 2, 14), (False, 2, None), (False, 0, None)]
 )
 def test_a_script_is_told_the_same(
-    session: Session,
+    session: CommandSession,
     stopped: bool,
     messages: int,
     left: int | None,
@@ -73,7 +73,7 @@ def test_a_script_is_told_the_same(
 
 
 def test_where_others_hold_all_it_is_said(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    session: CommandSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing was processed, and nothing is wrong; who did process something needs no remark."""
     _report(session, "jobs", "another", _done(0), stopped=False)
@@ -89,7 +89,11 @@ def test_where_others_hold_all_it_is_said(
     [("reports", 1, True), ("reports", 0, False), ("another", 1, False)],
 )
 def test_a_query_that_failed_holds_its_messages(
-    consumer: str, code: int, told: bool, session: Session, capsys: pytest.CaptureFixture[str]
+    consumer: str,
+    code: int,
+    told: bool,
+    session: CommandSession,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is said how they become free, with the command to copy."""
     with pytest.raises(typer.Exit), told_what_is_held(session, "jobs", consumer):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from queue_over_sql.recovery.dead_claims import Holder
+from queue_over_sql.recovery.dead_claims import DeadHolder
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
 
-HOLDER = Holder("jobs", "alpha", 7, durable=False, late=True)
+HOLDER = DeadHolder("jobs", "alpha", 7, durable=False, late=True)
 
 
 def test_fewer_run_together_after_each_death() -> None:
@@ -21,7 +21,7 @@ def test_fewer_run_together_after_each_death() -> None:
             alone, deaths = together, deaths + 1
         assert deaths <= 2, held
         assert held >= 16 or deaths <= 1, held
-    durable = Holder("stream", "alpha", 7, durable=True, late=True)
+    durable = DeadHolder("stream", "alpha", 7, durable=True, late=True)
     for other in (None, "", "ValueError: no", LEASE_EXPIRED, reason_of_death("c", durable, 9)):
         assert may_run_together(other) is None, other
     assert 1 == may_run_together(reason_of_death("gone", None, 0))
