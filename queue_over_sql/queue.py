@@ -520,8 +520,8 @@ class Queue(Generic[Payload]):
         waiting: list[Message[Payload]] = []
         try:
             while True:
-                patience = 3600.0 if wait is None else wait
-                waiting = self.consume(prefetch, lease=lease, hold_for=hold_for, wait=patience)
+                longest = 3600.0 if wait is None else wait
+                waiting = self.consume(prefetch, lease=lease, hold_for=hold_for, wait=longest)
                 if not waiting and wait is not None:
                     return
                 look_at = _renew_at(waiting)

@@ -398,7 +398,7 @@ class StagedWriteCleanup:
         except Locked as error:
             _log.debug("Old commits of staged writes are removed later: %s", error)
         names = connections.run(
-            lambda c: orphaned_stages(c, system, expressions, patience=_ABANDONED_US)
+            lambda c: orphaned_stages(c, system, expressions, timeout=_ABANDONED_US)
         )
         return sum(self._drop(name) for name in self._turns.of(names))
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.values.states import OnConflict
 
-PATIENCE_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 
 
 class _EnoughError(Exception):
@@ -63,7 +63,7 @@ def first_refused(
     found: list[tuple[int, Exception]] = []
 
     def probe(connection: Connection) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + RETRY_SECONDS
         for place, publication in enumerate(batch):
             try:
                 queue.publish_many([publication], on_conflict=on_conflict, connection=connection)

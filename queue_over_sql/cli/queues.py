@@ -187,12 +187,12 @@ OF_ADOPTED: Final = ("lease", "max_attempts", "retry", "priorities")
 
 def rare_settings(settings: EffectiveSettings) -> str:
     """The settings that differ from the defaults, e.g. ``kept 30d; keys 10m``."""
-    window, patience = settings.dedup_window, settings.kind_timeout
+    window, timeout = settings.dedup_window, settings.kind_timeout
     parts = (
         ("kept ", _in_words(settings.archive_ttl, _duration)),
         ("kept ", _in_words(settings.archive_limit, lambda number: f"newest {number:,}")),
         ("keys ", "" if window is None else _duration(window)),
-        ("unknown kinds ", "" if patience == DEFAULT_KIND_TIMEOUT else _duration(patience)),
+        ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )
     return "; ".join(what + value for what, value in parts if value)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import Message
 
 # How long suspects wait for callers of ``consume``, and these for suspects.
-_PATIENCE_WITH_CALLERS: Final = 30.0
+_CALLERS_SECONDS: Final = 30.0
 # A caller that polls asks for its suspects again within this time.
 _ASKS_AGAIN_WITHIN: Final = 2.0
 _NEVER: Final = float("-inf")
@@ -100,7 +100,7 @@ class Isolation:
         with self.lock:
             if self.holder is None and not self._caller_comes_first():
                 self._holder = weakref.ref(holder)
-                self._held_until = self._clock() + _PATIENCE_WITH_CALLERS
+                self._held_until = self._clock() + _CALLERS_SECONDS
             return self.holder is holder
 
     def end(self, holder: object) -> None:
@@ -148,10 +148,10 @@ class Isolation:
         """
         now = self._clock()
         with self.lock:
-            if self._asked_until < now - _PATIENCE_WITH_CALLERS:
+            if self._asked_until < now - _CALLERS_SECONDS:
                 self._asked_at = now
             free = self.holder is None and not self._is_any_full()
-            if free or now >= self._asked_at + _PATIENCE_WITH_CALLERS:
+            if free or now >= self._asked_at + _CALLERS_SECONDS:
                 self._asked_at = self._asked_until = _NEVER
                 return True
             self._asked_until = now + _ASKS_AGAIN_WITHIN
@@ -160,7 +160,7 @@ class Isolation:
     def note(self, messages: Sequence[Message], of: object, *, suspects: bool) -> None:
         """Note what a caller has in hand from now on, by claims of this consumer."""
         now = self._clock()
-        until = now + _PATIENCE_WITH_CALLERS
+        until = now + _CALLERS_SECONDS
         with self.lock:
             self._called = [each for each in self._called if _in_hand(each[0], now)]
             self._called += [(message, of) for message in messages]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 # How long a fork waits for what other threads do with a file.
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 _STEP: Final = 0.001
 
 
@@ -141,7 +141,7 @@ def _before() -> None:
     _followed[:] = _guards
     for guard in _followed:
         guard.before_fork()
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     for guard in _followed:
         guard.close(deadline)
     _noting.acquire()

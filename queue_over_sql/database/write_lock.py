@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 # A writer that has waited this long asks SQLite without the lock.
-_PATIENCE = 0.01
+_TIMEOUT = 0.01
 
 
 class WriteLock:
@@ -40,7 +40,7 @@ class WriteLock:
     def acquire(self, connection: Connection) -> None:
         """Wait for the lock, for a transaction that begins."""
         waits = connection in self._asking and connection not in self._having
-        if waits and self._lock.acquire(timeout=_PATIENCE):
+        if waits and self._lock.acquire(timeout=_TIMEOUT):
             self._having.add(connection)
 
     def release(self, connection: Connection) -> None:
@@ -57,7 +57,7 @@ class WriteLock:
     def one_act(self) -> Iterator[None]:
         """Wait for the lock, for one operation."""
         lock = self._lock
-        acquired = lock.acquire(timeout=_PATIENCE)
+        acquired = lock.acquire(timeout=_TIMEOUT)
         try:
             yield
         finally:

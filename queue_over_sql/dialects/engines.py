@@ -63,7 +63,7 @@ _BYTES: Final = (
     "SQLAlchemy cannot use this engine, because it gives bytes for texts, as in a database with "
     "the encoding SQL_ASCII: create it with connect_args={'client_encoding': 'utf8'}."
 )
-_PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
+_TIMEOUTS_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
     "postgresql+psycopg": {
         "connect_timeout": _CONNECT_SECONDS,
         # A database with the encoding SQL_ASCII would give texts as bytes.
@@ -120,7 +120,7 @@ class EngineForm:
         url = self.with_driver(url)
         if url.get_backend_name() == "sqlite":
             return self._open_sqlite(url)
-        arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
+        arguments = _TIMEOUTS_OF_DRIVERS.get(url.drivername, {})
         given = {key: value for key, value in arguments.items() if key not in url.query}
         taken_off = [f"_{name}" for name in ("read_timeout", "write_timeout") if name in given]
         given |= _prepare_threshold(url)

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 # How long a table may stay in use before an upgrade gives up: when a service starts or an operator
 # waits, and when a queue is opened.
-_PATIENCE: Final = 60.0
-_PATIENCE_AT_OPENING: Final = 10.0
+_TIMEOUT: Final = 60.0
+_TIMEOUT_AT_OPENING: Final = 10.0
 # How long all others can use the table between two tries.
 _BETWEEN_TRIES: Final = (0.05, 0.5)
 
@@ -114,7 +114,7 @@ class Upgrader:
         done = False
         for record in outdated:
             try:
-                done |= self._upgrade(system, record.name, _PATIENCE)
+                done |= self._upgrade(system, record.name, _TIMEOUT)
             except QueueSchemaMismatch as error:
                 # As with a missing table, this must not stop the work on the others.
                 _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
@@ -131,7 +131,7 @@ class Upgrader:
         if not self._settings.auto_migrate:
             self._refuse()
             return
-        if self._upgrade(system, record.name, _PATIENCE_AT_OPENING if wait else 0.0):
+        if self._upgrade(system, record.name, _TIMEOUT_AT_OPENING if wait else 0.0):
             self._upgraded(system)
 
     def pending(self) -> list[SchemaChange]:
@@ -160,7 +160,7 @@ class Upgrader:
         if any(change.queue is None for change in done):
             self._complete(system, asked=True)
         queues = [change.queue for change in done if change.queue is not None]
-        if sum(self._upgrade(system, queue, _PATIENCE) for queue in queues):
+        if sum(self._upgrade(system, queue, _TIMEOUT) for queue in queues):
             self._upgraded(system)
         return done
 
@@ -188,7 +188,7 @@ class Upgrader:
 
         if self._run(lacks):
             do = partial(self._add_missing, system=system)
-            self._patiently("the shared tables", _PATIENCE, do, lacks)
+            self._until_timeout("the shared tables", _TIMEOUT, do, lacks)
         if system.queues not in absent:
             self._upgraded(system)
 
@@ -211,16 +211,16 @@ class Upgrader:
 
     # -- the tables of a queue
 
-    def _upgrade(self, system: SystemTables, name: str, patience: float) -> bool:
+    def _upgrade(self, system: SystemTables, name: str, timeout: float) -> bool:
         def do(connection: Connection) -> bool:
-            return self._upgrade_locked(connection, system, name, brief=not patience)
+            return self._upgrade_locked(connection, system, name, brief=not timeout)
 
         def lacks(connection: Connection) -> bool:
             prefix = self._settings.table_prefix
             record = registry.queue_record(connection, system, prefix, name)
             return record is not None and is_outdated(record)
 
-        done = bool(self._patiently(f"queue {name!r}", patience, do, lacks))
+        done = bool(self._until_timeout(f"queue {name!r}", timeout, do, lacks))
         if done:
             _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
         return done
@@ -264,14 +264,14 @@ class Upgrader:
         if self._connections.dialect.features.alters_alone:
             self._connections.leave()
 
-    def _patiently(
+    def _until_timeout(
         self,
         what: str,
-        patience: float,
+        timeout: float,
         do: Callable[[Connection], T],
         lacks: Callable[[Connection], bool],
     ) -> T | None:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         self._leave()
         while True:
             began = time.monotonic()
@@ -286,7 +286,7 @@ class Upgrader:
                 return self._connections.run(changing)
             except _InUse as busy:
                 if time.monotonic() > deadline:
-                    lasted = f" for {patience:g} seconds" if patience else ""
+                    lasted = f" for {timeout:g} seconds" if timeout else ""
                     msg = (
                         f"Not upgraded: {what} of {self._connections.where}, because {busy.why}"
                         f"{lasted}. Workers continue as before. {busy.advice}"

@@ -87,7 +87,7 @@ class Health:
         self._vitals = inside.Vitals(watched)
         self._hung_after = None if hung_after is None else _seconds(hung_after, "hung_after")
         self._database = _Answers(self._vitals, _seconds(database_timeout, "database_timeout"))
-        self._patience = (
+        self._timeout = (
             self._vitals.consumer_timeout
             if turn_timeout is None
             else _seconds(turn_timeout, "turn_timeout")
@@ -109,7 +109,7 @@ class Health:
                     checks[loop.name] = said
         else:
             late = self._callback.late(self._vitals.start)
-            stuck = late > self._patience
+            stuck = late > self._timeout
             checks["event loop"] = (
                 f"it has been blocked for {duration_text(round(late))}" if stuck else OK
             )
@@ -144,9 +144,9 @@ class Health:
         # A loop that ended normally has reported this before.
         if thread is not None and not thread.is_alive() and loop.thread is thread:
             return self._reported(loop, f"the {loop.name} has stopped unexpectedly")
-        if thread is None and late >= self._patience:
+        if thread is None and late >= self._timeout:
             return self._reported(loop, f"the {loop.name} could not be started")
-        frame = None if thread is None or late < self._patience else _frame_of(thread)
+        frame = None if thread is None or late < self._timeout else _frame_of(thread)
         with self._lock:
             if frame is None or self._vitals.asks_database(frame):
                 self._stood.pop(loop, None)
@@ -157,7 +157,7 @@ class Health:
             if stack != before:
                 since = now
             self._stood[loop] = stack, since
-        if now - since < self._patience / 2:
+        if now - since < self._timeout / 2:
             return OK
         return self._reported(loop, f"the {loop.name} is {duration_text(round(late))} late", thread)
 

@@ -33,16 +33,16 @@ def prune_commits(connection: Connection, system: SystemTables, expressions: Exp
 
 
 def orphaned_stages(
-    connection: Connection, system: SystemTables, expressions: Expressions, *, patience: int
+    connection: Connection, system: SystemTables, expressions: Expressions, *, timeout: int
 ) -> list[str]:
     """Staging tables that are too old, or whose batch is published.
 
-    The writer of a batch has ``patience`` microseconds to drop its staging tables.
+    The writer of a batch has ``timeout`` microseconds to drop its staging tables.
     """
     stages, commits, now = system.stages, system.commits, expressions.now()
     batch = ("table_prefix", "queue", "writer_id", "batch_id")
     same_batch = [commits.c[name] == stages.c[name] for name in batch]
-    over = (commits.c.part == WHOLE, commits.c.committed_at <= now - patience)
+    over = (commits.c.part == WHOLE, commits.c.committed_at <= now - timeout)
     published = select(commits.c.part).where(*same_batch, *over).exists()
     found = connection.execute(select(stages.c.name).where(published))
     late = connection.execute(select(stages.c.name).where(stages.c.expires_at <= now))

@@ -391,7 +391,7 @@ _KEEPING: Final[dict[str, Step]] = {
     "reap, prune keys": _of(deduplication.prune_keys, _BATCH),
     "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect.expressions),
     "reap, find stages": lambda stage: stage.on_system(
-        orphaned_stages, stage.dialect.expressions, patience=_SECOND
+        orphaned_stages, stage.dialect.expressions, timeout=_SECOND
     ),
 }
 _OPERATING: Final[dict[str, Step]] = {

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engines("sqlite", "postgresql", "mariadb"), pytest.mar
 mostly_on_one = pytest.mark.default_on("postgresql")
 
 MOST_AWAITS = 500
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def at_every_await(service: AsyncQueueService, check: Check, *, late: bool
         pytest.fail("it never ended")
     await queue.purge(claimed=True)
     published = await queue.publish("after")
-    (message,) = await queue.consume(wait=PATIENCE)
+    (message,) = await queue.consume(wait=LONGEST_WAIT)
     assert published.id == message.id
     assert "after" == message.payload
     await message.ack()
@@ -65,7 +65,7 @@ def run(url: str, check: Check) -> None:
 async def all_ready(queue: AsyncQueue, count: int) -> list[AsyncMessage]:
     """Claim what must be there, given back where it had been claimed, and no more than that."""
     found: list[AsyncMessage] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGEST_WAIT):
         while len(found) < count:
             found += await queue.consume(10, wait=0.5)
     assert count == len({message.id for message in found}) == len(found)
@@ -128,7 +128,7 @@ def test_a_cancelled_claim_comes_back_without_another(url: str) -> None:
             for at in range(1, MOST_AWAITS):
                 hit, messages = await interrupt(queue.consume(2), at, late=late)
                 await queue.release(messages or [])
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(LONGEST_WAIT):
                     while (await queue.stats()).ready < 2:
                         await run_awaited(sync.consumer.heartbeat)
                 if not hit:
@@ -145,7 +145,7 @@ def test_a_cancelled_ack_is_done_or_not(url: str) -> None:
 
     async def check(queue: AsyncQueue, at: int, late: bool) -> bool:
         await queue.publish("x")
-        (message,) = await queue.consume(wait=PATIENCE)
+        (message,) = await queue.consume(wait=LONGEST_WAIT)
         hit, _ = await interrupt(message.ack(), at, late=late)
         claimed = (await queue.stats()).claimed
         assert claimed in ({0, 1} if hit else {0})
@@ -162,7 +162,7 @@ def test_a_cancelled_nack_keeps_the_message(url: str) -> None:
 
     async def check(queue: AsyncQueue, at: int, late: bool) -> bool:
         await queue.publish("x")
-        (message,) = await queue.consume(wait=PATIENCE)
+        (message,) = await queue.consume(wait=LONGEST_WAIT)
         hit, _ = await interrupt(message.nack("no"), at, late=late)
         stats = await queue.stats()
         assert 1 == stats.claimed + stats.ready
@@ -180,7 +180,7 @@ def test_a_cancelled_exchange_acks_nothing_by_accident(url: str) -> None:
 
     async def check(queue: AsyncQueue, at: int, late: bool) -> bool:
         await queue.publish_many(["first", "next"])
-        (first,) = await queue.consume(1, wait=PATIENCE)
+        (first,) = await queue.consume(1, wait=LONGEST_WAIT)
         hit, claimed = await interrupt(queue.exchange(first, 1), at, late=late)
         following = claimed or await all_ready(queue, 1)
         assert ["next"] == [message.payload for message in following]

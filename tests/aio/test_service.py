@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 engines = pytest.mark.engines("sqlite", "postgresql", "mariadb")
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 
 
 def own_engine(url: str) -> AsyncEngine:
@@ -318,7 +318,7 @@ def test_a_connection_that_opens_after_the_stop_is_closed(url: str) -> None:
         await service.stop()
         stopped.set()
         [raw] = opened
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LONGEST_WAIT):
             while not (raw.closed if hasattr(raw, "closed") else raw._connection is None):  # noqa: ASYNC110 - drivers have no event for it
                 await asyncio.sleep(0.01)
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.chaos.account import Account
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+LONGEST_WAIT = 60.0
 """Seconds until a child that says nothing fails the test: a bound, never a measure of speed."""
 
 
@@ -61,14 +61,14 @@ class Process:
         """Whether the child has not ended yet (a stopped one is alive)."""
         return self._popen.poll() is None
 
-    def expect(self, event: str, within: float = PATIENCE) -> dict[str, Any]:
+    def expect(self, event: str, within: float = LONGEST_WAIT) -> dict[str, Any]:
         """Wait for the child's next event, which must be the named one."""
         said = self.hear(within, event)
         if said["event"] != event:
             raise AssertionError(self.complaint(f"said {said!r} instead of {event!r}"))
         return said
 
-    def hear(self, within: float = PATIENCE, wanted: str = "event") -> dict[str, Any]:
+    def hear(self, within: float = LONGEST_WAIT, wanted: str = "event") -> dict[str, Any]:
         """Wait for the child's next event, whatever it is."""
         try:
             said = self._events.get(timeout=within)
@@ -105,9 +105,9 @@ class Process:
     def kill(self) -> None:
         """SIGKILL and reap: the child gets no chance to say or undo anything."""
         self._popen.kill()
-        self._popen.wait(PATIENCE)
+        self._popen.wait(LONGEST_WAIT)
 
-    def join(self, within: float = PATIENCE) -> int:
+    def join(self, within: float = LONGEST_WAIT) -> int:
         """Wait for the child to end by itself; its exit code, negative for a signal."""
         try:
             return self._popen.wait(within)
@@ -122,7 +122,7 @@ class Process:
         assert self._popen.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # what was unsent, the dead no longer need
             self._popen.stdin.close()
-        self._reader.join(PATIENCE)
+        self._reader.join(LONGEST_WAIT)
         self._popen.stdout.close()
 
     def _read(self) -> None:

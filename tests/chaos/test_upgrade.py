@@ -156,8 +156,8 @@ def test_h2_is_upgraded_once_others_have_left(
     eventually(lambda: consumers(sql), "its worker is connected")
     service = make_service(notify=False)
     with monkeypatch.context() as patch:
-        patch.setattr(upgrade, "_PATIENCE", 0.5)
-        patch.setattr(upgrade, "_PATIENCE_AT_OPENING", 0.0)
+        patch.setattr(upgrade, "_TIMEOUT", 0.5)
+        patch.setattr(upgrade, "_TIMEOUT_AT_OPENING", 0.0)
         for act in (service.start, service.migrations.apply, lambda: service.queue("jobs")):
             told = r"other connections? to the database w.*stop the other"
             with pytest.raises(DatabaseUnavailable, match=told):
@@ -172,7 +172,7 @@ def test_h2_is_upgraded_once_others_have_left(
             each.result(60)
     assert (SCHEMA_VERSION, True) == version_and_columns(sql)
     # Where nothing is to be done nobody is in the way.
-    monkeypatch.setattr(upgrade, "_PATIENCE", 0.0)
+    monkeypatch.setattr(upgrade, "_TIMEOUT", 0.0)
     with sql.connect():
         assert [] == service.migrations.apply()
         service.start()

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Integer
 from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import command, environment, run, succeed
-from tests.contract.request_reply.asking_and_answering import PATIENCE, answering
+from tests.contract.request_reply.asking_and_answering import LONGEST_WAIT, answering
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
@@ -81,7 +81,7 @@ def test_an_interrupted_request_is_taken_back(
         eventually(lambda: queue.messages().count() == 1, "the request is there")
         time.sleep(2)  # until its publisher knows that, too, and waits
         process.send_signal(number)
-        assert code == process.wait(PATIENCE)
+        assert code == process.wait(LONGEST_WAIT)
     assert 0 == queue.messages().count()
     assert ["jobs"] == [one.name for one in service.queues(temporary=True)]
 
@@ -129,7 +129,7 @@ def test_temporary_queues_in_the_listing(database: TestDatabase, make_service: M
     service = make_service()
     queue = service.create_queue("jobs")
     with answering(queue, lambda m: m.reply(1)):
-        queue.request(1, timeout=PATIENCE)
+        queue.request(1, timeout=LONGEST_WAIT)
     plain = succeed("list", "--json", url=database.url).records
     everything = succeed("list", "--temporary", "--json", url=database.url).records
     table = succeed("list", "--temporary", url=database.url).out

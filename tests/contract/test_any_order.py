@@ -42,7 +42,7 @@ MOST_ATTEMPTS = 3
 KEYS = st.sampled_from([None, "a", "b"])
 SIDES = st.sampled_from([0, 1])
 # What comes back, or is put before what was claimed already, may be found a little later.
-PATIENCE = 5.0
+LONGEST_WAIT = 5.0
 
 Claim = tuple[str | None, int | None]
 FREE: Claim = (None, None)
@@ -250,7 +250,7 @@ class Machine(RuleBasedStateMachine):
     def consume_all(self, side: int) -> Any:
         """Nothing that is ready stays out of sight for ever."""
         found: list[Message] = []
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LONGEST_WAIT
         while wanted := self.ready():
             got = self.claimed(50, lambda: self.queues[side].consume(50, wait=0.05))
             found += got.values

@@ -55,7 +55,7 @@ def test_a_creation_inside_of_ones_own_transaction_is_told(
 ) -> None:
     """It waits for that transaction, which waits for it: to connect at all, then to create."""
     monkeypatch.setitem(vars(FEATURES), "creation_seconds", 0.1)
-    monkeypatch.setattr(hooks, "_PATIENCE_AT_FIRST", 0.1)
+    monkeypatch.setattr(hooks, "_FIRST_TIMEOUT", 0.1)
     said = r"by your own transaction\? then call create_queue\(\) or .* before it begins"
     service = make_service()
     for again in (False, True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+LONGEST_WAIT = 120.0
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
@@ -76,7 +76,7 @@ def work(url: str, count: int) -> list[dict[str, Any]]:
     """Handle so many messages in another process; its spans."""
     command = [sys.executable, "-m", traced_worker.__name__, url, str(count)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
+        command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True
     )
     assert "s3cret" not in done.stdout
     spans: list[dict[str, Any]] = json.loads(done.stdout)

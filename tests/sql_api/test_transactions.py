@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.usefixtures("functions_allowed"),
 ]
 
-PATIENCE = "SET SESSION innodb_lock_wait_timeout = 5"
+LONGEST_WAIT = "SET SESSION innodb_lock_wait_timeout = 5"
 
 
 def test_a_put_is_rolled_back_with_its_transaction(
@@ -168,8 +168,8 @@ def test_an_open_transaction_keeps_nobody_waiting(
 ) -> None:
     """Pausing, putting and settling go on beside a transaction that has put, got and settled."""
     engine = client.connection.dialect.name
-    patience = "SET lock_timeout = '5s'" if engine == "postgresql" else PATIENCE
-    client.rows(patience)
+    timeout = "SET lock_timeout = '5s'" if engine == "postgresql" else LONGEST_WAIT
+    client.rows(timeout)
     open_one = make_client(autocommit=False)
     client.put_all("[1, 2, 3]")
     open_one.settle("nack", open_one.must_get(), "x", None)

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 # psycopg's own default, which the user did not choose.
 _DEFAULT_THRESHOLD: Final = 5
 # How long a second connection may wait for an answer, if the pooler has no free session.
-_PATIENCE_SECONDS: Final = 2.0
+_TIMEOUT_SECONDS: Final = 2.0
 _SESSION: Final = "SELECT pg_backend_pid()"
 _NAME: Final = "queue_over_sql_probe"
 _NAMED: Final = f"SELECT count(*) FROM pg_prepared_statements WHERE name = '{_NAME}'"
@@ -193,7 +193,7 @@ class _Beside:
         if not self._works:
             return None
         send()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         found: Any = None
         while self._arrived(deadline) and (result := self._link.get_result()) is not None:
             found = result

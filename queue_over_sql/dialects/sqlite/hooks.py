@@ -18,9 +18,9 @@ from queue_over_sql.dialects.sqlite.forks import refuse_inherited
 
 # A hook begins SQLite's transactions, except on connections with this mark.
 SESSION_MARK: Final = "queue_over_sql_session"
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 # The first connection of all changes the file, which a transaction of the caller's may prevent.
-_PATIENCE_AT_FIRST = 10.0
+_FIRST_TIMEOUT = 10.0
 LOG_BYTES: Final = 16 * 2**20
 """The largest size of the write-ahead log when nobody reads it; SQLite aims at 4 MiB."""
 
@@ -62,7 +62,7 @@ class SQLiteHooks:
             file = _file_of(connection)
             refuse_inherited(file)
             change = "PRAGMA journal_mode=WAL"
-            self._patiently(lambda: _execute(connection, change), _PATIENCE_AT_FIRST)
+            self._until_timeout(lambda: _execute(connection, change), _FIRST_TIMEOUT)
             # Shrink the log when it restarts, after a long reader made it grow.
             _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
             # From now on nobody may remove the log, which the change to WAL has opened.
@@ -81,7 +81,7 @@ class SQLiteHooks:
         if not connection.get_execution_options().get(SESSION_MARK):
             raw: Any = connection.connection.dbapi_connection
             self._write_lock.acquire(connection)
-            self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
+            self._until_timeout(lambda: _execute(raw, "BEGIN IMMEDIATE"))
 
     def let_go(self, context: ExceptionContext) -> None:
         """End a statement whose caller was interrupted.
@@ -93,7 +93,7 @@ class SQLiteHooks:
         if cursor is not None and not isinstance(context.original_exception, Exception):
             cursor.close()
 
-    def _patiently(self, do: Callable[[], None], seconds: float = _PATIENCE) -> None:
+    def _until_timeout(self, do: Callable[[], None], seconds: float = _TIMEOUT) -> None:
         """Repeat while another connection has the lock, with our own short, random pauses."""
         deadline = time.monotonic() + seconds
         longest = 0.0005

@@ -83,7 +83,7 @@ def refused(url: str) -> int:
     """Fork while a transaction is open: the parent goes on, the child is told that it cannot."""
     from queue_over_sql.database import forks
 
-    forks._PATIENCE = 0.1  # type: ignore[misc]
+    forks._TIMEOUT = 0.1  # type: ignore[misc]
     service = QueueService(url)
     jobs = service.create_queue("jobs")
     with parts_of(service).connections.transaction() as connection:

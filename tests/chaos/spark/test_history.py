@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.full, pytest.mar
 
 Place = tuple[str, int]
 EACH = 50
-PATIENCE = 300.0
+LONGEST_WAIT = 300.0
 
 
 @pytest.mark.engines("sqlite")
@@ -36,13 +36,13 @@ def test_killed_exports_lose_and_double_nothing(
     for die in ("staged", "moving", "pruning"):
         finished.update(_finish(queues))
         driver = crew.spawn(Arguments(database.url, str(folder), die))
-        assert -9 == driver.join(PATIENCE), driver.errors()
+        assert -9 == driver.join(LONGEST_WAIT), driver.errors()
         # What can be seen at any moment is not there twice.
         assert not [each for each, times in _seen(folder).items() if times > 1]
     finished.update(_finish(queues))
     last = crew.spawn(Arguments(database.url, str(folder)))
-    last.expect("exported", PATIENCE)
-    assert 0 == last.join(PATIENCE)
+    last.expect("exported", LONGEST_WAIT)
+    assert 0 == last.join(LONGEST_WAIT)
     assert finished == _seen(folder)
     assert [0, 0, 0] == [queue.stats().archived for queue in queues]
     assert [] == list((folder / "_staging").iterdir())

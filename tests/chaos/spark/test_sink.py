@@ -35,7 +35,7 @@ ENGINES = ("sqlite", "postgresql", "mariadb") if WHOLE else ("postgresql",)
 POINTS = spark_sink.POINTS if WHOLE else ("stage_after", "publish_after")
 # Two parts of a file of this many lines are too large to travel to the driver unstaged.
 LINES = 6_000
-PATIENCE = 240.0
+LONGEST_WAIT = 240.0
 
 
 def add_file(folder: Path, number: int) -> None:
@@ -58,7 +58,7 @@ def run(arguments: spark_sink.Arguments, log: Path) -> int:
             start_new_session=True,
         )
         try:
-            return driver.wait(PATIENCE)
+            return driver.wait(LONGEST_WAIT)
         finally:
             driver.kill()
 

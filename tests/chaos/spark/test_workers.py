@@ -32,7 +32,7 @@ LONG = "QUEUE_OVER_SQL_TEST_SPARK_LONG"
 """Set to run on all engines: each start of a driver takes ten seconds and more."""
 ENGINES = ("sqlite", "postgresql", "mariadb") if os.environ.get(LONG) else ("postgresql",)
 COUNT = 300
-PATIENCE = 180.0
+LONGEST_WAIT = 180.0
 
 
 class Start(Protocol):
@@ -65,7 +65,7 @@ class Driver:
     def report(self) -> dict[str, int]:
         """Wait for its end, and return what it told."""
         try:
-            assert 0 == self._process.wait(PATIENCE)
+            assert 0 == self._process.wait(LONGEST_WAIT)
         finally:
             self.kill()
         found: dict[str, int] = json.loads(self._out.read_text().splitlines()[-1])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 # For what comes at once: a bound, never a measure of speed.
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 # Who waits so long between two looks was woken if it found anything.
 NEVER = 600.0
 # The engines that tell consumers of what other processes publish; with the others they poll.
@@ -56,7 +56,7 @@ class Waiting:
         self.found = self.queue.consume(wait=NEVER)
 
     def ended(self) -> Waiting:
-        self.thread.join(PATIENCE)
+        self.thread.join(LONGEST_WAIT)
         assert self.found, "nothing was found in time"
         self.queue.ack(self.found)
         return self
@@ -77,7 +77,7 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 def watched(service: QueueService) -> Any:
     """The watch of a service, which waits for messages once it has begun."""
     queue, wakeups = service.queue("jobs"), service._parts.wakeups
-    wait_until(lambda: queue.consume(wait=0.05) == [] and wakeups._watch, timeout=PATIENCE)
+    wait_until(lambda: queue.consume(wait=0.05) == [] and wakeups._watch, timeout=LONGEST_WAIT)
     return wakeups._watch
 
 
@@ -107,13 +107,13 @@ def test_a_publish_elsewhere_wakes_the_consumer(
     waiting = Waiting(make_service().queue("jobs"))
     wakeups = core_of(waiting.queue).context.wakeups
     # It looks once more when its watch begins.
-    wait_until(lambda: wakeups._watch is not None and waiting.looks >= 2, timeout=PATIENCE)
+    wait_until(lambda: wakeups._watch is not None and waiting.looks >= 2, timeout=LONGEST_WAIT)
     before = waiting.looks
     publisher.publish("x")
     waiting.ended()
     assert waiting.looks - before <= 3
     again = Waiting(waiting.queue)
-    wait_until(lambda: again.looks >= 1, timeout=PATIENCE)
+    wait_until(lambda: again.looks >= 1, timeout=LONGEST_WAIT)
     engine = create_engine(database.url)
     with engine.begin() as connection:
         publisher.publish("x", connection=connection)
@@ -261,10 +261,10 @@ def test_whatever_makes_a_message_claimable_wakes_consumers_elsewhere(
         way = getattr(ways, name)()
         next(way)
         waiting = Waiting(queue)
-        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=PATIENCE)
+        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=LONGEST_WAIT)
         assert not waiting.found, name
         next(way, None)
-        waiting.thread.join(PATIENCE)
+        waiting.thread.join(LONGEST_WAIT)
         assert waiting.found, name
         queue.ack(waiting.found)
 
@@ -282,7 +282,7 @@ def test_the_last_of_a_burst_is_found(
     arrivals = core_of(service.queue("jobs")).context.arrivals
     for _ in range(2):
         waiting = Waiting(service.queue("jobs"))
-        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=PATIENCE)
+        wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=LONGEST_WAIT)
         publisher.publish("x")
         waiting.ended()
 
@@ -319,7 +319,7 @@ def test_without_wake_ups_polling_finds_everything(
             monkeypatch.setattr(kind, "notified_by_others", False)
     consumer = make_service(notify=False)
     waiting = Waiting(consumer.queue("jobs"))
-    wait_until(lambda: waiting.looks >= 2, timeout=PATIENCE)
+    wait_until(lambda: waiting.looks >= 2, timeout=LONGEST_WAIT)
     publisher.publish("x")
     waiting.ended()
 
@@ -377,7 +377,7 @@ def test_the_end_of_a_service_ends_its_watch(make_service: MakeService) -> None:
     assert running is not None
     assert running.is_alive()
     service.stop()
-    running.join(PATIENCE)
+    running.join(LONGEST_WAIT)
     assert not running.is_alive()
 
 
@@ -398,12 +398,12 @@ def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
         raise DatabaseUnavailable
 
     monkeypatch.setattr(service._parts.connections, "apart", refuse)
-    wait_until(lambda: queue.consume(wait=0.05) == [] and refused.is_set(), timeout=PATIENCE)
+    wait_until(lambda: queue.consume(wait=0.05) == [] and refused.is_set(), timeout=LONGEST_WAIT)
     running = service._parts.wakeups._running
     assert running is not None
     assert running.is_alive()
     service.stop()
-    running.join(PATIENCE)
+    running.join(LONGEST_WAIT)
     assert not running.is_alive()
 
 
@@ -417,10 +417,10 @@ def test_a_lost_watch_is_begun_again(
     service = make_service()
     waiting = Waiting(service.queue("jobs"))
     wakeups = service._parts.wakeups
-    wait_until(lambda: wakeups._watch is not None, timeout=PATIENCE)
+    wait_until(lambda: wakeups._watch is not None, timeout=LONGEST_WAIT)
     watch: Any = wakeups._watch
     cut(watch)
-    wait_until(lambda: wakeups._watch is not watch, timeout=PATIENCE)
+    wait_until(lambda: wakeups._watch is not watch, timeout=LONGEST_WAIT)
     publisher.publish("x")
     waiting.ended()
 
@@ -444,9 +444,9 @@ def test_what_is_told_is_taken_though_nobody_waits(
     monkeypatch.setattr(watch, "wait", noted)
     service._parts.wakeups.wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
     # The watch that was on for the consumer ends first.
-    wait_until(lambda: 0 in waits, timeout=PATIENCE)
+    wait_until(lambda: 0 in waits, timeout=LONGEST_WAIT)
     publisher.publish("x")
-    wait_until(lambda: taken, timeout=PATIENCE)
+    wait_until(lambda: taken, timeout=LONGEST_WAIT)
     assert taken == [publisher.table.fullname]
 
 

@@ -413,7 +413,7 @@ def test_an_upgrade_gives_up_on_a_table_that_stays_in_use(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Meanwhile others get at the table; once it is free the next try succeeds."""
-    monkeypatch.setattr(upgrade, "_PATIENCE_AT_OPENING", 1.5)
+    monkeypatch.setattr(upgrade, "_TIMEOUT_AT_OPENING", 1.5)
     service = make_service(notify=False)
     with old.connect() as user, old.connect() as other:
         user.execute(text("UPDATE queue_texts SET priority = 0 WHERE id = 1"))

@@ -24,7 +24,7 @@ from tests.waiting import eventually, wait_until
 pytestmark = pytest.mark.threads("tests/aio/test_health.py has those of the event loop")
 
 # For an answer of the database on a busy machine: a bound, never a measure of speed.
-PATIENCE = 60.0
+LONGEST_WAIT = 60.0
 MINUTES = 120 * 1_000_000
 WELL = "ok"
 
@@ -38,7 +38,7 @@ def failed(service: QueueService, **options: float) -> dict[str, str]:
 def test_a_service_is_ready_from_its_start_to_its_stop(make_service: MakeService) -> None:
     """Live all the while."""
     service = make_service()
-    health = Health(service, database_timeout=PATIENCE)
+    health = Health(service, database_timeout=LONGEST_WAIT)
     seen = [(health.live().ok, health.ready().ok)]
     service.start()
     seen.append((health.live().ok, health.ready().ok))
@@ -55,7 +55,7 @@ def test_one_that_the_database_takes_for_dead_is_not_ready(
     # No heartbeat comes between that would register it again.
     service = make_service(consumer_timeout=600)
     service.start()
-    health = Health(service, database_timeout=PATIENCE)
+    health = Health(service, database_timeout=LONGEST_WAIT)
     run(database, "UPDATE queue_over_sql_consumers SET expires_at = 1")
     assert "it considers this consumer dead" == health.ready().checks["database"]
 
@@ -73,7 +73,7 @@ def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) ->
         begun.set()
         assert go.wait(30)
 
-    health = Health(worker, database_timeout=PATIENCE)
+    health = Health(worker, database_timeout=LONGEST_WAIT)
     assert health.live().ok
     assert "it is not running yet" == health.ready().checks["worker"]
     with running(worker):

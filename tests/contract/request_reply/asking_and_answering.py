@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Message, Queue, QueueService
 
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 """Seconds for what comes at once: a bound, never a measure of speed."""
 
 
@@ -37,12 +37,12 @@ def answering(queue: Queue, answer: Callable[[Message], Any]) -> Iterator[None]:
         yield
     finally:
         done.set()
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)
     assert not thread.is_alive()
 
 
 def ask(
-    queue: Queue, payload: Any, *, timeout: float = PATIENCE, **options: Any
+    queue: Queue, payload: Any, *, timeout: float = LONGEST_WAIT, **options: Any
 ) -> Future[Message]:
     """Make a request in a thread of its own."""
     future: Future[Message] = Future()

@@ -18,7 +18,12 @@ from queue_over_sql import (
     RequestTimeout,
 )
 from tests.contract.queue_state import add_effect, counts, effect_count, payloads
-from tests.contract.request_reply.asking_and_answering import PATIENCE, answering, ask, temporary
+from tests.contract.request_reply.asking_and_answering import (
+    LONGEST_WAIT,
+    answering,
+    ask,
+    temporary,
+)
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ def claimed_request(
 def test_the_first_reply_stands(asker: QueueService, queue: Queue, service: QueueService) -> None:
     """A handler that replies twice, as after a redelivery, has answered once."""
     with answering(queue, lambda m: m.payload):
-        asker.queue("jobs").request("x", timeout=PATIENCE)
+        asker.queue("jobs").request("x", timeout=LONGEST_WAIT)
     [name] = temporary(service)
     # Nobody waits for this one, so that its reply stays where it is.
     queue.publish("x", headers={"reply_to": name, "correlation_id": "c"})
@@ -75,7 +80,7 @@ def test_a_lost_claim_gives_no_reply(asker: QueueService, queue: Queue) -> None:
         old.reply("from the dead")
     assert [old] == caught.value.messages
     new.reply("alive")
-    assert "alive" == asking.result(PATIENCE).payload
+    assert "alive" == asking.result(LONGEST_WAIT).payload
     new.ack()
     with pytest.raises(ClaimLost):
         new.reply("after the ack")
@@ -125,7 +130,7 @@ def test_a_reply_commits_with_the_callers_effects(
         message.ack(connection=session)
         assert not asking.done()
         session.commit()
-    assert "y" == asking.result(PATIENCE).payload
+    assert "y" == asking.result(LONGEST_WAIT).payload
     assert 1 == effect_count(effects_engine)
     assert (0, 0, 0) == counts(queue)
 
@@ -141,7 +146,7 @@ def test_a_taken_request_is_answered_in_its_transaction(
         [message] = queue.take(connection=session)
         message.reply("y", connection=session)
         session.commit()
-    assert "y" == asking.result(PATIENCE).payload
+    assert "y" == asking.result(LONGEST_WAIT).payload
 
 
 def test_a_reply_to_a_vanished_queue_is_reported(
@@ -208,7 +213,7 @@ def test_a_reply_that_cannot_be_kept_is_refused(asker: QueueService, queue: Queu
     with pytest.raises(TypeError, match="headers"):
         message.reply("y", headers=["no"])  # type: ignore[arg-type]
     message.reply("y")
-    assert "y" == asking.result(PATIENCE).payload
+    assert "y" == asking.result(LONGEST_WAIT).payload
 
 
 @pytest.mark.engines("sqlite")
@@ -263,7 +268,7 @@ def test_an_existing_table_takes_no_replies(
     with pytest.raises(ValueError, match="things"):
         message.reply("y")
     with answering(adopted, lambda m: m.payload["name"]):
-        assert "ada" == adopted.request({"name": "ada"}, timeout=PATIENCE).payload
+        assert "ada" == adopted.request({"name": "ada"}, timeout=LONGEST_WAIT).payload
     with pytest.raises(RequestTimeout) as caught:
         adopted.request({"name": "bob"}, timeout=0.05)
     assert caught.value.withdrawn
@@ -289,7 +294,7 @@ def test_a_reaper_drops_the_queue_of_a_dead_requester(
     dead, living = make_service(consumer_timeout=60), make_service()
     with answering(queue, lambda m: m.payload):
         for one in (dead, living):
-            one.queue("jobs").request(1, timeout=PATIENCE)
+            one.queue("jobs").request(1, timeout=LONGEST_WAIT)
     reaper = make_service()
     assert 2 == len(temporary(reaper))
     assert 0 == reaper.reap().dropped
@@ -300,7 +305,7 @@ def test_a_reaper_drops_the_queue_of_a_dead_requester(
     [left] = temporary(reaper)
     assert service.queue(left).temporary
     with answering(queue, lambda m: m.payload):
-        assert 2 == living.queue("jobs").request(2, timeout=PATIENCE).payload
+        assert 2 == living.queue("jobs").request(2, timeout=LONGEST_WAIT).payload
     assert 0 == reaper.reap().dropped
 
 
@@ -315,13 +320,13 @@ def test_a_requester_that_was_taken_for_dead_is_told(
     before = asker.consumer_id
     kill(asker, engine)
     assert 1 == make_service().reap().dropped
-    error = asking.exception(PATIENCE)
+    error = asking.exception(LONGEST_WAIT)
     assert isinstance(error, ReplyQueueGone)
     with pytest.raises(ReplyQueueGone):
         message.reply("y")
     message.ack()
     with answering(queue, lambda m: m.payload):
-        assert 1 == asker.queue("jobs").request(1, timeout=PATIENCE).payload
+        assert 1 == asker.queue("jobs").request(1, timeout=LONGEST_WAIT).payload
     assert before != asker.consumer_id
     [name] = temporary(asker)
     assert name != message.reply_to

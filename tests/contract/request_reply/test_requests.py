@@ -21,7 +21,12 @@ from queue_over_sql import (
 )
 from queue_over_sql.request_reply import request as replies
 from tests.contract.queue_state import counts, payloads
-from tests.contract.request_reply.asking_and_answering import PATIENCE, answering, ask, temporary
+from tests.contract.request_reply.asking_and_answering import (
+    LONGEST_WAIT,
+    answering,
+    ask,
+    temporary,
+)
 from tests.refusals import refused
 from tests.waiting import consume_exactly, wait_until
 
@@ -45,7 +50,7 @@ class Clock:
         """Put it forward until nobody waits any longer; who begins to wait counts from there."""
 
         def ended() -> bool:
-            self.ahead += PATIENCE
+            self.ahead += LONGEST_WAIT
             return all(one.done() for one in asking)
 
         wait_until(ended)
@@ -73,7 +78,7 @@ def test_a_request_returns_its_reply(make_service: MakeService, queue: Queue) ->
         message.reply({"sum": 3}, kind="sum", headers={"unit": "m", "deep": {"n": [1]}})
 
     with answering(replier, answer):
-        reply = queue.request([1, 2], timeout=PATIENCE)
+        reply = queue.request([1, 2], timeout=LONGEST_WAIT)
     assert {"sum": 3} == reply.payload
     assert "sum" == reply.kind
     assert reply.settled
@@ -97,7 +102,7 @@ def test_the_request_names_where_its_reply_goes(queue: Queue, service: QueueServ
     assert 2 == message.max_attempts
     assert [message.reply_to] == temporary(service)
     message.reply("y")
-    reply = asking.result(PATIENCE)
+    reply = asking.result(LONGEST_WAIT)
     assert "y" == reply.payload
     assert message.correlation_id == reply.correlation_id
 
@@ -122,7 +127,7 @@ def test_each_thread_gets_its_own_reply(make_service: MakeService, queue: Queue)
     asked = service.queue("jobs")
 
     def request(number: int) -> Any:
-        return asked.request(number, timeout=PATIENCE).payload
+        return asked.request(number, timeout=LONGEST_WAIT).payload
 
     both = answering(repliers[0], double), answering(repliers[1], double)
     with both[0], both[1], ThreadPoolExecutor(8) as pool:
@@ -139,8 +144,8 @@ def test_one_queue_of_replies_for_all_queues(service: QueueService, queue: Queue
     other = service.create_queue("other")
     assert [] == temporary(service)
     with answering(queue, double), answering(other, double):
-        assert 2 == queue.request(1, timeout=PATIENCE).payload
-        assert 4 == other.request(2, timeout=PATIENCE).payload
+        assert 2 == queue.request(1, timeout=LONGEST_WAIT).payload
+        assert 4 == other.request(2, timeout=LONGEST_WAIT).payload
     assert 1 == len(temporary(service))
 
 
@@ -148,7 +153,7 @@ def test_one_queue_of_replies_for_all_queues(service: QueueService, queue: Queue
 def test_temporary_queues_are_listed_only_on_demand(service: QueueService, queue: Queue) -> None:
     """queues() leaves them out unless asked; queue() opens them."""
     with answering(queue, double):
-        queue.request(1, timeout=PATIENCE)
+        queue.request(1, timeout=LONGEST_WAIT)
     assert ["jobs"] == [one.name for one in service.queues()]
     [name] = temporary(service)
     assert ["jobs", name] == sorted(one.name for one in service.queues(temporary=True))
@@ -206,11 +211,11 @@ def test_a_late_reply_is_cleaned_up_by_later_requests(
     assert 1 == inbox.messages().count()
 
     def asked_again() -> bool:
-        assert 2 == asked.request(1, timeout=PATIENCE).payload
+        assert 2 == asked.request(1, timeout=LONGEST_WAIT).payload
         return inbox.messages().count() == 0
 
     with answering(queue, double):
-        wait_until(asked_again, timeout=PATIENCE)
+        wait_until(asked_again, timeout=LONGEST_WAIT)
 
 
 def test_the_queue_of_replies_ends_with_its_service(
@@ -219,7 +224,7 @@ def test_the_queue_of_replies_ends_with_its_service(
     """stop() drops it, table and record."""
     asking = make_service()
     with answering(queue, double):
-        asking.queue("jobs").request(1, timeout=PATIENCE)
+        asking.queue("jobs").request(1, timeout=LONGEST_WAIT)
     [name] = temporary(service)
     asking.stop()
     assert [] == temporary(service)
@@ -234,7 +239,7 @@ def test_stopping_a_service_ends_its_requests(make_service: MakeService, queue: 
     asking = ask(service.queue("jobs"), "x")
     wait_until(lambda: counts(queue) == (1, 0, 0))
     service.stop()
-    assert isinstance(asking.exception(PATIENCE), ServiceClosed)
+    assert isinstance(asking.exception(LONGEST_WAIT), ServiceClosed)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -246,13 +251,13 @@ def test_a_dropped_queue_of_replies_is_told_to_who_waits(
     [message] = consume_exactly(queue, 1)
     assert message.reply_to is not None
     service.drop_queue(message.reply_to)
-    error = asking.exception(PATIENCE)
+    error = asking.exception(LONGEST_WAIT)
     assert isinstance(error, ReplyQueueGone)
     assert message.reply_to == error.queue
     assert "may" in str(error)
     message.ack()
     with answering(queue, double):
-        assert 2 == queue.request(1, timeout=PATIENCE).payload
+        assert 2 == queue.request(1, timeout=LONGEST_WAIT).payload
 
 
 @pytest.mark.engines("sqlite")
@@ -299,8 +304,8 @@ def test_queues_of_text_and_bytes_may_be_asked(service: QueueService) -> None:
     texts = service.create_queue("texts", payload="text")
     blobs = service.create_queue("blobs", payload="bytes")
     with answering(texts, lambda m: [m.payload]), answering(blobs, lambda m: len(m.payload)):
-        assert ["é"] == texts.request("é", timeout=PATIENCE).payload
-        assert 3 == blobs.request(b"\0\1\2", timeout=PATIENCE).payload
+        assert ["é"] == texts.request("é", timeout=LONGEST_WAIT).payload
+        assert 3 == blobs.request(b"\0\1\2", timeout=LONGEST_WAIT).payload
 
 
 @pytest.mark.engines("sqlite")
@@ -315,10 +320,10 @@ def test_a_worker_answers(make_service: MakeService, queue: Queue) -> None:
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        assert [2, 3] == [queue.request(n, timeout=PATIENCE).payload for n in (1, 2)]
+        assert [2, 3] == [queue.request(n, timeout=LONGEST_WAIT).payload for n in (1, 2)]
     finally:
         worker.stop()
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)
     assert (0, 0, 0) == counts(queue)
 
 
@@ -328,7 +333,7 @@ def test_a_reply_may_be_a_request(service: QueueService, queue: Queue) -> None:
     service.create_queue("talk")
     answers = {"reply_to": "talk"}
     with answering(queue, lambda m: m.reply("what?", headers=answers)):
-        reply = queue.request("x", timeout=PATIENCE)
+        reply = queue.request("x", timeout=LONGEST_WAIT)
     reply.reply("this")
     [message] = service.queue("talk").consume()
     assert "this" == message.payload
@@ -350,7 +355,7 @@ def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Q
 
     parts.arrivals.wait = interrupt  # type: ignore[assignment, method-assign]
     with pytest.raises(Interrupted):
-        service.queue("jobs").request("x", timeout=PATIENCE)
+        service.queue("jobs").request("x", timeout=LONGEST_WAIT)
     assert (0, 0, 0) == counts(queue)
 
 
@@ -366,7 +371,7 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
     """A request is typed as a publish is, on both sides; its reply is plain JSON."""
     asked, replier = (make_service().create_queue("typed", kinds=[Question]) for _ in range(2))
     with answering(replier, lambda m: [type(m.payload).__name__, m.payload.about]):
-        reply = asked.request(Question("tea"), timeout=PATIENCE)
+        reply = asked.request(Question("tea"), timeout=LONGEST_WAIT)
     assert ["Question", "tea"] == reply.payload
     assert reply.kind is None
 

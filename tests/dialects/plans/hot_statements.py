@@ -82,9 +82,9 @@ class OldQueue:
 def old_queue(database: TestDatabase) -> Iterator[OldQueue]:
     """Make the queue; it takes a few seconds."""
     # No job of the background comes between the acts.
-    patience: dict[str, Any] = {"consumer_timeout": 3600, "reaper_interval": 3600}
+    timeout: dict[str, Any] = {"consumer_timeout": 3600, "reaper_interval": 3600}
     with listening(database.engine) as traffic, contextlib.ExitStack() as stack:
-        service = QueueService(database.url, **patience)
+        service = QueueService(database.url, **timeout)
         stack.callback(service.stop)
         queue = service.create_queue("jobs", lease=_DAY, archive="all", priorities=2)
         queue.load(_life())

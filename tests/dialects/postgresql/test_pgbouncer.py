@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines("postgresql")
 
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 # More than two handlers in transactions hold: what they do beside needs one more.
 SESSIONS = 4
 # A consumer that has waited for so long looks about once a second.
@@ -154,10 +154,10 @@ def work(service: QueueService, queue: Queue) -> None:
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        wait_until(lambda: sorted(done) == list(range(10)), PATIENCE)
+        wait_until(lambda: sorted(done) == list(range(10)), LONGEST_WAIT)
     finally:
         worker.stop()
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)
 
 
 def converse(service: QueueService, queue: Queue) -> None:
@@ -168,13 +168,13 @@ def converse(service: QueueService, queue: Queue) -> None:
     [message] = consume_exactly(queue, 1)
     message.ack()
     service.schedules.add("often", queue, "tick", every=timedelta(seconds=1))
-    [message] = consume_exactly(queue, 1, PATIENCE)
+    [message] = consume_exactly(queue, 1, LONGEST_WAIT)
     assert "tick" == message.payload
     message.ack()
     service.schedules.remove("often")
     queue.purge()
     with answering(queue, lambda message: message.payload * 2):
-        assert 42 == queue.request(21, timeout=PATIENCE).payload
+        assert 42 == queue.request(21, timeout=LONGEST_WAIT).payload
 
 
 def use(service: QueueService) -> None:
@@ -203,8 +203,8 @@ async def use_on_loop(url: str) -> None:
         messages = await queue.consume(100)
         await queue.ack(messages)
         assert 20 == len(messages)
-        request = asyncio.create_task(queue.request("question", timeout=PATIENCE))
-        [message] = await queue.consume(wait=PATIENCE)
+        request = asyncio.create_task(queue.request("question", timeout=LONGEST_WAIT))
+        [message] = await queue.consume(wait=LONGEST_WAIT)
         await message.reply("answer")
         await message.ack()
         assert "answer" == (await request).payload
@@ -253,7 +253,7 @@ def test_consumers_share_two_sessions(make_pooler: MakePooler, pooled: dict[str,
                 with other.begin() as connection:
                     queue.publish(number + 1, connection=connection)
             for each in ended:
-                each.result(PATIENCE)
+                each.result(LONGEST_WAIT)
     assert list(range(count)) == sorted(done)
 
 
@@ -266,7 +266,7 @@ def test_a_waiting_consumer_polls(make_pooler: MakePooler, pooled: dict[str, Any
         found: list[float] = []
 
         def wait() -> None:
-            [message] = queue.consume(wait=PATIENCE)
+            [message] = queue.consume(wait=LONGEST_WAIT)
             found.append(time.monotonic())
             message.ack()
 
@@ -275,7 +275,7 @@ def test_a_waiting_consumer_polls(make_pooler: MakePooler, pooled: dict[str, Any
         time.sleep(LONG_IDLE)
         published = time.monotonic()
         publisher.queue("jobs").publish("x")
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)
         assert 0 <= found[0] - published < LONG_IDLE
         with client(pooler.url) as other:
             assert [] == everywhere(other, "SELECT pg_listening_channels()")
@@ -330,12 +330,12 @@ def test_session_mode_is_as_no_pooler(make_pooler: MakePooler, follows: int) -> 
     pooler = make_pooler("session", size=20, follows=follows)
     with QueueService(pooler.url) as service, client(pooler.url) as other:
         queue = service.create_queue("jobs")
-        thread = threading.Thread(target=lambda: queue.ack(queue.consume(wait=PATIENCE)))
+        thread = threading.Thread(target=lambda: queue.ack(queue.consume(wait=LONGEST_WAIT)))
         thread.start()
         listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"
-        wait_until(lambda: answer(other, listening) == [1], PATIENCE)
+        wait_until(lambda: answer(other, listening) == [1], LONGEST_WAIT)
         queue.publish("x")
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)
         show = "SHOW enable_seqscan"
         assert "off" == service._parts.connections.run(
             lambda c: c.exec_driver_sql(show).scalar_one()

@@ -33,7 +33,7 @@ def begun(lock: WriteLock, connection: Connection) -> threading.Thread:
 
 def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a transaction wakes who waits, also that of a single act."""
-    monkeypatch.setattr(module, "_PATIENCE", 600)
+    monkeypatch.setattr(module, "_TIMEOUT", 600)
     lock = lent()
     lock.acquire(ONE)
     waiting = begun(lock, OTHER)
@@ -68,7 +68,7 @@ def test_it_holds_up_nobody_for_long() -> None:
 
 def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler may end its transaction and begin another; only registered connections wait."""
-    monkeypatch.setattr(module, "_PATIENCE", 600)
+    monkeypatch.setattr(module, "_TIMEOUT", 600)
     lock = lent()
     for connection in (ONE, ONE, cast("Any", object())):
         thread = begun(lock, connection)
@@ -82,7 +82,7 @@ def test_a_transaction_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those threads do not exist there."""
-    monkeypatch.setattr(module, "_PATIENCE", 600)
+    monkeypatch.setattr(module, "_TIMEOUT", 600)
     lock = lent()
     lock.acquire(ONE)
     lock.forked()

@@ -27,7 +27,7 @@ Serve = Callable[..., str]
 Open = Callable[..., "Window"]
 
 _NAMES: Final = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
-_PATIENCE: Final = 60_000
+_TIMEOUT: Final = 60_000
 # What a page that is refused, on purpose, has the browser say.
 _REFUSED: Final = "Failed to load resource: the server responded with a status of"
 
@@ -94,13 +94,13 @@ def axe(pytestconfig: pytest.Config) -> str:
 def chromium() -> Iterator[Browser]:
     """Chromium without a screen."""
     program = chromium_program()
-    expect.set_options(timeout=_PATIENCE)
+    expect.set_options(timeout=_TIMEOUT)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
             # A container's shared memory is often too small.
             args=["--disable-dev-shm-usage", "--disable-gpu"],
-            timeout=3 * _PATIENCE,
+            timeout=3 * _TIMEOUT,
         )
         yield browser
         browser.close()
@@ -142,7 +142,7 @@ def open_window(chromium: Browser) -> Iterator[Open]:
         def begin(root: str, *, scripts: bool = True, **options: Any) -> Window:
             context = chromium.new_context(java_script_enabled=scripts, **options)
             stack.callback(context.close)
-            context.set_default_timeout(_PATIENCE)
+            context.set_default_timeout(_TIMEOUT)
             window = Window(context.new_page(), root, [])
             complain = window.complaints.append
             context.on("console", lambda said: _note(said.type, said.text, complain))
