@@ -33,6 +33,7 @@ from sqlalchemy_h2.errors import (
     DISCONNECT_CODES,
     EXCLUSIVE_MODE,
     FILE_CHANGES_HANDS,
+    closed_connection,
 )
 from sqlalchemy_h2.jvm import java_call, tidying_java_call
 
@@ -259,7 +260,7 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
     def usable(self) -> Any:
         """Return the Java connection; InterfaceError when it was closed."""
         if self._closed:
-            raise InterfaceError("the connection is closed")
+            raise closed_connection()
         return self.jconn
 
     def cancel(self) -> None:

@@ -22,9 +22,10 @@ from jpype import JVMNotRunning
 ADMIN_RIGHTS_REQUIRED = 90040
 EXCLUSIVE_MODE = 90135
 
+_OBJECT_CLOSED = 90007
 DISCONNECT_CODES = frozenset(
     {
-        90007,  # object closed
+        _OBJECT_CLOSED,
         90067,  # connection broken
         90098,  # database closed
         90121,  # database called at shutdown
@@ -104,6 +105,13 @@ def translate(thrown: Any) -> Any:
     else:
         error = OperationalError(f"Java failed: {thrown.toString()}")
     error.code, error.sqlstate = code, sqlstate
+    return error
+
+
+def closed_connection() -> Any:
+    """Return the error of a connection that this side closed, perhaps another thread."""
+    error: Any = InterfaceError("the connection is closed")
+    error.code, error.sqlstate = _OBJECT_CLOSED, str(_OBJECT_CLOSED)
     return error
 
 

@@ -125,6 +125,16 @@ def test_closed_connections_and_cursors(engine: sa.Engine) -> None:
     pooled.invalidate()
 
 
+def test_a_connection_that_another_thread_closed_is_a_disconnect(engine: sa.Engine) -> None:
+    """As the watchdog does: it is the connection that failed, and not the statement."""
+    with engine.connect() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        driver.close()
+        with pytest.raises(exc.InterfaceError, match="closed") as caught:
+            connection.exec_driver_sql("SELECT 1")
+        assert caught.value.connection_invalidated
+
+
 def test_shutdown_counts_as_disconnect(engine_name: str) -> None:  # noqa: ARG001
     """After the database was shut down the pool replaces the lost connection."""
     with memory_engine() as engine:
