@@ -33,7 +33,6 @@ from queue_over_sql.inside.messages import page, pages, prune, requeued_as, rest
 from queue_over_sql.inside.operations import (
     EngineFacts,
     RecordedSettings,
-    announce,
     condition,
     create_tables,
     engine,
@@ -60,6 +59,7 @@ from queue_over_sql.inside.operations import (
     system,
     tables,
     transaction,
+    wake_consumers,
     was_cancelled,
 )
 from queue_over_sql.inside.vitals import HandlersAtWork, Loop, Vitals
@@ -94,7 +94,6 @@ __all__ = [
     "Section",
     "SystemTables",
     "Vitals",
-    "announce",
     "check_routing_text",
     "condition",
     "create_tables",
@@ -134,6 +133,7 @@ __all__ = [
     "system",
     "tables",
     "transaction",
+    "wake_consumers",
     "was_cancelled",
     "within",
     "zone_named",

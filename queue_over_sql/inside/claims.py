@@ -55,7 +55,7 @@ class ClientClaims:
 
 
 class Arrivals:
-    """Tells that messages may have arrived in any queue of a service, from other processes, too."""
+    """Wakes who waits for messages of any queue of a service, also for those of other processes."""
 
     def __init__(self, service: QueueService) -> None:
         self._parts = parts_of(service)
@@ -78,7 +78,7 @@ class Arrivals:
         """Sleep until something arrives, at most ``seconds``; not if ``count`` is not ``seen``."""
         self._parts.arrivals.wait(seen, seconds)
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         """Wake all that wait in this process."""
         self._parts.arrivals.notify()
 

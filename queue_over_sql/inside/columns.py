@@ -85,7 +85,7 @@ def own_column(tables: QueueTables, column: Column[Any]) -> tuple[ColumnElement[
 def take(queue: Queue, count: int, connection: Connection) -> pa.RecordBatch | None:
     """Take messages as ``Queue.take`` does, as columns; None if there are none.
 
-    If the transaction rolls back, call ``inside.announce``.
+    If the transaction rolls back, call ``inside.wake_consumers``.
 
     Args:
         queue: the queue.

@@ -291,7 +291,7 @@ def settings_of(service: QueueService, record: QueueRecord) -> RecordedSettings:
     return RecordedSettings(effective, policies.describe(effective.retry), list(stored.columns))
 
 
-def announce(queue: Queue) -> None:
+def wake_consumers(queue: Queue) -> None:
     """Wake the consumers that wait for messages of a queue, here and in other processes."""
     core_of(queue).wake_consumers()
 

@@ -74,7 +74,7 @@ class Clock:
         for service in services:
             service.reap()
             for queue in inside.opened(service):
-                inside.announce(queue)
+                inside.wake_consumers(queue)
 
     def now(self) -> datetime:
         """The current time of the services, for ``at=``.

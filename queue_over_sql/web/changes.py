@@ -218,7 +218,7 @@ class Change:
             found = max(error.found, sum(each.count() for each in selections))
             raise TooManyFound(found, most or 0) from None
         self.is_audited = True
-        inside.announce(self.queue)
+        inside.wake_consumers(self.queue)
         self.store.prune_sometimes()
         return Result(int(done), done.skipped)
 

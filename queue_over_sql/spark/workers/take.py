@@ -83,13 +83,13 @@ class Taking:
         try:
             found = self._take(size)
         except _HandlerFailed as error:
-            inside.announce(self._queue)
+            inside.wake_consumers(self._queue)
             if size > 1:
                 return max(1, size // _CUT), True
             _log.info("Queue %s: %s", self._queue.name, error.__cause__)
             return self._count(1), True
         except _SomeFailed:
-            inside.announce(self._queue)
+            inside.wake_consumers(self._queue)
             return self._count(size), True
         except QueueError as error:
             _log.warning("Queue %s: %s", self._queue.name, error)

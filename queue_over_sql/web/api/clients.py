@@ -137,7 +137,7 @@ class Clients:
     def end_waits(self) -> None:
         """Answer all waiting requests at once from now on, because the server is shutting down."""
         self._ending = True
-        self._arrivals.announce()
+        self._arrivals.notify()
 
     async def _look(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
         # Always wait for a running claim; a cancelled request gives its messages back.
