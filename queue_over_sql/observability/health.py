@@ -1,7 +1,7 @@
 """Health: whether a process is live and ready, and whether queues are served.
 
 *Live* does not need the database, because an outage must not restart every process. Each background
-loop announces when it runs again (``LoopProgress``). A loop is stuck if it is late, does not wait
+loop notes when it runs again (``LoopProgress``). A loop is stuck if it is late, does not wait
 for the database and has not moved since the last probe. On an event loop, a callback must return
 instead.
 

@@ -174,7 +174,7 @@ class Place:
     """What the statements need to know about the database.
 
     Attributes:
-        routines: the engine's word for stored routines, as ``QueueDialect.routines``.
+        routines: the engine's word for stored routines, as ``Features.routines``.
         schema: the schema of the tables; None for that of the connection.
         tables: the shared tables and those of the chosen queues, by role: each table's name and its
             name in ``GRANTS``.

@@ -109,7 +109,7 @@ class ScheduleFirer:
         self._refusal: str | None = None
 
     def fire_due(self) -> ReaperReport:
-        """Publish what is due; see ``Schedules.fire_due``."""
+        """Publish what is due, the schedules in turn; a failed one stops no other."""
         scope, fired = self._access.scope(), 0
         pending = self._access.run(lambda connection: store.pending_schedules(connection, scope))
         due = [schedule.name for schedule in pending if self._may_be_due(schedule)]

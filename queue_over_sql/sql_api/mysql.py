@@ -109,7 +109,7 @@ class MySQLForm(InstallForm):
         return [Installed(str(row[0]), str(row[1]), "", str(row[2])) for row in rows]
 
     def install(self, roles: Sequence[str]) -> None:
-        """As ``Form.install``, in the SQL mode that the routines need."""
+        """As ``InstallForm.install``, in the SQL mode that the routines need."""
         with self._mode():
             super().install(roles)
 
