@@ -57,7 +57,7 @@ from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
-from queue_over_sql.values.states import Outcome, PublishOutcome, Status
+from queue_over_sql.values.states import Outcome, PublishOutcome, Reason, Status
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schedules import Schedule, Schedules
     from queue_over_sql.selection.operations import EditResult
     from queue_over_sql.selection.selection import LiveSelection, Selection
+    from queue_over_sql.selection.why import Explanation
     from queue_over_sql.service import QueueService
     from queue_over_sql.sql_api import SqlApi
     from queue_over_sql.topics import Subscription, Topic
@@ -94,6 +95,7 @@ _LATER: Final = {
     "schedules": ("Schedule", "Schedules"),
     "selection.operations": ("EditResult",),
     "selection.selection": ("LiveSelection", "Selection"),
+    "selection.why": ("Explanation",),
     "service": ("QueueService",),
     "sql_api": ("SqlApi",),
     "topics": ("Subscription", "Topic"),
@@ -139,6 +141,7 @@ __all__ = [
     "DuplicateKey",
     "EditResult",
     "EffectiveSettings",
+    "Explanation",
     "ExponentialBackoff",
     "FixedDelay",
     "HistoryDiffers",
@@ -166,6 +169,7 @@ __all__ = [
     "QueueSettings",
     "QueueStats",
     "ReaperReport",
+    "Reason",
     "ReplyQueueGone",
     "RequestTimeout",
     "RetryPolicy",

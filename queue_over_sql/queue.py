@@ -40,6 +40,7 @@ from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
 from queue_over_sql.selection.selection import LiveSelection, read_traceback
+from queue_over_sql.selection.why import Explanation, explain
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
 from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.sql.operation import Operation
@@ -859,6 +860,18 @@ class Queue(Generic[Payload]):
         """
         message_id = check_id("message_id", message_id)
         return self._core.settlements.cancel(message_id, reason)
+
+    def why(self, message_id: int) -> Explanation:
+        """Why a message does not run: exactly one reason, and what to do about it.
+
+        It changes nothing, and reads few rows: of the ready messages that come before this one it
+        counts at most 10,000. All times are those of the database's clock.
+
+        Args:
+            message_id: id of the message, live or archived. If the queue has no such message, that
+                is the reason.
+        """
+        return explain(self._core.context, check_id("message_id", message_id))
 
     def last_traceback(self, message_id: int) -> str | None:
         """The traceback of the last failure of a message, live or archived.

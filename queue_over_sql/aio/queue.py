@@ -236,6 +236,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     delete = awaited(Queue.delete)
     cancel = awaited(Queue.cancel)
     stats = awaited(Queue.stats)
+    why = awaited(Queue.why)
     pause = awaited(Queue.pause)
     resume = awaited(Queue.resume)
     purge = awaited(Queue.purge)

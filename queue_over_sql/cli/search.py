@@ -1,14 +1,15 @@
-"""Commands that show messages without claiming them: `peek`, `search` and `show`."""
+"""Commands that show messages without claiming them: `peek`, `search`, `show` and `why`."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queue_over_sql import Message, Status
+from queue_over_sql import Message, Reason, Status
 from queue_over_sql.cli.lines import payload_line
 from queue_over_sql.cli.options import (
     ANY_STATUS,
@@ -125,8 +126,7 @@ def show(
         consumer = _holder(service, message)
         fields = {**message_fields(message), "last_traceback": traceback}
         if session.output.machine:
-            holder = consumer and {name: getattr(consumer, name) for name in _HOLDER}
-            session.output.record({**fields, "status": status, "consumer": holder})
+            session.output.record({**fields, "status": status, "consumer": _facts(consumer)})
             return
         shown: dict[str, Any] = {"id": message.id, "queue": message.queue, "status": status}
         shown |= {name: value for name, value in fields.items() if value is not None}
@@ -141,6 +141,29 @@ def show(
             session.output.line(visible(traceback.rstrip()))
         elif message.last_error is not None and message.row is not None:
             session.output.note("An adopted table has no tracebacks: see the log of the worker.")
+
+
+@commands.add("why")
+def why(
+    session: CommandSession,
+    *,
+    queue: QueueName,
+    message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
+) -> None:
+    """Say why a message does not run, and what to do about it.
+
+    Exit code 3: the message does not exist.
+    """
+    with session.queue(queue) as looked_at:
+        found = looked_at.why(message_id)
+        if found.reason is Reason.MISSING:
+            session.output.nothing(found.text)
+        fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+        session.output.record({**fields, "consumer": _facts(found.consumer)}, human=found.text)
+
+
+def _facts(consumer: ConsumerInfo | None) -> dict[str, Any] | None:
+    return None if consumer is None else {name: getattr(consumer, name) for name in _HOLDER}
 
 
 _HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")

@@ -293,12 +293,21 @@ def others_of(expires_at: int) -> int:
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
     """All registered consumers, the oldest first, and the errors of rows that cannot be read."""
     c = system.consumers.c
-    wanted = [c[field.name] for field in dataclasses.fields(ConsumerInfo)]
-    rows = connection.execute(select(*wanted).order_by(c.started_at, c.consumer_id))
-    return [_info(dict(row)) for row in rows.mappings()]
+    ordered = select(*info_columns(system)).order_by(c.started_at, c.consumer_id)
+    return [info(row) for row in connection.execute(ordered)]
 
 
-def _info(given: dict[str, Any]) -> ConsumerInfo | QueueError:
+def info_columns(system: SystemTables) -> list[ColumnElement[Any]]:
+    """The columns of a select of consumers, for ``info``."""
+    return [system.consumers.c[name] for name in _INFO]
+
+
+_INFO: Final = tuple(field.name for field in dataclasses.fields(ConsumerInfo))
+
+
+def info(row: Sequence[Any]) -> ConsumerInfo | QueueError:
+    """What is known about a consumer; an error if its row cannot be read."""
+    given = dict(zip(_INFO, row, strict=True))
     try:
         for name in ("started_at", "heartbeat_at", "expires_at"):
             given[name] = instant(stored_number("an instant of a consumer", given[name]))

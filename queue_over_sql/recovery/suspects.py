@@ -8,22 +8,18 @@ them: the more deaths, the fewer. In the end a message that kills its consumers 
 from __future__ import annotations
 
 import math
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from queue_over_sql.settling.operations import LONGEST_ERROR
-from queue_over_sql.values.reasons import CONSUMER_DIED, LAST_BEFORE, LEASE_EXPIRED
+from queue_over_sql.values.reasons import CONSUMER_DIED, LAST_BEFORE, LEASE_EXPIRED, SUSPECT
 
 if TYPE_CHECKING:
     from queue_over_sql.recovery.dead_claims import DeadHolder
 
 
-_SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
-
-
 def may_run_together(last_error: str | None) -> int | None:
     """With how many suspects in all a message may be claimed; None if it is not a suspect."""
-    if last_error is None or (found := _SUSPECT.match(last_error)) is None:
+    if last_error is None or (found := SUSPECT.match(last_error)) is None:
         return None
     # Of up to 1,023 messages the third consumer to die held one alone.
     return max(1, math.isqrt(1 + int(found[1] or 0)) // 2)

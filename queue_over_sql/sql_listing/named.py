@@ -24,6 +24,7 @@ from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.schedules import store as schedules
 from queue_over_sql.selection import operations as selection
+from queue_over_sql.selection import why_statements as why
 from queue_over_sql.settling import operations as settling
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql_listing.formatting import formatted
@@ -231,6 +232,13 @@ def _chosen(stage: Stage, status: Status | None = None) -> selection.Criteria:
     return selection.Criteria(archived=False, conditions=(), status=found)
 
 
+def _why(stage: Stage) -> None:
+    stage.run(why.read_live, 1)
+    stage.run(why.ahead_of, 1, (1, 1))
+    stage.run(why.permanent_consumers)
+    stage.run(why.read_ended, 1)
+
+
 def _requeue(stage: Stage) -> None:
     stage.run(
         requeue,
@@ -408,6 +416,7 @@ _OPERATING: Final[dict[str, Step]] = {
     "count, by status": lambda stage: stage.run(
         selection.count_selected, _chosen(stage, Status.READY)
     ),
+    "why": _why,
     "edit": _edit,
     "cancel": _of(settling.cancel_message, 1, Disposition(keep=True, error="reason"), {}),
     "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),

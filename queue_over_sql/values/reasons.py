@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 LEASE_EXPIRED: Final = "the lease expired before the message was settled"
 CONSUMER_DIED: Final = "the consumer died while it held the message"
+SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
+"""Of a message that was with a consumer when it died, and how many others this one held."""
 OUT_OF_ATTEMPTS: Final = "out of attempts: "
 """Before the reason of the last attempt."""
 LAST_BEFORE: Final = "\nThe last error before: "

@@ -1,4 +1,4 @@
-"""The states of messages: what a publish did, where a live message stands, how one ended."""
+"""The states of messages: what a publish did, where one stands and why, how one ended."""
 
 from __future__ import annotations
 
@@ -34,6 +34,43 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     EXPIRED = "expired"
+
+
+class Reason(enum.StrEnum):
+    """Why a message does not run; each message has exactly one."""
+
+    MISSING = "missing"
+    """The queue has no such message."""
+    FINISHED = "finished"
+    """It has ended and is in the archive."""
+    CLAIMED = "claimed"
+    """A consumer has it in hand."""
+    CONSUMER_DIED = "consumer_died"
+    """The consumer that has it is dead; the reaper gives it back."""
+    LEASE_EXPIRED = "lease_expired"
+    """The lease of its claim has ended; the reaper gives it back."""
+    CLAIM_BROKEN = "claim_broken"
+    """Somebody changed its claim by SQL, so that nobody holds it; the reaper gives it back."""
+    REFUSED = "refused"
+    """It is held because the database refused to finish it."""
+    HELD = "held"
+    """An operator holds it."""
+    RETRY_LATER = "retry_later"
+    """It failed and is due again later."""
+    DUE_LATER = "due_later"
+    """It is due later."""
+    QUEUE_PAUSED = "queue_paused"
+    """Its queue is paused."""
+    NO_SUCH_PRIORITY = "no_such_priority"
+    """Its queue has no such priority, so that no consumer claims it."""
+    NO_CONSUMER = "no_consumer"
+    """No living consumer has claimed from its queue."""
+    UNKNOWN_KIND = "unknown_kind"
+    """No living consumer of its queue knows its kind."""
+    SUSPECT = "suspect"
+    """It is next, but a consumer died with it in hand, so that it has to run alone."""
+    IN_LINE = "in_line"
+    """It is ready, at a position in the line of its queue."""
 
 
 DEAD: Final = (Outcome.FAILED.value, Outcome.REJECTED.value, Outcome.EXPIRED.value)

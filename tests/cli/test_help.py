@@ -32,6 +32,7 @@ EXPECTED = [
     "peek",
     "search",
     "show",
+    "why",
     "edit",
     "cancel",
     "requeue",

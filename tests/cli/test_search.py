@@ -206,6 +206,25 @@ def test_show_tells_what_happened_to_a_message(
     assert 3 == run("show", "jobs", "--", "-5", url=database.url).exit_code
 
 
+def test_why_says_the_reason(database: TestDatabase, make_service: MakeService) -> None:
+    """As a sentence or as JSON, with the consumer that has it; exit code 3 if there is none."""
+    service = make_service(consumer_name="mailer")
+    queue = service.create_queue("jobs")
+    number = str(queue.publish("x").id)
+    asked = ("why", "jobs", number)
+    assert "No living consumer" in succeed(*asked, url=database.url).out
+    [message] = queue.consume()
+    assert "Consumer mailer (process " in succeed(*asked, url=database.url).out
+    record = succeed(*asked, "--json", url=database.url).record
+    assert "claimed" == record["reason"]
+    assert "mailer" == record["consumer"]["name"]
+    message.release()
+    assert 1 == succeed(*asked, "--json", url=database.url).record["position"]
+    missing = run("why", "jobs", "99", url=database.url)
+    assert 3 == missing.exit_code
+    assert "Queue jobs has no message 99." in missing.err
+
+
 def test_a_guessed_status_of_dead_letters_is_explained(sqlite_url: str) -> None:
     """The error lists the values, and says which ones mean dead letters."""
     succeed("create", "jobs", url=sqlite_url)

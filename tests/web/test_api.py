@@ -575,6 +575,23 @@ def test_story(server: Server) -> None:
     assert 422 == server.call("GET", "/queues/jobs/messages/one").status_code
 
 
+def test_why(server: Server) -> None:
+    """The one reason, also for a message that has ended; 404 where there is none."""
+    jobs = server.service.queue("jobs")
+    path = f"/queues/jobs/messages/{jobs.publish(1).id}/why"
+    nobody = server.json("GET", path)
+    assert "no_consumer" == nobody["reason"]
+    assert "Start a worker" in nobody["text"]
+    [message] = jobs.consume(lease=3600)
+    hand = server.json("GET", path)
+    assert "claimed" == hand["reason"]
+    assert message.consumer_id == hand["consumer"]["consumer_id"] == hand["consumer_id"]
+    assert hand["until"] is not None
+    message.release()
+    assert 1 == server.json("GET", path)["position"]
+    assert 404 == server.call("GET", "/queues/jobs/messages/999/why").status_code
+
+
 def test_hostile_rows(server: Server, sqlite_url: str) -> None:
     """What another client wrote into a row stops that message only, and is valid JSON outside."""
     jobs = server.service.queue("jobs")

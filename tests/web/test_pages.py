@@ -113,6 +113,20 @@ def links(text: str) -> list[str]:
     ]
 
 
+def test_the_page_of_a_message_says_why_it_waits(open_site: Open, jobs: Queue) -> None:
+    """What waits or is in hand has the reason, and what has ended has its story instead."""
+    number = jobs.publish({"n": 1}, delay=3600).id
+    path, browser = f"/queues/jobs/messages/{number}", open_site()
+    text = browser.get(path)
+    assert "<dt>Why it waits</dt>" in text
+    assert "It is due at" in text
+    jobs.messages(where=jobs.table.c.id == number).reschedule(delay=0)
+    [message] = [each for each in jobs.consume(1_000) if each.id == number]
+    assert "<dt>Why it is not done</dt>" in browser.get(path)
+    message.reject("bad")
+    assert "<dt>Why" not in browser.get(path)
+
+
 def test_nothing_of_a_message_is_markup(service: QueueService, open_site: Open) -> None:
     """Payloads, keys, headers, errors and tracebacks are text, also of what cannot be seen."""
     queue = service.create_queue("texts", payload="text", archive="all", retry=NoRetry())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql import Reason
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, Lines, read_json
 from queue_over_sql.web.changes import Choice, Result, message_id
@@ -40,6 +41,15 @@ def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noq
             shown = showing.message(found, call.api.mask)
             return shapes.MessageStory(message=shown, archived=archived, last_traceback=trace)
     raise Problem(404, "message-not-found", f"Queue {queue} has no message {number}.")
+
+
+@endpoints.add("GET", "/queues/{queue}/messages/{id}/why", Role.VIEWER, problems=(404,))
+def explain_message(call: Call, queue: str, id: str) -> shapes.Explanation:  # noqa: A002 - in the path
+    """Say why a message does not run, and what to do about it."""
+    found = call.service.queue(queue).why(read_id(id))
+    if found.reason is Reason.MISSING:
+        raise Problem(404, "message-not-found", found.text)
+    return showing.explanation(found)
 
 
 @endpoints.add("POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,))

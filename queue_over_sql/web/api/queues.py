@@ -83,13 +83,7 @@ endpoints.operation("purge", _purge_queue)
 @endpoints.add("GET", "/consumers", Role.VIEWER)
 def list_consumers(call: Call) -> shapes.Consumers:
     """List all consumers registered in the database."""
-    found = []
-    for each in call.service.consumers():
-        names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at"}
-        facts = {name: getattr(each, name) for name in names}
-        until = None if each.never_expires else each.expires_at
-        found.append(shapes.ConsumerInfo(**facts, expires_at=until))
-    return shapes.Consumers(consumers=found)
+    return shapes.Consumers(consumers=[*map(showing.consumer, call.service.consumers())])
 
 
 def _shown(service: QueueService, record: inside.QueueRecord) -> shapes.Queue:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, LARGEST, MAX_PRIORITIES
-from queue_over_sql.values.states import OnConflict
+from queue_over_sql.values.states import OnConflict, Reason
 from queue_over_sql.web.settings import Role
 
 MOST_LISTED = 1_000
@@ -282,6 +282,26 @@ class MessageStory(Given, kw_only=True):
     message: Message
     archived: bool
     last_traceback: str | None
+
+
+class Explanation(Given, kw_only=True):
+    """Why a message does not run: one reason, and what to do about it."""
+
+    message_id: str
+    queue: str
+    reason: Annotated[str, Meta(description=f"One of {', '.join(Reason)}; later also others.")]
+    text: str
+    since: Annotated[
+        datetime | None, Meta(description="When it was claimed, or when its queue was paused.")
+    ]
+    until: Annotated[
+        datetime | None, Meta(description="When the reason ends by itself, if that is known.")
+    ]
+    position: Annotated[
+        int | None, Meta(description="Its place in line, from 1; null beyond 10,000.")
+    ]
+    consumer_id: str | None
+    consumer: ConsumerInfo | None
 
 
 class Filter(Taken, kw_only=True):

@@ -21,7 +21,15 @@ from queue_over_sql.web.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_over_sql import EffectiveSettings, Message, Schedule, Selection, Subscription
+    from queue_over_sql import (
+        ConsumerInfo,
+        EffectiveSettings,
+        Explanation,
+        Message,
+        Schedule,
+        Selection,
+        Subscription,
+    )
     from queue_over_sql import Published as PublishedCore
     from queue_over_sql.web.masking import Mask
 
@@ -133,6 +141,24 @@ def one_page(selection: Selection, limit: int, after: int | None) -> tuple[list[
 def _bytes_of(page: list[Message]) -> int:
     stored = (inside.row_of(each).payload for each in page)
     return sum(len(each) for each in stored if isinstance(each, str | bytes))
+
+
+def explanation(found: Explanation) -> shapes.Explanation:
+    """Why a message does not run."""
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    holder = None if found.consumer is None else consumer(found.consumer)
+    return shapes.Explanation(
+        **fields
+        | {"message_id": str(found.message_id), "reason": found.reason.value, "consumer": holder}
+    )
+
+
+def consumer(found: ConsumerInfo) -> shapes.ConsumerInfo:
+    """A registered consumer."""
+    names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at"}
+    facts = {name: getattr(found, name) for name in names}
+    until = None if found.never_expires else found.expires_at
+    return shapes.ConsumerInfo(**facts, expires_at=until)
 
 
 def published(found: PublishedCore) -> shapes.PublishedMessage:

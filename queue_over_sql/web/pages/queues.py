@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.errors import visible
+from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.states import Outcome, Status
@@ -165,7 +166,15 @@ def message(view: View) -> Response:
         error=shown_messages.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         holder=holder,
+        why=None if known.archived else _why(found, known.id),
     )
+
+
+def _why(found: Queue, number: int) -> str | None:
+    # Rows that others have edited may hold what cannot be explained.
+    with contextlib.suppress(QueueError):
+        return visible(found.why(number).text, keep="")
+    return None
 
 
 def dead_letters(view: View) -> Response:

@@ -19,6 +19,7 @@ from queue_over_sql import (
     Queue,
     QueueNotFound,
     QueueService,
+    Reason,
     RequestTimeout,
     UnsupportedByEngine,
 )
@@ -346,6 +347,7 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
         assert ["news"] == [topic.name for topic in service.topics()]
         assert [] == service.schedules.list()
         service.consumers()
+        assert Reason.NO_CONSUMER is jobs.why(message.id).reason
         errors = refused(
             lambda: jobs.publish({}),
             jobs.consume,

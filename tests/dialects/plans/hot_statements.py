@@ -252,6 +252,12 @@ def _forget(old: OldQueue) -> Act:
     return lambda: old.run(lambda c: registrations.remove(c, system, other))
 
 
+def _why(old: OldQueue, level: int) -> Act:
+    of_level = old.queue.table.c.priority == level
+    [message] = old.queue.messages(status="ready", where=of_level).list(limit=1)
+    return lambda: old.queue.why(message.id)
+
+
 def _edit_one(old: OldQueue) -> Act:
     chosen = old.queue.messages(key=f"later {next(old.numbers)}")
     return lambda: chosen.reschedule(delay=2 * _DAY)
@@ -333,6 +339,8 @@ ACTS: Final[Mapping[str, Prepare]] = {
     "declare a consumer dead": _declare_dead,
     "forget a consumer": _forget,
     "page by id": _page,
+    "why a message waits": lambda old: _why(old, 0),
+    "why one of a later level waits": lambda old: _why(old, 1),
     "delete one": lambda old: lambda: old.queue.delete(0),
     "edit one by its key": _edit_one,
     "edit by status": _edit_status,

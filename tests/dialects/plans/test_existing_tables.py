@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert, select
 
 from queue_over_sql.recovery import dead_claims as reaper
+from queue_over_sql.selection import why_statements as why
 from queue_over_sql.settling import statements as settle
 from tests.dialects.plans.explain import analyze
 from tests.dialects.plans.lived_queue import (
@@ -66,6 +67,9 @@ def test_few_messages_among_many_rows(lived: Lived) -> None:
     values = {"p_max_attempts": 5, "p_count": 500}
     plan = lived.plan(reaper.claims_with_expired_leases, 0, values=values)
     assert index_of(plan, "lease_ix") or index_of(plan, "claim_ix"), plan
+    place = {"p_id_0": 10**6, "p_priority": 0, "p_due": 2**52, "p_level": 0, "p_count": 10_001}
+    plan = lived.plan(why.count_ahead, *(True,), values=place)
+    assert index_of(plan, "claim_ix"), plan
     rest = [message.id for _ in range(6) for message in lived.queue.consume(100)]
     assert sorted(rest) == rest
     assert not set(rest) & {message.id for message in lived.held}

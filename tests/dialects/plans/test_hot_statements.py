@@ -52,6 +52,7 @@ READS: dict[str, Any] = {
     "declare": {"consumers.id"},
     "forget": {"consumers.id"},
     "page": _ID,
+    "why": _CLAIM | _ID,
     "delete": _ID,
     "edit one": _KEY,
     # These look at all messages where no index happens to hold what they ask for.
@@ -129,7 +130,8 @@ def _wrong_plans(old: OldQueue, act: str) -> str:
     # The other tables have few rows, and are found by their ids or read as a whole.
     watched = ("jobs", "consumers.")
     reads = {read for plan in plans for read in plan.reads if read.startswith(watched)}
-    optional = {"consumers.id"} if act == "find claims of the dead" else set()
+    asks_for_holders = act.startswith(("find claims of the dead", "why"))
+    optional = {"consumers.id"} if asks_for_holders else set()
     fine = (
         plans
         and not any(plan.sorts for plan in plans if not _of_a_window(act, plan))

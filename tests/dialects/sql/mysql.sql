@@ -929,6 +929,123 @@ FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
+-- why (1 of 5)
+-- reads queue_over_sql_consumers
+-- reads queue_jobs by its primary key
+SELECT CASE
+    WHEN (queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
+    ELSE 0 END AS due, queue_jobs.available_at, queue_jobs.priority, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.kind AS kind, queue_jobs.last_error,
+    queue_jobs.consumer_id AS claimer, queue_jobs.claimed_at, queue_jobs.lease_expires_at, CASE
+    WHEN (queue_jobs.lease_expires_at IS NOT NULL AND queue_jobs.consumer_round IS NOT NULL) THEN 1
+    ELSE 0 END AS whole, CASE
+    WHEN (queue_jobs.lease_expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
+    ELSE 0 END AS is_over, CASE WHEN (queue_over_sql_consumers.expires_at IS NULL
+    OR queue_over_sql_consumers.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
+    ELSE 0 END AS dead, (
+  SELECT queue_over_sql_queues.paused_at
+  FROM queue_over_sql_queues
+  WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+    AND queue_over_sql_queues.name = :name_1
+) AS paused_at, CASE
+    WHEN (EXISTS (SELECT * FROM queue_over_sql_kinds, queue_over_sql_consumers AS readers WHERE queue_over_sql_kinds.table_prefix = :table_prefix_2
+    AND queue_over_sql_kinds.queue = :queue_1
+    AND readers.consumer_id = queue_over_sql_kinds.consumer_id
+    AND readers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    AND readers.expires_at != :param_1)) THEN 1 ELSE 0 END AS is_read, CASE
+    WHEN (EXISTS (SELECT * FROM queue_over_sql_kinds, queue_over_sql_consumers AS readers WHERE queue_over_sql_kinds.table_prefix = :table_prefix_3
+    AND queue_over_sql_kinds.queue = :queue_2
+    AND readers.consumer_id = queue_over_sql_kinds.consumer_id
+    AND readers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    AND readers.expires_at != :param_2 AND (queue_over_sql_kinds.kind = queue_jobs.kind
+    OR queue_over_sql_kinds.kind = :kind_1))) THEN 1 ELSE 0 END AS kind_known, CASE
+    WHEN (EXISTS (SELECT * FROM queue_over_sql_consumers AS streams WHERE streams.durable = 1
+    AND streams.table_prefix = :table_prefix_4 AND streams.queue = :queue_3
+    AND streams.owner IS NOT NULL
+    AND streams.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))) THEN 1
+    ELSE 0 END AS streamed, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
+    queue_over_sql_consumers.started_at, queue_over_sql_consumers.heartbeat_at,
+    queue_over_sql_consumers.expires_at, queue_over_sql_consumers.durable,
+    queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
+    queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
+    queue_over_sql_consumers.owner, queue_over_sql_consumers.table_prefix
+FROM queue_jobs
+LEFT OUTER JOIN queue_over_sql_consumers ON queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
+WHERE queue_jobs.id = :p_id_0;
+
+-- why (2 of 5)
+-- reads queue_jobs by its claim index
+-- reads queue_jobs by its primary key
+SELECT (
+  SELECT 1
+  FROM queue_jobs
+  WHERE queue_jobs.id = :p_id_0
+    AND queue_jobs.consumer_id IS NULL
+    AND queue_jobs.priority = :p_priority
+    AND queue_jobs.available_at = :p_due
+) AS place, (
+  SELECT count(*) AS count_1
+  FROM (
+    SELECT queue_jobs.id AS id
+    FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+    WHERE queue_jobs.consumer_id IS NULL
+      AND queue_jobs.priority = :p_level
+      AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+    LIMIT :p_count
+  ) AS anon_2
+) AS anon_1;
+
+-- why (3 of 5)
+-- reads queue_jobs by its claim index
+-- reads queue_jobs by its primary key
+SELECT (
+  SELECT 1
+  FROM queue_jobs
+  WHERE queue_jobs.id = :p_id_0
+    AND queue_jobs.consumer_id IS NULL
+    AND queue_jobs.priority = :p_priority
+    AND queue_jobs.available_at = :p_due
+) AS place, (
+  SELECT count(*) AS count_1
+  FROM (
+    SELECT queue_jobs.id AS id
+    FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+    WHERE queue_jobs.consumer_id IS NULL
+      AND queue_jobs.priority = :p_level
+      AND queue_jobs.available_at < :p_due
+    ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+    LIMIT :p_count
+  ) AS anon_2
+) AS anon_1, (
+  SELECT count(*) AS count_2
+  FROM (
+    SELECT queue_jobs.id AS id
+    FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+    WHERE queue_jobs.consumer_id IS NULL
+      AND queue_jobs.priority = :p_level
+      AND queue_jobs.available_at = :p_due
+      AND queue_jobs.id < :p_id_0
+    ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+    LIMIT :p_count
+  ) AS anon_4
+) AS anon_3;
+
+-- why (4 of 5)
+-- reads all of queue_over_sql_consumers
+SELECT queue_over_sql_consumers.name
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.durable = 0
+  AND queue_over_sql_consumers.expires_at = :param_1
+ORDER BY queue_over_sql_consumers.name;
+
+-- why (5 of 5)
+SELECT queue_jobs_archive.finished_at, queue_jobs_archive.outcome, queue_jobs_archive.attempt_count,
+    queue_jobs_archive.max_attempts, queue_jobs_archive.last_error
+FROM queue_jobs_archive
+WHERE queue_jobs_archive.id = :p_id_0;
+
 -- edit (1 of 3)
 UPDATE queue_jobs
 SET available_at=:available_at

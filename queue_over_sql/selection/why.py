@@ -1,0 +1,303 @@
+"""Why a message does not run: exactly one reason for each message."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.consumers.registrations import ConsumerInfo
+from queue_over_sql.errors import visible
+from queue_over_sql.selection.why_statements import (
+    MOST_COUNTED,
+    ahead_of,
+    permanent_consumers,
+    read_ended,
+    read_live,
+)
+from queue_over_sql.values.durations import NEVER, duration_text, instant
+from queue_over_sql.values.humanize import instant_words
+from queue_over_sql.values.reasons import REFUSED, SUSPECT
+from queue_over_sql.values.states import Outcome, Reason, Status
+from queue_over_sql.values.texts import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+    from typing import Any
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.selection.why_statements import Ended, Live
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why a message does not run.
+
+    Attributes:
+        message_id: id of the message.
+        queue: name of its queue.
+        reason: the one reason.
+        text: the reason for people, and what to do about it; it may quote ``last_error``.
+        since: when it was claimed or finished, or when the queue was paused; None for other
+            reasons.
+        until: when the reason ends by itself; None if nobody knows.
+        position: its place in line, from 1. None if it is not ready, or if more than 10,000 ready
+            messages come before it.
+        consumer_id: the consumer that has it in hand, or had it when that died; None if none has.
+        consumer: this consumer; None if it is not registered any more.
+    """
+
+    message_id: int
+    queue: str
+    reason: Reason
+    text: str
+    since: datetime | None = None
+    until: datetime | None = None
+    position: int | None = None
+    consumer_id: str | None = None
+    consumer: ConsumerInfo | None = None
+
+
+def explain(context: QueueContext, message_id: int) -> Explanation:
+    """Why a message of a queue does not run; see ``Queue.why``."""
+    return _Why(context, message_id).answer()
+
+
+# So often the place of a message is counted anew because it moved meanwhile.
+_TRIES: Final = 5
+_LONGEST_ERROR: Final = 300
+
+
+class _Why:
+    def __init__(self, context: QueueContext, message_id: int) -> None:
+        self._context = context
+        self._id = message_id
+
+    def answer(self) -> Explanation:
+        looked = False
+        for _ in range(_TRIES):
+            found = self._live()
+            answer = (
+                self._gone(looked) if found is None else _BY_STATUS[_status(found)](self, found)
+            )
+            if answer is not None:
+                return answer
+            looked = found is None
+        text = "It is ready, and its place in line changes all the time. Ask again."
+        return self._because(Reason.IN_LINE, text)
+
+    def _live(self) -> Live | None:
+        sql = self._context.sql
+        return self._context.run(lambda c: read_live(c, sql, self._id))
+
+    def _because(self, reason: Reason, text: str, **facts: Any) -> Explanation:
+        return Explanation(self._id, self._context.name, reason, text, **facts)
+
+    # -- finished
+
+    def _gone(self, looked: bool) -> Explanation | None:
+        context, sql = self._context, self._context.sql
+        ended = context.run(lambda c: read_ended(c, sql, self._id))
+        if ended is not None:
+            return self._finished(ended)
+        if not looked:
+            # A row of an adopted table may have been requeued between the two looks.
+            return None
+        why = _NO_ROW if context.tables.ends_in_place else _KEPT[context.settings.archive]
+        return self._because(
+            Reason.MISSING, f"Queue {context.name} has no message {self._id}. {why}"
+        )
+
+    def _finished(self, ended: Ended) -> Explanation:
+        at = instant(ended.finished_at)
+        most = ended.max_attempts or self._context.settings.max_attempts
+        how = _BY_OUTCOME.get(ended.outcome, f"It ended as {_quoted(ended.outcome)}")
+        text = f"{how}{_at(at)}, at attempt {ended.attempts} of {most}"
+        if ended.outcome != Outcome.DONE and ended.last_error is not None:
+            text += f": {_quoted(ended.last_error)}"
+        again = f"To run it again: queue-over-sql requeue {self._context.name} {self._id}"
+        return self._because(Reason.FINISHED, f"{_ended(text)} {again}", since=at)
+
+    # -- claimed
+
+    def _claimed(self, found: Live) -> Explanation:
+        holder = found.holder if isinstance(found.holder, ConsumerInfo) else None
+        since, until = _moment(found.claimed_at), _moment(found.lease_expires_at)
+        of = {"since": since, "consumer_id": found.consumer_id, "consumer": holder}
+        name = _name(found.consumer_id, holder)
+        seconds = duration_text(self._context.service.reaper_seconds)
+        back = f"The reaper of any running service gives it back within about {seconds}"
+        if not found.claim_whole:
+            text = (
+                "Somebody changed its claim by SQL, so that no consumer holds it. The reaper of "
+                "any running service gives it back within a few minutes."
+            )
+            return self._because(Reason.CLAIM_BROKEN, text, **of)
+        if found.lease_over:
+            text = f"{name} claimed it{_at(since)}, but its lease ended{_at(until)}. {back}."
+            return self._because(Reason.LEASE_EXPIRED, text, **of)
+        if found.holder_dead:
+            text = f"{name} claimed it{_at(since)} and died. {back}. Start a service if none runs."
+            return self._because(Reason.CONSUMER_DIED, text, **of)
+        attempt = f"attempt {found.attempts} of {self._most(found)}"
+        text = f"{name} has had it in hand since{_at(since, '')}, for {attempt}. "
+        if until is None:
+            text += "Its claim has no end of its own."
+        else:
+            text += f"Its lease ends{_at(until)}, unless the consumer extends it."
+        if _is_suspect(found):
+            text += " It runs alone there, because a consumer died with it in hand."
+        return self._because(Reason.CLAIMED, text, until=until, **of)
+
+    def _most(self, found: Live) -> int:
+        return found.max_attempts or self._context.settings.max_attempts
+
+    # -- not due
+
+    def _held(self, found: Live) -> Explanation:
+        error, release = found.last_error, f"edit {self._context.name} {self._id} --unhold"
+        if isinstance(error, str) and error.startswith(REFUSED):
+            text = f"It is held. {_ended(_quoted(error))} Correct the cause, then release it: "
+            return self._because(Reason.REFUSED, f"{text}queue-over-sql {release}")
+        text = f"An operator holds it. To release it: queue-over-sql {release}"
+        return self._because(Reason.HELD, text)
+
+    def _delayed(self, found: Live) -> Explanation:
+        at = _moment(found.available_at)
+        now = f"To make it due now: queue-over-sql edit {self._context.name} {self._id} --delay 0"
+        if found.last_error is None:
+            return self._because(Reason.DUE_LATER, f"It is due{_at(at)}. {now}", until=at)
+        # A message that does not fit its kind comes back with its attempt not counted.
+        tried = f", because attempt {found.attempts} of {self._most(found)} failed"
+        text = f"It is tried again{_at(at)}{tried if found.attempts else ''}"
+        text = f"{text}: {_quoted(found.last_error)}"
+        return self._because(Reason.RETRY_LATER, f"{_ended(text)} {now}", until=at)
+
+    # -- ready
+
+    def _ready(self, found: Live) -> Explanation | None:
+        name, levels = self._context.name, self._context.settings.priorities
+        if found.paused_at is not None:
+            at = _moment(found.paused_at)
+            text = f"Queue {name} has been paused since{_at(at, '')}."
+            resume = f"To deliver its messages again: queue-over-sql resume {name}"
+            return self._because(Reason.QUEUE_PAUSED, f"{text} {resume}", since=at)
+        if not 0 <= found.priority < levels:
+            text = (
+                f"Its priority is {found.priority}, but queue {name} has only the priorities 0 to "
+                f"{levels - 1}, so no consumer claims it. Give it another one: queue-over-sql edit "
+                f"{name} {self._id} --priority {levels - 1}"
+            )
+            return self._because(Reason.NO_SUCH_PRIORITY, text)
+        if not (found.streamed or found.read):
+            return self._because(Reason.NO_CONSUMER, self._nobody())
+        if not (found.streamed or found.kind_known or found.kind is None):
+            text = (
+                f"Consumers claim from queue {name}, but none that is alive knows its kind "
+                f"{_quoted(found.kind)}. Start a worker that knows this kind."
+            )
+            return self._because(Reason.UNKNOWN_KIND, text)
+        return self._in_line(found)
+
+    def _nobody(self) -> str:
+        name, sql = self._context.name, self._context.sql
+        clients = self._context.run(lambda c: permanent_consumers(c, sql))
+        text = f"No living consumer has claimed from queue {name}. Start a worker for it."
+        if clients:
+            names = ", ".join(map(_quoted, clients[:3])) + (", …" if len(clients) > 3 else "")  # noqa: PLR2004 - as many as are shown
+            text += (
+                f" Clients of {names} could still claim it: nobody knows whether they are there."
+            )
+        return text
+
+    def _in_line(self, found: Live) -> Explanation | None:
+        sql, place = self._context.sql, (found.priority, found.available_at)
+        ahead = self._context.run(lambda c: ahead_of(c, sql, self._id, place))
+        if ahead is None:
+            return None
+        before, urgent = ahead
+        if before > MOST_COUNTED:
+            text = f"It is ready. More than {MOST_COUNTED:,} ready messages come before it"
+            return self._because(Reason.IN_LINE, f"{text}{_urgent(urgent)}. {_FASTER}")
+        if before:
+            text = f"It is ready, at position {before + 1:,} in line"
+            text = f"{text}{_urgent(urgent)}. {_FASTER}"
+            return self._because(Reason.IN_LINE, text, position=before + 1)
+        if _is_suspect(found):
+            text = (
+                "It is next in line, but a consumer died with it in hand, so it has to run alone: "
+                "a consumer begins it when it has nothing else in hand. Start another worker if "
+                "all are busy."
+            )
+            return self._because(Reason.SUSPECT, text, position=1)
+        text = (
+            "It is next in line. If it stays there, all consumers are busy, or they claim with a "
+            "condition (where=) that it does not meet: start another worker."
+        )
+        return self._because(Reason.IN_LINE, text, position=1)
+
+
+_FASTER: Final = "Start more workers if that takes too long."
+_BY_STATUS: Final[Mapping[Status, Callable[[_Why, Live], Explanation | None]]] = {
+    Status.READY: _Why._ready,  # noqa: SLF001 - its own class
+    Status.DELAYED: _Why._delayed,  # noqa: SLF001
+    Status.CLAIMED: _Why._claimed,  # noqa: SLF001
+    Status.HELD: _Why._held,  # noqa: SLF001
+}
+_BY_OUTCOME: Final[Mapping[str, str]] = {
+    Outcome.DONE: "It is done. It ended",
+    Outcome.FAILED: "It is a dead letter. It failed for the last time",
+    Outcome.REJECTED: "It is a dead letter. It was rejected",
+    Outcome.EXPIRED: "It is a dead letter. It expired",
+}
+_NO_ROW: Final = "The table has no such row, or it was never enqueued."
+_KEPT: Final[Mapping[str, str]] = {
+    "all": "It was deleted, pruned from the archive or requeued with a new id, or never existed.",
+    "failed": "The archive keeps only dead letters, so it may be done. Or it was deleted, pruned or"
+    " requeued with a new id, or never existed.",
+    "none": "The queue keeps no archive, so it may have ended, been deleted, or never existed.",
+}
+
+
+def _status(found: Live) -> Status:
+    if found.consumer_id is not None:
+        return Status.CLAIMED
+    if found.available_at is None:
+        return Status.HELD
+    return Status.READY if found.due else Status.DELAYED
+
+
+def _is_suspect(found: Live) -> bool:
+    return isinstance(found.last_error, str) and SUSPECT.match(found.last_error) is not None
+
+
+def _moment(microseconds: int | None) -> datetime | None:
+    """A time; None also for the leases of durable consumers, which never end."""
+    if microseconds is None or microseconds > NEVER - 86_400_000_000:
+        return None
+    return instant(microseconds)
+
+
+def _at(at: datetime | None, preposition: str = " at") -> str:
+    return "" if at is None else f"{preposition} {instant_words(at)} UTC"
+
+
+def _name(consumer_id: str | None, consumer: ConsumerInfo | None) -> str:
+    if consumer is None:
+        return f"Consumer {_quoted(consumer_id)}, which is no longer registered,"
+    process = "" if consumer.permanent else f"process {consumer.pid} on "
+    return f"Consumer {_quoted(consumer.name)} ({process}{_quoted(consumer.host)})"
+
+
+def _urgent(urgent: int) -> str:
+    return f", {urgent:,} of them more urgent" if urgent else ""
+
+
+def _quoted(text: object) -> str:
+    """A stored text on one line, shortened."""
+    line = " ".join(visible(printable(str(text)) or "").split())
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."

@@ -1,0 +1,283 @@
+"""What ``Queue.why`` reads: a message, all that may keep it waiting, and its place in line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+)
+
+from queue_over_sql.consumers.registrations import info, info_columns
+from queue_over_sql.queues.kinds import ANY_KIND
+from queue_over_sql.statements.parameters import number
+from queue_over_sql.values.durations import NEVER, optional_number, stored_number
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.consumers.registrations import ConsumerInfo
+    from queue_over_sql.errors import QueueError
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+MOST_COUNTED: Final = 10_000
+"""How many messages before one are counted at most."""
+
+
+class Live(NamedTuple):
+    """A live message, and all that may keep it waiting, at one moment; times in microseconds.
+
+    Attributes:
+        due: whether it is due.
+        claim_whole: whether its claim is as a consumer wrote it.
+        lease_over: whether the lease of its claim has ended.
+        holder_dead: whether the consumer of its claim has missed its heartbeat, or is gone.
+        paused_at: since when the queue is paused; None if it is not.
+        read: whether a living consumer has claimed from the queue.
+        kind_known: whether one of them knows its kind.
+        streamed: whether a durable consumer reads the queue, which knows all kinds.
+        holder: the consumer of its claim, or the error of its row; None if it is not registered.
+    """
+
+    due: bool
+    available_at: int | None
+    priority: int
+    attempts: int
+    max_attempts: int | None
+    kind: str | None
+    last_error: Any
+    consumer_id: str | None
+    claimed_at: int | None
+    lease_expires_at: int | None
+    claim_whole: bool
+    lease_over: bool
+    holder_dead: bool
+    paused_at: int | None
+    read: bool
+    kind_known: bool
+    streamed: bool
+    holder: ConsumerInfo | QueueError | None
+
+
+class Ended(NamedTuple):
+    """A finished message."""
+
+    finished_at: int
+    outcome: str
+    attempts: int
+    max_attempts: int | None
+    last_error: Any
+
+
+def select_live(tables: QueueTables) -> Select[Any]:
+    """Read a live message, its holder, and the consumers of its queue, at one moment."""
+    live, consumers, now = tables.live, tables.system.consumers, tables.expressions.now()
+    kind = live.c.kind if tables.has_payloads else null()
+    whole = and_(live.c.lease_expires_at.is_not(None), live.c.consumer_round.is_not(None))
+    expired = consumers.c.expires_at <= tables.expressions.heartbeat_now()
+    dead = or_(consumers.c.expires_at.is_(None), expired)
+    return (
+        select(
+            _flag(live.c.available_at <= now).label("due"),
+            live.c.available_at,
+            live.c.priority,
+            live.c.attempt_count,
+            live.c.max_attempts,
+            kind.label("kind"),
+            live.c.last_error,
+            live.c.consumer_id.label("claimer"),
+            live.c.claimed_at,
+            live.c.lease_expires_at,
+            _flag(whole).label("whole"),
+            _flag(live.c.lease_expires_at <= now).label("is_over"),
+            _flag(dead).label("dead"),
+            _paused_at(tables).label("paused_at"),
+            _flag(_is_read(tables)).label("is_read"),
+            _flag(_is_read(tables, kind)).label("kind_known"),
+            _flag(_is_streamed(tables)).label("streamed"),
+            *info_columns(tables.system),
+        )
+        .select_from(live.outerjoin(consumers, consumers.c.consumer_id == live.c.consumer_id))
+        .where(live.c.id == number("p_id_0"), *tables.live_only())
+    )
+
+
+def _flag(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return case((condition, literal_column("1")), else_=literal_column("0"))
+
+
+def _paused_at(tables: QueueTables) -> ColumnElement[Any]:
+    c = tables.system.queues.c
+    mine = (c.table_prefix == tables.prefix, c.name == tables.queue)
+    return select(c.paused_at).where(*mine).scalar_subquery()
+
+
+def _is_read(tables: QueueTables, kind: ColumnElement[Any] | None = None) -> ColumnElement[bool]:
+    """Whether a living consumer has claimed from the queue, or one that knows a kind."""
+    kinds, consumers = tables.system.kinds, tables.system.consumers.alias("readers")
+    known = [] if kind is None else [or_(kinds.c.kind == kind, kinds.c.kind == ANY_KIND)]
+    return exists().where(
+        kinds.c.table_prefix == tables.prefix,
+        kinds.c.queue == tables.queue,
+        consumers.c.consumer_id == kinds.c.consumer_id,
+        consumers.c.expires_at > tables.expressions.heartbeat_now(),
+        # Nobody knows whether clients of a consumer that never expires are still there.
+        consumers.c.expires_at != literal(NEVER, BigInteger()),
+        *known,
+    )
+
+
+def _is_streamed(tables: QueueTables) -> ColumnElement[bool]:
+    streams = tables.system.consumers.alias("streams")
+    return exists().where(
+        streams.c.durable == literal_column("1"),
+        streams.c.table_prefix == tables.prefix,
+        streams.c.queue == tables.queue,
+        streams.c.owner.is_not(None),
+        streams.c.expires_at > tables.expressions.heartbeat_now(),
+    )
+
+
+def select_ended(tables: QueueTables) -> Select[Any]:
+    """Read how a message ended."""
+    c = tables.archive.c
+    ended = (c.finished_at, c.outcome, c.attempt_count, c.max_attempts, c.last_error)
+    return select(*ended).where(c.id == number("p_id_0"), *tables.finished_only())
+
+
+def select_permanent(tables: QueueTables) -> Select[Any]:
+    """The names of consumers that stand for clients of which nobody knows whether they live."""
+    c = tables.system.consumers.c
+    forever = (c.durable == literal_column("0"), c.expires_at == literal(NEVER, BigInteger()))
+    return select(c.name).where(*forever).order_by(c.name)
+
+
+def count_ahead(tables: QueueTables, same: bool) -> Select[Any]:
+    """Count the ready messages of one level that come before a message, up to a limit.
+
+    It also says whether the message is still at the place that the parameters describe. ``same``:
+    whether this is the message's own level.
+    """
+    live = tables.live
+    one: ColumnElement[int] = literal_column("1")
+    place = select(one).where(
+        live.c.id == number("p_id_0"),
+        live.c.consumer_id.is_(None),
+        live.c.priority == number("p_priority"),
+        live.c.available_at == number("p_due"),
+    )
+    if not same:
+        before = [_count(tables, live.c.available_at <= tables.expressions.now())]
+    else:
+        # No OR: for two ranges planners may choose two scans and a sort.
+        due = live.c.available_at
+        together = (due == number("p_due"), live.c.id < number("p_id_0"))
+        before = [_count(tables, due < number("p_due")), _count(tables, *together)]
+    return select(place.select_from(live).scalar_subquery().label("place"), *before)
+
+
+def _count(tables: QueueTables, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+    """Count along the claim index, as a claim reads it."""
+    live, engine = tables.live, tables.expressions
+    unclaimed = engine.unclaimed_range(live.c.consumer_id)
+    level = (unclaimed, live.c.priority == number("p_level"))
+    found = select(live.c.id).where(*level, *conditions).limit(number("p_count"))
+    hint = engine.claim_index_hint(tables.base_name)
+    if hint is not None:
+        found = found.with_hint(live, hint)
+    else:
+        order = [live.c.available_at, live.c.id]
+        hint = engine.claim_range_hint(tables.base_name)
+        if hint is not None:
+            # With a range condition, the first column of the index is part of the order.
+            found, order = found.with_hint(live, hint), [live.c.consumer_id, *order]
+        found = found.order_by(*order)
+    return select(func.count()).select_from(found.subquery()).scalar_subquery()
+
+
+def read_live(connection: Connection, sql: StatementCache, message_id: int) -> Live | None:
+    """Read a live message and what may keep it waiting; None if there is none."""
+    row: Any = sql.get(select_live).run(connection, {"p_id_0": message_id}).first()
+    if row is None:
+        return None
+    due, available_at, priority, attempts, most, kind, error, claimer = row[:8]
+    claimed_at, lease_expires_at, whole, over, dead, paused_at = row[8:14]
+    is_read, kind_known, streamed, *about = row[14:]
+    return Live(
+        bool(due),
+        optional_number("available_at", available_at),
+        stored_number("priority", priority),
+        stored_number("attempt_count", attempts),
+        optional_number("max_attempts", most),
+        kind,
+        error,
+        claimer,
+        optional_number("claimed_at", claimed_at),
+        optional_number("lease_expires_at", lease_expires_at),
+        bool(whole),
+        bool(over),
+        bool(dead),
+        optional_number("paused_at", paused_at),
+        bool(is_read),
+        bool(kind_known),
+        bool(streamed),
+        None if about[0] is None else info(about),
+    )
+
+
+def read_ended(connection: Connection, sql: StatementCache, message_id: int) -> Ended | None:
+    """Read how a message ended; None if it is not in the archive."""
+    row: Any = sql.get(select_ended).run(connection, {"p_id_0": message_id}).first()
+    if row is None:
+        return None
+    finished_at, outcome, attempts, most, error = row
+    return Ended(
+        stored_number("finished_at", finished_at),
+        outcome,
+        stored_number("attempt_count", attempts),
+        optional_number("max_attempts", most),
+        error,
+    )
+
+
+def permanent_consumers(connection: Connection, sql: StatementCache) -> list[str]:
+    """The names of consumers that never expire, and so say nothing about their clients."""
+    return [row[0] for row in sql.get(select_permanent).run(connection).all()]
+
+
+def ahead_of(
+    connection: Connection, sql: StatementCache, message_id: int, place: tuple[int, int | None]
+) -> tuple[int, int] | None:
+    """How many ready messages come before a message, and how many of them are more urgent.
+
+    They are counted up to one more than ``MOST_COUNTED``. ``place`` is its priority, and when it is
+    due. None: the message has left that place.
+    """
+    before = urgent = 0
+    priority, due = place
+    there = {"p_id_0": message_id, "p_priority": priority, "p_due": due}
+    for level in range(priority + 1):
+        same = level == priority
+        left = {"p_level": level, "p_count": MOST_COUNTED + 1 - before}
+        row: Any = sql.get(count_ahead, same).run(connection, there | left).one()
+        if row[0] is None:
+            return None
+        before += sum(int(count) for count in row[1:])
+        if not same:
+            urgent = before
+        if before > MOST_COUNTED:
+            break
+    return before, urgent
