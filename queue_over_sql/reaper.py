@@ -288,7 +288,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
 
     def archive() -> Iterator[ReaperReport]:
         # What fills the archive must not fill it faster than the reaper may remove it.
-        yield recovery.prune(patient=patient, spare=spare)
+        yield core.pruning.prune(patient=patient, spare=spare)
 
     tasks = {
         "lost answers": lost_answers,

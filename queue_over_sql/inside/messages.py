@@ -62,4 +62,4 @@ def restore(queue: Queue) -> int:
 
 def prune(queue: Queue) -> int:
     """Remove from the archive what is too old or too much, one portion; returns how many."""
-    return core_of(queue).recovery.prune().pruned
+    return core_of(queue).pruning.prune().pruned

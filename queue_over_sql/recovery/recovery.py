@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -10,10 +9,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.archive.operations import Place, last_to_prune, prune_archive
 from queue_over_sql.errors import Locked, visible
 from queue_over_sql.observer import ReaperReport
-from queue_over_sql.publishing.deduplication import prune_keys
 from queue_over_sql.recovery import clock_steps
 from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.recovery.dead_claims import (
@@ -55,10 +52,6 @@ _log = logging.getLogger(__name__)
 BATCH = 500
 # How long one queue is served before the next one has its turn.
 _TURN_SECONDS = 0.25
-# Fewer commits, because nobody else needs what is removed.
-_PRUNE_BATCH: Final = 2_500
-# How long the removal of one kind of rows may take before other work has its turn.
-_PRUNE_SECONDS: Final = 0.5
 # How often rows are looked through for claims that somebody has edited, and how many at once.
 _EDITED_SECONDS: Final = 60.0
 _EDITED_ROWS: Final = 1_000
@@ -73,10 +66,6 @@ class Recovery:
         self._settlements = Settlements(context, lambda _: None)
         # Limits how often a short claim recovers messages; a pass of the reaper delays it.
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
-        # Counting reads the whole archive, so it has a rate limit of its own.
-        self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
-        # Age, number and the last place to prune by them, where a turn ended before it got there.
-        self._unfinished: dict[Outcome, tuple[tuple[int | None, int | None], Place]] = {}
         # When rows were looked through for edited claims, and up to which.
         self._looked_through = (-math.inf, _BEFORE_ALL)
 
@@ -219,58 +208,6 @@ class Recovery:
                 buried = context.run(bury(level=level))
                 yield ReaperReport(dead_lettered=buried)
 
-    def prune(
-        self, *, patient: bool = False, spare: Callable[[float], None] | None = None
-    ) -> ReaperReport:
-        """Remove archived messages that are too old or too many, and expired keys, for one turn.
-
-        Args:
-            patient: count archived messages only in some passes if that is slow.
-            spare: told the seconds of each removal, because a removal is no reason to pause.
-        """
-        settings, sql, run = self._context.settings, self._context.sql, self._context.run
-        pruned = sum(self._prune_outcome(outcome, spare, patient=patient) for outcome in Outcome)
-        if settings.dedup_window is not None:
-            _in_turn(lambda: run(prune_keys.of(sql, _PRUNE_BATCH)), spare)
-        return ReaperReport(pruned=pruned)
-
-    def _prune_outcome(
-        self, outcome: Outcome, spare: Callable[[float], None] | None, *, patient: bool
-    ) -> int:
-        context, sql = self._context, self._context.sql
-        ttl, keep = context.settings.kept_for(outcome), context.settings.kept_count(outcome)
-        rule = None if ttl is None else ttl // MICROSECOND, keep
-        # What the last turn did not finish is old enough or too many without counting again.
-        before, up_to = self._unfinished.pop(outcome, (None, None))
-        if before != rule or up_to is None:
-            up_to = self._last_to_prune(outcome, *rule, patient=patient)
-        if up_to is None:
-            return 0
-        since, last = 0, up_to
-
-        def prune() -> int:
-            nonlocal since
-            removed, since = context.run(
-                prune_archive.of(sql, outcome, (since, last), _PRUNE_BATCH)
-            )
-            return removed
-
-        pruned, ended = _in_turn(prune, spare)
-        if not ended:
-            self._unfinished[outcome] = rule, up_to
-        return pruned
-
-    def _last_to_prune(
-        self, outcome: Outcome, age: int | None, keep: int | None, *, patient: bool
-    ) -> Place | None:
-        context, counting = self._context, self._counting[outcome]
-        if keep is not None and not counting.due() and patient:
-            keep = None
-        if age is None and keep is None:
-            return None
-        with contextlib.nullcontext() if keep is None else counting.running():
-            return context.run(lambda c: last_to_prune(c, context.sql, outcome, ttl=age, keep=keep))
-
     def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
         context = self._context
         look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
@@ -359,20 +296,6 @@ class Recovery:
         if context.observer is not None:
             context.observer.settled(context.name, Outcome.FAILED.value, ids)
             context.observer.dead_lettered(context.name, ids, f"{OUT_OF_ATTEMPTS}{reason}")
-
-
-def _in_turn(remove: Callable[[], int], spare: Callable[[float], None] | None) -> tuple[int, bool]:
-    """Remove batches for one turn; returns how many rows, and whether nothing is left."""
-    removed, began = 0, time.monotonic()
-    while True:
-        batch = remove()
-        removed += batch
-        ended, lasted = batch < _PRUNE_BATCH, time.monotonic() - began
-        if ended or lasted > _PRUNE_SECONDS:
-            break
-    if removed and spare is not None:
-        spare(lasted)
-    return removed, ended
 
 
 def take_turn(steps: Iterator[ReaperReport], add: Callable[[ReaperReport], None]) -> bool:

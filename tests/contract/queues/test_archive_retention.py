@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import insert, literal, select
 
 from queue_over_sql import FixedDelay, QueueSettings
+from queue_over_sql.archive import pruning
 from queue_over_sql.queue import core_of
-from queue_over_sql.recovery import recovery
 from queue_over_sql.sql.operation import Operation
 from tests.contract.queue_state import (
     ARGUMENT_ERRORS,
@@ -195,8 +195,8 @@ def test_a_turn_is_bounded_and_the_next_one_goes_on(
 
     A limit that was raised meanwhile holds.
     """
-    monkeypatch.setattr(recovery, "_PRUNE_SECONDS", 0.0)
-    monkeypatch.setattr(recovery, "_PRUNE_BATCH", 20)
+    monkeypatch.setattr(pruning, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(pruning, "_BATCH", 20)
     queue, other = make_jobs(service), service.create_queue("other", archive="all")
     for each in (queue, other):
         fill_archive(each, 70)
@@ -204,7 +204,7 @@ def test_a_turn_is_bounded_and_the_next_one_goes_on(
     service.create_queue("other", archive="all", archive_ttl=1)
     assert 40 == service.reap().pruned
     spared: list[float] = []
-    parts = core_of(queue).recovery, core_of(other).recovery
+    parts = core_of(queue).pruning, core_of(other).pruning
     assert [20, 20] == [each.prune(patient=True, spare=spared.append).pruned for each in parts]
     assert 2 == len([seconds for seconds in spared if seconds > 0])
     make_jobs(service, archive_limit=25)
