@@ -1,4 +1,4 @@
-"""How an engine claims rows: the portable ways, which engines replace by faster ones."""
+"""How an engine claims rows: the portable way, which engines replace by faster ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from queue_over_sql.claiming import statements
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.statements.requests import read_rows, stamped_row
+from queue_over_sql.statements.requests import read_rows
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Claims:
-    """Claims messages: locks and stamps them, or stamps them and reads them back."""
+    """Claims messages by the portable way: looks for them, stamps them and reads them back."""
 
     at_once: ClassVar[bool] = False
     """A claim is one statement, so that it needs no transaction around it."""
@@ -33,8 +33,6 @@ class Claims:
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim messages of one priority level, in no particular order, inside a transaction."""
-        if self._features.skip_locked:
-            return self._claim_locked(connection, sql, request)
         candidates = (
             sql.get(statements.pick_ids, request.where).run(connection, request.wanted()).all()
         )
@@ -46,20 +44,6 @@ class Claims:
         return read_rows(
             connection, sql, sql.get(statements.stamped).run(connection, request.stamp())
         )
-
-    def _claim_locked(
-        self, connection: Connection, sql: StatementCache, request: ClaimRequest
-    ) -> list[MessageRow]:
-        # A bounded UPDATE along the index would collect the whole backlog on MySQL.
-        pick = sql.get(statements.pick_rows, request.where)
-        picked = pick.run(connection, request.wanted()).all()
-        if not picked:
-            return []
-        now = picked[0][-1]
-        for batch in batches([row[0] for row in picked]):
-            mark = sql.get(statements.mark, bucket_of(len(batch)))
-            mark.run(connection, id_values(batch) | request.stamp() | {"p_now": now})
-        return [stamped_row(connection, sql, row, request, now) for row in picked]
 
     def exchange(
         self,

@@ -10,16 +10,22 @@ from sqlalchemy import (
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.dialects.skip_locked import LockedClaims
 from queue_over_sql.message import MessageRow
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import ClaimRequest, read_rows
 
 
 class H2Claims(Claims):
     """Claims along the claim index."""
+
+    def __init__(self, dialect: QueueDialect) -> None:
+        super().__init__(dialect)
+        self._locked = LockedClaims(dialect)
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
@@ -28,7 +34,9 @@ class H2Claims(Claims):
 
         FINAL TABLE (UPDATE …) would deliver messages twice.
         """
-        if self._features.skip_locked or request.where is not None:
+        if self._features.skip_locked:
+            return self._locked.claim(connection, sql, request)
+        if request.where is not None:
             # A condition could make H2 use an index of the user, in another order.
             return super().claim(connection, sql, request)
         values = request.stamp() | request.wanted()

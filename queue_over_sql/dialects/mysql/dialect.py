@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.dialects.mysql.checkup import MariaDBCheckup, MySQLCheckup
 from queue_over_sql.dialects.mysql.ddl import MySQLDdl
 from queue_over_sql.dialects.mysql.errors import MySQLErrors
@@ -12,6 +13,7 @@ from queue_over_sql.dialects.mysql.features import MARIADB, MYSQL, of_server
 from queue_over_sql.dialects.mysql.insert import MariaDBInserts, MySQLInserts
 from queue_over_sql.dialects.mysql.rounds import JoinedRounds
 from queue_over_sql.dialects.mysql.sessions import MySQLCallers, MySQLSessions
+from queue_over_sql.dialects.skip_locked import LockedClaims
 from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.sql.columns import Columns
@@ -57,5 +59,5 @@ def _assembled(
         errors=errors,
         checkup=checkup,
         columns=_columns,
-        strategies={Inserts: inserts, Rounds: JoinedRounds},
+        strategies={Claims: LockedClaims, Inserts: inserts, Rounds: JoinedRounds},
     )
