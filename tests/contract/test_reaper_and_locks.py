@@ -72,22 +72,29 @@ def read_a_staging_table(service: QueueService, held: Connection) -> Callable[[]
     stages = parts.system().stages
     table = Table(STAGE, MetaData(), Column("payload", Text))
     names = {"name": STAGE, "table_prefix": "queue_", "queue": "jobs", "writer_id": "w"}
-    row = {**names, "batch_id": 1, "created_at": 1, "expires_at": 2}
+    # It expires after it is in use, or the reaper could be quicker.
+    row = {**names, "batch_id": 1, "created_at": 1, "expires_at": 2**62}
     engine = held.engine
     with engine.begin() as other:
         table.create(other)
         other.execute(insert(table).values(payload="x"))
         other.execute(insert(stages).values(row))
     _use(held, table)
+    with engine.begin() as other:
+        other.execute(update(stages).values(expires_at=2))
     return lambda: not inspect(engine).has_table(STAGE)
 
 
 def read_a_reply_table(service: QueueService, held: Connection) -> Callable[[], bool]:
     """Whose consumer is gone."""
-    queue = parts_of(service).catalog.create_temporary("reply_0", "nobody")
+    parts, engine = parts_of(service), held.engine
+    # It dies after its table is in use, or the reaper could be quicker.
+    queue = parts.catalog.create_temporary("reply_0", parts.consumer.identity().consumer_id)
     queue.publish("late")
     _use(held, queue.table)
-    engine = held.engine
+    queues = parts.system().queues
+    with engine.begin() as other:
+        other.execute(update(queues).where(queues.c.name == "reply_0").values(owner_id="gone"))
     return lambda: not inspect(engine).has_table(queue.table.name)
 
 
