@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import random
 import re
 import time
@@ -148,6 +149,11 @@ _SHARED_SECONDS = 60.0
 
 _without_admin_rights: set[tuple[str, str]] = set()
 
+# H2 leaves the socket of a failed connection open until Java's next garbage collection, and a
+# process that only connects in vain may never have one.
+_FAILED_BETWEEN_COLLECTIONS = 20
+_failed = itertools.count(1)
+
 
 def connect(
     url: str,
@@ -224,7 +230,12 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
             properties.setProperty("NETWORK_TIMEOUT", _CONNECT_MILLISECONDS)
         self.reaches_out = url.startswith(_REMOTE)
         # Use the driver itself, because DriverManager hides drivers of a foreign class loader.
-        self.jconn = java.Driver().connect(url, properties)
+        try:
+            self.jconn = java.Driver().connect(url, properties)
+        except JException:
+            if self.reaches_out and next(_failed) % _FAILED_BETWEEN_COLLECTIONS == 0:
+                java.System.gc()
+            raise
         self.reaches_out = False
         self.jconn.setAutoCommit(False)
         if bounded:

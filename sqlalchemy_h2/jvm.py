@@ -324,7 +324,10 @@ _CLASSES: Final = {
     "java.util": ("Properties", "UUID"),
     "java.math": ("BigDecimal",),
     "java.time": ("LocalDate", "LocalTime", "LocalDateTime", "OffsetDateTime", "OffsetTime"),
-    "java.lang": ("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Thread"),
+    "java.lang": (
+        *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean"),
+        *("System", "Thread"),
+    ),
 }
 
 

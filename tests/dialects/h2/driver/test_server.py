@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 from sqlalchemy_h2.dbapi import DurabilityWarning
+from tests.chaos.proxy import Proxy
 
 # Users and settings stay in a database.
 pytestmark = [pytest.mark.engines("h2"), pytest.mark.empty_database]
@@ -82,6 +84,20 @@ def test_wrong_password(database: TestDatabase) -> None:
     with pytest.raises(exc.OperationalError) as caught:
         engine.connect()
     assert 28000 == getattr(caught.value.orig, "code", None)
+
+
+def test_failed_connections_leave_no_sockets() -> None:
+    """A load balancer without a server accepts connections and ends them."""
+    nobody = Proxy("h2+jaydebeapi://sa:@127.0.0.1:1/./x")
+    engine = sa.create_engine(nobody.url, poolclass=sa.pool.NullPool)
+    files = Path("/proc/self/fd")
+    with pytest.raises(exc.OperationalError):
+        engine.connect()
+    before = len(list(files.iterdir()))
+    for _ in range(60):
+        with pytest.raises(exc.OperationalError):
+            engine.connect()
+    assert len(list(files.iterdir())) < before + 45
 
 
 @pytest.mark.chaos
