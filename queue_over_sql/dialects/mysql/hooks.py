@@ -11,9 +11,10 @@ from sqlalchemy.util import await_only
 
 SETTINGS: Final = (
     "CONCAT_WS(' ', COALESCE(@@character_set_client, ''), COALESCE(@@character_set_connection, ''),"
-    " COALESCE(@@character_set_results, '')), @@SESSION.sql_mode, @@SESSION.sql_safe_updates"
+    " COALESCE(@@character_set_results, '')), @@SESSION.sql_mode, @@SESSION.sql_safe_updates,"
+    " @@SESSION.sql_select_limit, @@SESSION.sql_big_selects"
 )
-"""SQL for the settings of a session that change what is stored, or refuse our statements."""
+"""SQL for the settings of a session that change what is stored or found, or refuse statements."""
 OPENED_WITH: Final = "queue_over_sql_settings"
 """Where a connection's ``info`` has the values of ``SETTINGS`` from when it was opened."""
 EVERY_CHARACTER: Final = "utf8mb4 utf8mb4 utf8mb4"
@@ -25,10 +26,10 @@ def listen(engine: Engine) -> None:
 
     def configure(connection: Any, entry: ConnectionPoolEntry) -> None:
         try:
-            charsets, mode, cautious = _settings(connection)
+            charsets, *others = _settings(connection)
             if charsets != EVERY_CHARACTER:
                 _speak_utf8mb4(engine.dialect.get_driver_connection(connection))
-            entry.info[OPENED_WITH] = (EVERY_CHARACTER, mode, cautious)
+            entry.info[OPENED_WITH] = (EVERY_CHARACTER, *others)
         except BaseException:
             connection.close()
             raise

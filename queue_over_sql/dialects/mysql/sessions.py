@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,22 +22,27 @@ _LIMITS: Final = {
     "innodb_lock_wait_timeout": "@queue_over_sql_row",
     "lock_wait_timeout": "@queue_over_sql_table",
 }
+# Modes in which our texts are stored as something else: '' becomes NULL, on MariaDB.
+_MISREAD: Final = frozenset({"EMPTY_STRING_IS_NULL"})
+# The names of SETTINGS after the character sets and the mode, with what our statements need: to
+# delete without a key in the condition, to see every row, and to read a large queue.
+_NEEDED: Final = {"sql_safe_updates": 0, "sql_select_limit": 2**64 - 1, "sql_big_selects": 1}
 
 
 class MySQLSessions(EngineSessions):
-    """Sessions that are strict, and delete without a key in the condition."""
+    """Sessions that are strict, and read and delete any number of rows."""
 
     def prepare(self, connection: Connection, *, durable: bool) -> None:
-        """Be strict, and delete without a key in the condition."""
-        before = _settings_to_change(connection.info.get(OPENED_WITH))
-        if before is not None:
-            _change_settings(connection, _strict(before[0]), 0)
+        """Be strict, and read and delete any number of rows."""
+        opened = connection.info.get(OPENED_WITH)
+        if _must_change(opened):
+            _change_settings(connection, *_needed(opened))
 
     def restore(self, connection: Connection) -> None:
         """A handler's transaction has the settings of the server or the engine."""
-        before = _settings_to_change(connection.info.get(OPENED_WITH))
-        if before is not None:
-            _change_settings(connection, *before)
+        opened = connection.info.get(OPENED_WITH)
+        if _must_change(opened):
+            _change_settings(connection, *opened[1:])
 
     def begin(self, connection: Connection) -> None:
         run_text(connection, "START TRANSACTION")
@@ -103,32 +108,32 @@ class MySQLCallers(CallersSessions):
                 f"'?': its character sets are {opened[0]}. Open it with charset=utf8mb4."
             )
             raise ValueError(msg)
-        before = _settings_to_change(opened)
-        if before is None:
+        if opened is None or not _must_change(opened):
             yield
             return
-        _change_settings(connection, _strict(before[0]), 0)
+        _change_settings(connection, *_needed(opened))
         try:
             yield
         finally:
             # A lost connection has no settings to restore.
             with contextlib.suppress(SQLAlchemyError):
-                _change_settings(connection, *before)
+                _change_settings(connection, *opened[1:])
 
 
-def _settings_to_change(settings: Sequence[Any] | None) -> tuple[str, int] | None:
-    """The mode and the caution of a session; None if our statements can run with them."""
-    if settings is None:
-        return None
-    _, mode, cautious = settings
-    is_strict = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"} & set(mode.split(","))
-    return None if is_strict and not cautious else (mode, int(cautious))
+def _must_change(settings: Sequence[Any] | None) -> TypeGuard[Sequence[Any]]:
+    return settings is not None and [*settings[1:]] != _needed(settings)
 
 
-def _strict(mode: str) -> str:
-    return f"{mode},STRICT_TRANS_TABLES" if mode else "STRICT_TRANS_TABLES"
+def _needed(settings: Sequence[Any]) -> list[Any]:
+    """The mode and the numbers with which our statements run."""
+    mode: str = settings[1]
+    modes = [one for one in mode.split(",") if one and one not in _MISREAD]
+    if not {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"} & set(modes):
+        modes.append("STRICT_TRANS_TABLES")
+    return [",".join(modes), *_NEEDED.values()]
 
 
-def _change_settings(connection: Connection, mode: str, cautious: int) -> None:
-    change = f"SET SESSION sql_mode = '{mode}', SESSION sql_safe_updates = {cautious}"
-    connection.exec_driver_sql(change).close()
+def _change_settings(connection: Connection, mode: str, *numbers: Any) -> None:
+    changes = zip(_NEEDED, map(int, numbers), strict=True)
+    change = ", ".join([f"sql_mode = '{mode}'", *(f"{name} = {value}" for name, value in changes)])
+    connection.exec_driver_sql(f"SET SESSION {change}").close()

@@ -203,6 +203,49 @@ def test_safe_updates_refuse_nothing_of_ours(settings: Settings) -> None:
     service.stop()
 
 
+def test_limits_of_a_session_hide_no_row_of_ours(settings: Settings) -> None:
+    """A limit of rows, or of what a SELECT may examine, leaves no subscriber or message out."""
+    limits = "sql_select_limit = 1, sql_big_selects = 0, max_join_size = 2"
+    settings.statements.append(f"SET SESSION {limits}")
+    service = QueueService(settings.engine)
+    topic = service.create_topic("events")
+    for name in ("a", "b", "c"):
+        service.create_queue(name, archive="all")
+        topic.subscribe(name)
+    topic.publish(1, routing_key="x")
+    with settings.engine.begin() as caller:
+        topic.publish(2, routing_key="x", connection=caller)
+        assert 1 == caller.scalar(text("SELECT @@SESSION.sql_select_limit"))
+        assert 0 == caller.scalar(text("SELECT @@SESSION.sql_big_selects"))
+    for name in ("a", "b", "c"):
+        queue = service.queue(name)
+        assert (2, 0, 0) == counts(queue)
+        claimed = queue.consume(2)
+        assert [1, 2] == [message.payload for message in claimed]
+        claimed[0].ack()
+        claimed[1].reject("no")
+        assert 2 == queue.stats().archived
+    service.stop()
+
+
+@pytest.mark.engines("mariadb")
+def test_an_empty_text_is_no_null(settings: Settings) -> None:
+    """Also in a session where '' means NULL, which cannot claim a message then."""
+    settings.statements.append("SET SESSION sql_mode = 'EMPTY_STRING_IS_NULL'")
+    service = QueueService(settings.engine)
+    columns: list[Column[Any]] = [Column("note", Text)]
+    queue = service.create_queue("jobs", columns=columns)
+    empty: dict[str, Any] = {"note": ""}
+    queue.publish(1, **empty)
+    with settings.engine.begin() as caller:
+        queue.publish(2, connection=caller, **empty)
+        assert "EMPTY_STRING_IS_NULL" == caller.scalar(text("SELECT @@SESSION.sql_mode"))
+    claimed = queue.consume(2)
+    assert [("", 1), ("", 2)] == [(message.columns["note"], message.payload) for message in claimed]
+    queue.ack(claimed)
+    service.stop()
+
+
 def test_handlers_transactions_lock_no_gaps(service: QueueService, engine_name: str) -> None:
     """They run at READ COMMITTED, also on a connection that a session has given back."""
     name = "tx_isolation" if engine_name == "mariadb" else "transaction_isolation"
