@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, s
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.errors import ConsumerTaken, QueueError
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
 

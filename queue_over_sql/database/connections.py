@@ -46,7 +46,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.sql.compiled import go_direct
 from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, Runnable, as_operation
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
 from queue_over_sql.values.cached import cached_property

@@ -18,7 +18,7 @@ from queue_over_sql.errors import (
     QueueError,
     UnsupportedByEngine,
 )
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from queue_over_sql.database.forks import ForkGuard, NoForkGuard
 from queue_over_sql.database.write_lock import NoWriteLock, WriteLock
 from queue_over_sql.sql.dialect import QueueDialect
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 
 AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 

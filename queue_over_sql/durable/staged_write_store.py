@@ -37,7 +37,7 @@ from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.tables import create_indexes
 from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
 from queue_over_sql.sql.compiled import CompiledStatement
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.durations import stored_number

@@ -16,7 +16,7 @@ from queue_over_sql.queues import tables as ddl
 from queue_over_sql.selection import operations as choices
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 

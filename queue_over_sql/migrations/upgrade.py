@@ -23,7 +23,7 @@ from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from queue_over_sql.publishing.new_messages import (
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.sql.compiled import direct_calls
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
 from queue_over_sql.statements.operations import change_by_ids

@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.consumers import registrations as consumers
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.values.durations import stored_number
 

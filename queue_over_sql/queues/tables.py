@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
 from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import operation
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from queue_over_sql.roles.grants import (
 )
 from queue_over_sql.schema.system_tables import SystemTables
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.options import DEFAULT_PREFIX
 

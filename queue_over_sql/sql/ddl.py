@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from queue_over_sql.sql.error_kinds import Errors
+    from queue_over_sql.sql.errors import Errors
     from queue_over_sql.sql.features import Features
     from queue_over_sql.sql.sessions import EngineSessions
 

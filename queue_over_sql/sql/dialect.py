@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import select
 
 from queue_over_sql.sql.ddl import Ddl
-from queue_over_sql.sql.error_kinds import Errors
+from queue_over_sql.sql.errors import Errors
 from queue_over_sql.sql.expressions import Expressions
 from queue_over_sql.sql.files import DatabaseFiles
 from queue_over_sql.sql.notifications import Notifications

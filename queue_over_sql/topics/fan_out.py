@@ -29,7 +29,7 @@ from queue_over_sql.publishing.publisher import ON_CONFLICT, check_options, is_n
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.routing import (

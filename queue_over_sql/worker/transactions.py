@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import DatabaseUnavailable, visible
 from queue_over_sql.queue import core_of
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.values.backoff import Backoff
 from queue_over_sql.worker.time_limits import CallAbandoned, HandlerStopped
 

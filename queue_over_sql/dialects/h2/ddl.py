@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from queue_over_sql.errors import DatabaseUnavailable, Locked
 from queue_over_sql.sql.ddl import Ddl
 from queue_over_sql.sql.driver_calls import pause
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
 
 _CREATION = "queue_over_sql_creation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from queue_over_sql.sql.error_kinds import ErrorKind, Errors
+from queue_over_sql.sql.errors import ErrorKind, Errors
 
 # https://h2database.com/javadoc/org/h2/api/ErrorCode.html
 _KINDS = {

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from sqlalchemy import Connection
 
-from queue_over_sql.sql.error_kinds import ErrorKind, Errors
+from queue_over_sql.sql.errors import ErrorKind, Errors
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _KINDS = {

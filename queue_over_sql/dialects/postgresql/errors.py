@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_over_sql.dialects.postgresql.pooler import Pooler
-from queue_over_sql.sql.error_kinds import ErrorKind, Errors, sqlstate_of
+from queue_over_sql.sql.errors import ErrorKind, Errors, sqlstate_of
 from queue_over_sql.sql.features import Features
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from queue_over_sql.sql.error_kinds import ErrorKind, Errors
+from queue_over_sql.sql.errors import ErrorKind, Errors
 
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18

@@ -14,7 +14,7 @@ from sqlalchemy import event
 
 from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.service import parts_of
-from queue_over_sql.sql.error_kinds import ErrorKind
+from queue_over_sql.sql.errors import ErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,8 +10,6 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from queue_over_sql.sql.features import Features
-
-import enum
 
 
 class ErrorKind(enum.Enum):
