@@ -318,7 +318,7 @@ class ClockWatch:
     def look(self) -> ReaperReport:
         """Compare the clocks; after a step back, go through all queues."""
         connections = self._parts.connections
-        asked = elapsed_clock()
+        began = elapsed_clock()
         now = connections.run(connections.dialect.read_clock)
         seen, shown = self._seen, (now, elapsed_clock())
         if seen is None:
@@ -327,7 +327,7 @@ class ClockWatch:
                 self._seen = shown
             return ReaperReport()
         self._seen = shown
-        passed = round((asked - seen[1]) * 1_000_000)
+        passed = round((began - seen[1]) * 1_000_000)
         if seen[0] + passed - now > LEAST_CLOCK_STEP_US:
             self._owed = ClockStep(now, until=seen[0] + passed)
         if self._owed is not None:

@@ -366,11 +366,11 @@ class QueueService:
             TypeError, ValueError: a setting has an invalid value.
         """
         check_known("QueueService.create_queue", settings, QueueOptions)
-        asked = QueueSettings(kinds=kinds, **settings)
+        requested = QueueSettings(kinds=kinds, **settings)
         self._parts.check_open()
         # Check first: an invalid name may not even be hashable.
         name = self._parts.catalog.checked_name(name)
-        return self.create_queues({name: asked})[name]
+        return self.create_queues({name: requested})[name]
 
     def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create several queues, or open them if they exist.
@@ -386,7 +386,7 @@ class QueueService:
         """
         self._parts.check_open()
         if not isinstance(queues, Mapping) or not all(
-            isinstance(asked, QueueSettings) for asked in queues.values()
+            isinstance(requested, QueueSettings) for requested in queues.values()
         ):
             msg = "queues must be a mapping of names to QueueSettings"
             raise TypeError(msg)
@@ -428,9 +428,9 @@ class QueueService:
         """
         self._parts.check_open()
         check_known("QueueService.adopt_queue", settings, OptionsOfAdopted)
-        asked = QueueSettings(**settings)
+        requested = QueueSettings(**settings)
         unlogged = check_flag("unlogged", unlogged)
-        queue = self._parts.catalog.adopt(name, table, column_prefix, asked, unlogged=unlogged)
+        queue = self._parts.catalog.adopt(name, table, column_prefix, requested, unlogged=unlogged)
         if not isinstance(queue, AdoptedQueue):
             raise QueueNotFound(name)
         return queue

@@ -187,9 +187,9 @@ def given_of(settings: QueueSettings) -> dict[str, Any]:
     return {name: value for name, value in pairs if value is not UNSET}
 
 
-def updated(present: EffectiveSettings, asked: QueueSettings) -> EffectiveSettings:
-    """The current settings, updated with the fields set in ``asked``."""
-    given = given_of(asked)
+def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSettings:
+    """The current settings, updated with the fields set in ``requested``."""
+    given = given_of(requested)
     given.pop("kinds", None)
     plain = {name: _KINDS[name].plain(value) for name, value in given.items()}
     return dataclasses.replace(present, **plain)

@@ -122,28 +122,28 @@ class Catalog:
 
     def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create queues or open them; see ``QueueService.create_queues``."""
-        queues = {self.checked_name(name): asked for name, asked in queues.items()}
-        for asked in queues.values():
-            self._check_retry(asked)
+        queues = {self.checked_name(name): requested for name, requested in queues.items()}
+        for requested in queues.values():
+            self._check_retry(requested)
         self.system()
-        for name, asked in queues.items():
-            if not isinstance(asked.kinds, Unset):
-                self._kinds[name] = Kinds.of(asked.kinds)
+        for name, requested in queues.items():
+            if not isinstance(requested.kinds, Unset):
+                self._kinds[name] = Kinds.of(requested.kinds)
                 self.forget(name)
-        return {name: self._create(name, asked) for name, asked in queues.items()}
+        return {name: self._create(name, requested) for name, requested in queues.items()}
 
     def adopt(
-        self, name: str, table: Any, prefix: str, asked: QueueSettings, *, unlogged: bool
+        self, name: str, table: Any, prefix: str, requested: QueueSettings, *, unlogged: bool
     ) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = self._adopter.located(given_table(table))
         prefix = check_column_prefix(prefix)
         name = self.checked_name(name)
-        self._check_retry(asked)
+        self._check_retry(requested)
         if (present := self._record(name)) is not None:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
-        fresh = updated(EffectiveSettings(), asked)
+        fresh = updated(EffectiveSettings(), requested)
         self._adopter.adopt(
             name, given, prefix, fresh, system=self.system(), present=present, unlogged=unlogged
         )
@@ -152,7 +152,7 @@ class Catalog:
         record = self._record(name)
         if record is None:
             raise QueueNotFound(name)
-        self._change(record, asked)
+        self._change(record, requested)
         return self.get(name)
 
     def checked_name(self, name: object) -> str:
@@ -160,9 +160,9 @@ class Catalog:
         limit = self.connections.dialect.features.identifier_limit
         return check_queue_name(name, self._settings.table_prefix, limit)
 
-    def _check_retry(self, asked: QueueSettings) -> None:
-        if not isinstance(asked.retry, Unset):
-            self._settings.retry_policies.describe(asked.retry)
+    def _check_retry(self, requested: QueueSettings) -> None:
+        if not isinstance(requested.retry, Unset):
+            self._settings.retry_policies.describe(requested.retry)
 
     def create_temporary(self, name: str, owner: str) -> Queue:
         """Create a queue that is dropped with the consumer ``owner``, or open it."""
@@ -258,9 +258,9 @@ class Catalog:
                     self._tables = tables
         return self._tables
 
-    def _create(self, name: str, asked: QueueSettings, *, owner: str | None = None) -> Queue:
+    def _create(self, name: str, requested: QueueSettings, *, owner: str | None = None) -> Queue:
         while (record := self._record(name)) is None:
-            fresh = updated(EffectiveSettings(), asked)
+            fresh = updated(EffectiveSettings(), requested)
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
             text = settings_json(fresh, self._written(fresh.columns), self._settings.retry_policies)
@@ -273,7 +273,7 @@ class Catalog:
             if added:
                 _log.info("Created queue %s.", name)
                 return self._remember(name, tables, fresh)
-        self._change(record, asked)
+        self._change(record, requested)
         return self.get(name)
 
     def _add(
@@ -298,25 +298,25 @@ class Catalog:
                 connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
             )
 
-    def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
+    def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
         self._versions.is_outdated(record)
         stored = StoredSettings.read(record.name, record.settings)
         queue = self._open(record)
         dialect = self.connections.engine.dialect
-        check_settings(stored, asked, core_of(queue).context.tables, dialect)
+        check_settings(stored, requested, core_of(queue).context.tables, dialect)
         present = queue.settings
-        self._check_same_schema(stored, present, asked)
+        self._check_same_schema(stored, present, requested)
         columns = written = stored.data["columns"]
-        if not isinstance(asked.columns, Unset):
-            columns = self._written(asked.columns)
-            queue = self._with_types(record, queue, asked.columns)
-        wanted = updated(present, asked)
+        if not isinstance(requested.columns, Unset):
+            columns = self._written(requested.columns)
+            queue = self._with_types(record, queue, requested.columns)
+        wanted = updated(present, requested)
         policies = self._settings.retry_policies
         if settings_json(wanted, columns, policies) == settings_json(present, written, policies):
             return
         if wanted.priorities < present.priorities:
             self._check_priorities(queue, wanted.priorities)
-        given = given_of(asked).keys() - {"kinds"}
+        given = given_of(requested).keys() - {"kinds"}
         changed = sorted(n for n in given if getattr(wanted, n) != getattr(present, n))
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
@@ -333,17 +333,17 @@ class Catalog:
         self.connections.run(ddl.ensure_tables.of(tables, self.connections.dialect))
 
     def _check_same_schema(
-        self, stored: StoredSettings, present: EffectiveSettings, asked: QueueSettings
+        self, stored: StoredSettings, present: EffectiveSettings, requested: QueueSettings
     ) -> None:
-        if asked.payload not in (UNSET, present.payload):
+        if requested.payload not in (UNSET, present.payload):
             msg = (
-                f"Queue {stored.queue!r} has {present.payload!r} payloads, but {asked.payload!r} "
-                "was requested. Use another name, or drop the queue first."
+                f"Queue {stored.queue!r} has {present.payload!r} payloads, but "
+                f"{requested.payload!r} was requested. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
-        if asked.columns is UNSET:
+        if requested.columns is UNSET:
             return
-        existing, wanted = stored.columns, self._column_types(asked.columns)
+        existing, wanted = stored.columns, self._column_types(requested.columns)
         if existing != wanted:
             msg = (
                 f"Queue {stored.queue!r} has the columns {existing or 'none'}, but "

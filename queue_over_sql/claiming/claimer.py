@@ -363,14 +363,14 @@ class Claimer:
             )
             for level in levels
         ]
-        asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
+        claims: list[tuple[ClaimRequest, list[MessageRow]]] = []
 
         def settle_and_claim(connection: Connection) -> tuple[set[int], list[MessageRow]]:
-            asked.clear()
+            claims.clear()
             if at_once:
                 first = requests[0]
                 settled, rows = exchange(connection, sql, settlements[0], first, keep=keep)
-                asked.append((first, rows))
+                claims.append((first, rows))
                 return settled, rows
             settled = finish.do(connection)
             if len(settled) < expected:
@@ -381,7 +381,7 @@ class Claimer:
                 if left:
                     part = request.of(left)
                     found = claim_messages(connection, sql, part)
-                    asked.append((part, found))
+                    claims.append((part, found))
                     rows = rows + found
             return settled, rows
 
@@ -389,7 +389,7 @@ class Claimer:
         operation = Operation(settle_and_claim, atomic=not at_once, repeatable=False)
         settled, rows = self._answered(requests, operation)
         if len(settled) == expected:
-            for request, found in asked:
+            for request, found in claims:
                 self._found(found, request, began)
             if not rows and any(lows):
                 self._was_edited()

@@ -69,15 +69,15 @@ class LowWatermark:
         with self._lock:
             return time.monotonic() - self._looked_at >= self._pause()
 
-    def claimed(self, rows: Sequence[MessageRow], asked: int, low: int, seconds: float) -> None:
-        """Note a claim: the rows found of ``asked`` ones, its start, and its duration."""
+    def claimed(self, rows: Sequence[MessageRow], wanted: int, low: int, seconds: float) -> None:
+        """Note a claim: the rows found of ``wanted`` ones, its start, and its duration."""
         latest = max((row.available_at or 0 for row in rows), default=0)
-        self.noted(len(rows), latest, asked, low, seconds)
+        self.noted(len(rows), latest, wanted, low, seconds)
 
-    def noted(self, found: int, latest: int, asked: int, low: int, seconds: float) -> None:
+    def noted(self, found: int, latest: int, wanted: int, low: int, seconds: float) -> None:
         """As ``claimed``, for a number of messages of which the last was due at ``latest``."""
         with self._lock:
-            self._short = found < asked
+            self._short = found < wanted
             if low:
                 self._bounded_cost = min(seconds, self._bounded_cost * 1.1)
             else:

@@ -138,7 +138,7 @@ def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], No
             process.wait()
             stop.awaits_command = False
             raise CommandStoppedError
-        if stop.asked.is_set() and not told:
+        if stop.requested.is_set() and not told:
             told = True
             on_stop()
 
@@ -264,7 +264,7 @@ class Consumption:
         return self.tally
 
     def _next_size(self) -> int:
-        if self.stop.asked.is_set():
+        if self.stop.requested.is_set():
             return 0
         if self.limits.count is None:
             return self.limits.batch
@@ -274,7 +274,7 @@ class Consumption:
         wait = math.inf if self.limits.wait is None else self.limits.wait
         deadline = time.monotonic() + wait
         backoff = Backoff(1.0, LONGEST_PAUSE)
-        while not self.stop.asked.is_set():
+        while not self.stop.requested.is_set():
             left = max(0.0, deadline - time.monotonic())
             try:
                 look = min(left, LOOK_SECONDS)
@@ -284,7 +284,7 @@ class Consumption:
                     raise
                 pause = backoff.pause()
                 self.warn(f"{error} Retrying in {pause:.0f} s.")
-                self.stop.asked.wait(pause)
+                self.stop.requested.wait(pause)
                 continue
             if not messages:
                 self._look_for_a_pause()
@@ -306,7 +306,7 @@ class Consumption:
         try:
             # It skips messages that were settled meanwhile.
             with self.keeper.keeping(self.queue, messages):
-                while left and not self.stop.asked.is_set():
+                while left and not self.stop.requested.is_set():
                     failure = self.handler(left[0])
                     self._settle(left.pop(0), failure)
         except CommandStoppedError:
@@ -396,7 +396,7 @@ def consume(
             else running(session.output, source, exec_, stop)
         )
         tally = Consumption(source, handler, limits, stop, session.output.note).run()
-    if tally.delivered == 0 and not stop.asked.is_set():
+    if tally.delivered == 0 and not stop.requested.is_set():
         if not tally.paused:
             session.output.note(f"No message in queue {queue}.")
         raise typer.Exit(ExitCode.NOTHING)

@@ -162,7 +162,7 @@ def metrics(
             Health(service, must_start=False), http, pages=metrics_pages(collector)
         )
         with stop_on_signals() as stop, server:
-            stop.asked.wait()
+            stop.requested.wait()
 
 
 @commands.add("doctor")

@@ -374,11 +374,11 @@ def request(
             "message is not possible for a request; choose payload or text", param_hint="--format"
         )
     with session.connect(reply_queue=reply_queue) as service:
-        asked = service.queue(queue)
-        reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
+        opened = service.queue(queue)
+        reader = LineReader(opened.settings.payload, line_format or argument_format(opened), {})
         question = read_argument(reader, payload).payload
         with wrong_columns_told():
-            reply = asked.request(question, timeout=timeout, **given)
+            reply = opened.request(question, timeout=timeout, **given)
         if session.output.machine:
             session.output.record(message_fields(reply))
         else:

@@ -90,19 +90,19 @@ class Stop:
     """Whether this process was asked to stop, and asked again to stop immediately.
 
     Attributes:
-        asked: set by the first request.
+        requested: set by the first request.
         now: set by the second one.
-        awaits_command: whether a command was told to end and has not ended yet.
+        awaits_command: whether a command was sent a signal to end and has not ended yet.
     """
 
     def __init__(self) -> None:
-        self.asked = Flag()
+        self.requested = Flag()
         self.now = Flag()
         self.awaits_command = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Count a request: the first one means finish and stop, the second one stop now."""
-        (self.now if self.asked.is_set() else self.asked).set()
+        (self.now if self.requested.is_set() else self.requested).set()
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
 
     def note(number: int, frame: FrameType | None) -> None:
         del number, frame
-        stop.ask()
+        stop.request()
 
     before = {number: signal.signal(number, note) for number in _ENDING}
     try:
@@ -170,12 +170,12 @@ def _ending_at_once(stop: Stop) -> Iterator[None]:
 
 
 def _end_at_once(stop: Stop, signals: socket.socket, left: threading.Event) -> None:
-    asked = 0
-    while asked < _TWICE:
+    requests = 0
+    while requests < _TWICE:
         numbers = signals.recv(100)
         if not numbers:
             return
-        asked += sum(number in _ENDING for number in numbers)
+        requests += sum(number in _ENDING for number in numbers)
     deadline = time.monotonic() + _AT_ONCE_SECONDS
     while time.monotonic() < deadline:
         if left.wait(_POLL_SECONDS):

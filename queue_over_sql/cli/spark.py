@@ -88,7 +88,7 @@ def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
     Service managers and ``timeout`` send their signal to all processes of a command, so the JVM may
     end before this process can stop the query. The query continues at its next start.
     """
-    return _without_spark(stop.asked.is_set)
+    return _without_spark(stop.requested.is_set)
 
 
 @contextlib.contextmanager

@@ -210,7 +210,7 @@ def process(
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task(f"Processing {queue}", total=None)
             _follow(query, done, lambda: bar.update(task, completed=done.messages), stop)
-    _report(session, queue, claims_as, done, stopped=stop.asked.is_set())
+    _report(session, queue, claims_as, done, stopped=stop.requested.is_set())
 
 
 class _Done:
@@ -253,7 +253,7 @@ def _follow(query: StreamingQuery, done: _Done, show: Callable[[], object], stop
     while not query.awaitTermination(_POLL_SECONDS):
         done.take(query.recentProgress)
         show()
-        if stop.asked.is_set():
+        if stop.requested.is_set():
             query.stop()
     done.take(query.recentProgress)
 

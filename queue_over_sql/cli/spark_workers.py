@@ -120,7 +120,7 @@ def workers(
                 transactional=transactional,
                 consumer_timeout=consumer_timeout,
                 progress=shown.show,
-                stop=stop.asked,
+                stop=stop.requested,
             )
     _report(session, report)
     if report.dead:

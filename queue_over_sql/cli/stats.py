@@ -153,7 +153,7 @@ def _print(
     )
     with signals as stop:
         _show(session, look.seen())
-        while stop is not None and not stop.asked.wait(look.pause):
+        while stop is not None and not stop.requested.wait(look.pause):
             _show(session, look.seen())
 
 
@@ -305,7 +305,7 @@ def _watch(
         _keyboard() as pressed,
         Live(console=out, screen=True, auto_refresh=False) as live,
     ):
-        while key not in _QUIT and not stop.asked.is_set():
+        while key not in _QUIT and not stop.requested.is_set():
             seen, problem, left = look.last or look.seen(), "", max(interval, 1.0)
             try:
                 seen = look.seen()
@@ -337,7 +337,7 @@ def _keyboard() -> Iterator[Callable[[Stop, float], str]]:
 
 def _pressed(keyboards: Sequence[int], stop: Stop, seconds: float) -> str:
     ends_at = time.monotonic() + max(seconds, _POLL_SECONDS)
-    while not stop.asked.is_set() and (left := ends_at - time.monotonic()) > 0:
+    while not stop.requested.is_set() and (left := ends_at - time.monotonic()) > 0:
         for number in select.select(keyboards, (), (), min(left, _POLL_SECONDS))[0]:
             # Nothing: the terminal has gone.
             return os.read(number, 1).decode(errors="replace") or "q"

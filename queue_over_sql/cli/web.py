@@ -218,7 +218,7 @@ def serve(
                 _log.info("The dashboard is at %s", address)
                 # The first reading of many queues compiles its statements; nobody should wait.
                 app.state.snapshots.overview()
-                stop.asked.wait()
+                stop.requested.wait()
         except OSError as error:
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
 

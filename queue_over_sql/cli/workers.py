@@ -208,7 +208,7 @@ def reaper(
     )
     with stop_on_signals(at_once=True) as stop, service, probing(Health(service), http):
         logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
-        stop.asked.wait()
+        stop.requested.wait()
         logger.info("The reaper is stopping.")
 
 
@@ -225,4 +225,4 @@ def _supervise(
     )
     together = metrics_together() if http is not None else contextlib.nullcontext()
     with together, stop_on_signals() as stop, probing(SupervisorHealth(supervisor), http):
-        return supervisor.run(lambda: 2 if stop.now.is_set() else int(stop.asked.is_set()))
+        return supervisor.run(lambda: 2 if stop.now.is_set() else int(stop.requested.is_set()))

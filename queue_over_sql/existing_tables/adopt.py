@@ -73,7 +73,7 @@ def given_table(table: Any) -> GivenTable:
 
 
 def check_settings(
-    stored: StoredSettings, asked: QueueSettings, tables: QueueTables, dialect: Dialect
+    stored: StoredSettings, requested: QueueSettings, tables: QueueTables, dialect: Dialect
 ) -> None:
     """Refuse settings that an adopted table cannot have.
 
@@ -83,7 +83,7 @@ def check_settings(
     """
     adoption = stored.adoption
     changeable = names_of(OptionsOfAdopted)
-    refused = [name for name in given_of(asked) if name not in changeable]
+    refused = [name for name in given_of(requested) if name not in changeable]
     if adoption is None or not refused:
         return
     msg = (

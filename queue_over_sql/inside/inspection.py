@@ -165,7 +165,7 @@ class Inspection:
         )
         return int(count), " ".join(str(mend).split())
 
-    def asked(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
+    def findings(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
         """What one section of the engine's check-up finds about these tables."""
         with self.connection() as connection:
             yield from section(Asking(connection, tables, self._parts.settings.schema))

@@ -158,7 +158,7 @@ class Upgrader:
         done = self.pending()
         system = system_tables(self._connections.dialect.expressions, self._settings.schema)
         if any(change.queue is None for change in done):
-            self._complete(system, asked=True)
+            self._complete(system, requested=True)
         queues = [change.queue for change in done if change.queue is not None]
         if sum(self._upgrade(system, queue, _TIMEOUT) for queue in queues):
             self._upgraded(system)
@@ -166,11 +166,11 @@ class Upgrader:
 
     # -- the shared tables
 
-    def _complete(self, system: SystemTables, *, asked: bool = False) -> None:
+    def _complete(self, system: SystemTables, *, requested: bool = False) -> None:
         for record in self._run(lambda c: self._records(c, system, None)):
             if _is_usable(record):
                 version_of(record)
-        if not (asked or self._settings.auto_migrate):
+        if not (requested or self._settings.auto_migrate):
             self._refuse()
         dialect = self._connections.dialect
         absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])

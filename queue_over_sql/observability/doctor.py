@@ -84,7 +84,7 @@ class _Doctor:
             if table.name not in self._missing
         ]
         system = [t for t in self._inspection.system.all if t.name not in self._missing]
-        yield from self._inspection.asked(section, [*system, *dict.fromkeys(there)])
+        yield from self._inspection.findings(section, [*system, *dict.fromkeys(there)])
 
     def _engine(self) -> Iterator[Finding]:
         with self._inspection.connection() as connection:

@@ -146,12 +146,12 @@ def _version(home: Path) -> int | None:
 
 def _says(program: Path) -> str:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return asked.stderr + asked.stdout
+    return answer.stderr + answer.stdout
 
 
 OLDEST_SPARK: Final = (4, 2)
@@ -195,12 +195,12 @@ def session(
             each other.
     """
     check_spark()
-    asked = _named(settings or {}, conf)
+    requested = _named(settings or {}, conf)
     if master is not None and remote is not None:
         msg = "give either master= or remote=, not both"
         raise ValueError(msg)
     builder = SparkSession.builder.appName(app_name)
-    for name, value in {**_defaults(master, remote, asked), **asked}.items():
+    for name, value in {**_defaults(master, remote, requested), **requested}.items():
         builder = builder.config(name, value)
     if remote is None:
         return builder.getOrCreate()
@@ -236,15 +236,17 @@ def _named(settings: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, st
     return found
 
 
-def _defaults(master: str | None, remote: str | None, asked: Mapping[str, str]) -> dict[str, str]:
+def _defaults(
+    master: str | None, remote: str | None, requested: Mapping[str, str]
+) -> dict[str, str]:
     if SparkSession.getActiveSession() is not None:
         return {}
-    where = remote or master or asked.get("spark.master") or _LOCAL_MASTER
+    where = remote or master or requested.get("spark.master") or _LOCAL_MASTER
     if "PYSPARK_GATEWAY_PORT" in os.environ or (remote or "").startswith("sc://"):
         # A Connect server was configured when it was started.
         return {} if master is None else {"spark.master": master}
     os.environ["JAVA_HOME"] = str(find_java())
-    if "spark.pyspark.python" not in asked:
+    if "spark.pyspark.python" not in requested:
         # Otherwise the workers run some python3 of the PATH, without the needed packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     defaults: dict[str, str] = {} if remote else {"spark.master": where}

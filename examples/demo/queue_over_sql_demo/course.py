@@ -112,7 +112,7 @@ class Course:
                 self._publish_some()
             elif not self._kill_due():
                 self._pause()
-            if self._stop.asked.is_set():
+            if self._stop.requested.is_set():
                 raise KeyboardInterrupt
             self._look()
 
@@ -126,7 +126,7 @@ class Course:
                 raise DemoError(f"{server.name} ended unexpectedly:\n{server.log_tail()}")
 
     def _pause(self) -> None:
-        if self._stop.asked.wait(TICK_SECONDS):
+        if self._stop.requested.wait(TICK_SECONDS):
             raise KeyboardInterrupt
 
     def _kill_due(self) -> bool:

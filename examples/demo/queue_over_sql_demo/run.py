@@ -52,7 +52,7 @@ def run(
             if address is not None:
                 output.note(f"The dashboard stays at {address} until Ctrl-C.")
                 with stop_on_signals() as stop:
-                    stop.asked.wait()
+                    stop.requested.wait()
         if serve and not keep:
             clear_stage(plan)
         if keep:

@@ -1,4 +1,4 @@
-"""What all H2 databases can do, and what is asked of each."""
+"""What all H2 databases can do, and what each is checked for."""
 
 from __future__ import annotations
 

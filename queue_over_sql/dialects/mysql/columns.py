@@ -170,8 +170,8 @@ class _Session:
 
     @classmethod
     def of(cls, connection: Connection) -> _Session:
-        asked = "SELECT @@character_set_client, @@sql_mode, @@max_allowed_packet"
-        charset, mode, packet = connection.exec_driver_sql(asked).one()
+        query = "SELECT @@character_set_client, @@sql_mode, @@max_allowed_packet"
+        charset, mode, packet = connection.exec_driver_sql(query).one()
         return cls(str(charset), "NO_BACKSLASH_ESCAPES" not in str(mode), int(packet))
 
 

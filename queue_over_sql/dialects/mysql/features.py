@@ -1,4 +1,4 @@
-"""What all servers of MySQL and of MariaDB can do, and what is asked of each."""
+"""What all servers of MySQL and of MariaDB can do, and what each is checked for."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def of_server(known: Features, connection: Connection) -> Features:
         UnsupportedByEngine: it is too old.
     """
     known.refuse_older(connection)
-    asked = "SELECT @@max_allowed_packet, @@innodb_rollback_on_timeout"
-    most, on_timeout = connection.exec_driver_sql(asked).one()
+    query = "SELECT @@max_allowed_packet, @@innodb_rollback_on_timeout"
+    most, on_timeout = connection.exec_driver_sql(query).one()
     return dataclasses.replace(
         known, statement_bytes=int(most), undoes_on_timeout=bool(int(on_timeout))
     )

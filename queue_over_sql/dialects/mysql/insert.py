@@ -51,8 +51,8 @@ class MariaDBInserts(MySQLInserts):
     def trusting_rows(self, connection: Connection, table: Table) -> Iterator[None]:
         """``check_constraint_checks``: checking long JSON takes as long as storing it."""
         ours = {str(c.name) for c in table.constraints if isinstance(c, CheckConstraint)}
-        asked = {"schema": table.schema, "name": table.name}
-        found = set(connection.scalars(_CHECKS, asked)) if ours else set()
+        named = {"schema": table.schema, "name": table.name}
+        found = set(connection.scalars(_CHECKS, named)) if ours else set()
         if not ours or found != ours:
             yield
             return

@@ -68,8 +68,8 @@ class MySQLSessions(EngineSessions):
     @staticmethod
     def _is_on(connection: Connection, scope: str, *names: str) -> bool:
         wanted = ", ".join(f"'{name}'" for name in names)
-        asked = f"SHOW {scope} VARIABLES WHERE variable_name IN ({wanted})"
-        return any(value not in {"OFF", "0"} for _, value in connection.exec_driver_sql(asked))
+        query = f"SHOW {scope} VARIABLES WHERE variable_name IN ({wanted})"
+        return any(value not in {"OFF", "0"} for _, value in connection.exec_driver_sql(query))
 
 
 class MySQLCallers(CallersSessions):

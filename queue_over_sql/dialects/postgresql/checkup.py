@@ -169,12 +169,12 @@ class PostgreSQLCheckup(Checkup):
             yield Finding(Level.WARNING, "indexes", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
-        asked = ("SELECT", "INSERT", "UPDATE", "DELETE")
-        wanted = ", ".join(f"has_table_privilege(:name, '{right}')" for right in asked)
+        rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
+        wanted = ", ".join(f"has_table_privilege(:name, '{right}')" for right in rights)
         lacking: dict[str, list[str]] = {}
         for table in ask.tables:
             row = ask.rows(f"SELECT {wanted}", name=ask.written(table))[0]
-            lacking[table.name] = [r for r, has in zip(asked, row, strict=True) if not has]
+            lacking[table.name] = [r for r, has in zip(rights, row, strict=True) if not has]
         yield from rights_found(ask.value("SELECT current_user"), lacking)
 
 

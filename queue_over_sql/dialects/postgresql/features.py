@@ -1,4 +1,4 @@
-"""What all PostgreSQL servers can do, and what is asked of each."""
+"""What all PostgreSQL servers can do, and what each is checked for."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ class RoundsOfDatabase:
     def _is_idle(self, last: int) -> bool:
         if self._idle is None:
             return False
-        asked, at = self._idle
-        return asked == last and time.monotonic() - at < self._options.poll_interval
+        looked_from, at = self._idle
+        return looked_from == last and time.monotonic() - at < self._options.poll_interval
 
     def _advanced(self, consumer: DurableConsumer, start: int, most: int | None) -> int:
         options = self._options

@@ -102,8 +102,8 @@ class MysqlServer(MysqlFamilyServer):
 
 
 def _is_mariadb(server: Path) -> bool:
-    asked = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
-    return "mariadb" in asked.stdout.lower()
+    answer = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
+    return "mariadb" in answer.stdout.lower()
 
 
 class MariadbServer(MysqlFamilyServer):

@@ -32,7 +32,7 @@ def test_a_lost_jvm_is_no_error_after_a_signal() -> None:
         stop = Stop()
         with pytest.raises(type(error)), ended_by(stop):
             raise error
-        stop.ask()
+        stop.request()
         with ended_by(stop):
             raise error
 
@@ -40,7 +40,7 @@ def test_a_lost_jvm_is_no_error_after_a_signal() -> None:
 def test_other_errors_stay_errors() -> None:
     """What is wrong in our own code is told, whoever asked to stop."""
     stop = Stop()
-    stop.ask()
+    stop.request()
     with pytest.raises(KeyError), ended_by(stop):
         raise KeyError("mine")
 

@@ -47,7 +47,7 @@ def settled(mark: LowWatermark, cost: float) -> None:
     clock: Any = vars(low_watermark)["time"]
     for _ in range(2):
         clock.now += 2 * cost
-        mark.claimed(rows(5_000_000), asked=1, low=0, seconds=cost)
+        mark.claimed(rows(5_000_000), wanted=1, low=0, seconds=cost)
 
 
 def test_the_first_claim_looks_fully() -> None:
@@ -78,7 +78,7 @@ def test_a_dear_full_look_takes_a_twentieth_of_the_time(clock: Clock) -> None:
     settled(mark, DEAR)
     clock.now += 1.9
     assert mark.bound() > 0
-    mark.claimed([], asked=1, low=1, seconds=CHEAP)
+    mark.claimed([], wanted=1, low=1, seconds=CHEAP)
     assert mark.bound() > 0
     assert not mark.may_look_fully()
     clock.now += 0.2
@@ -91,7 +91,7 @@ def test_one_slow_look_is_forgiven(clock: Clock) -> None:
     mark = LowWatermark()
     settled(mark, CHEAP)
     clock.now += 10.0
-    mark.claimed([], asked=1, low=0, seconds=5.0)
+    mark.claimed([], wanted=1, low=0, seconds=5.0)
     assert mark.may_look_fully()
 
 
@@ -101,7 +101,7 @@ def test_threads_that_were_stalled_together_measured_one_stall(clock: Clock) -> 
     settled(mark, CHEAP)
     clock.now += 10.0
     for _ in range(4):
-        mark.claimed([], asked=1, low=0, seconds=4.0)
+        mark.claimed([], wanted=1, low=0, seconds=4.0)
     assert mark.may_look_fully()
 
 
@@ -109,7 +109,7 @@ def test_an_idle_healthy_queue_is_always_looked_at_fully() -> None:
     """A short claim on a table where a full look costs nothing leaves no blind spot."""
     mark = LowWatermark()
     settled(mark, CHEAP)
-    mark.claimed(rows(5_000_000), asked=2, low=1, seconds=CHEAP)
+    mark.claimed(rows(5_000_000), wanted=2, low=1, seconds=CHEAP)
     assert 0 == mark.bound()
 
 
