@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 from tests.cli.command_line import environment
 
@@ -42,3 +48,21 @@ def test_names_are_imported_when_somebody_asks() -> None:
     )
     assert "module 'queue_over_sql' has no attribute 'Nothing'\n" == ended.stdout
     assert "" == ended.stderr
+
+
+def test_the_pinned_versions_install_on_the_oldest_python() -> None:
+    """`constraints.txt` pins no version that refuses a Python that `pyproject.toml` allows."""
+    root = Path(__file__).parents[2]
+    supported = tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest = supported.removeprefix(">=") + ".0"
+    pins = re.findall(r"(?m)^([\w.-]+)==(\S+)", (root / "constraints.txt").read_text())
+    refusing = {}
+    for name, version in pins:
+        try:
+            installed = distribution(name)
+        except PackageNotFoundError:
+            continue
+        allowed = installed.metadata["Requires-Python"] or ""
+        if installed.version == version and oldest not in SpecifierSet(allowed):
+            refusing[name] = allowed
+    assert {} == refusing
