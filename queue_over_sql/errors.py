@@ -282,9 +282,13 @@ class PayloadTooLarge(QueueError, ValueError):
     def __init__(
         self, what: str, size: int, limit: int, raises: str = "create the queue with a larger limit"
     ) -> None:
+        if what == "headers":
+            verb, otherwise = "take", ""
+        else:
+            verb, otherwise = "takes", f", or {raises}"
         super().__init__(
-            f"The {what} takes {size:,} bytes; the limit is {limit:,}. Keep large content "
-            f"elsewhere and publish a reference, or {raises}."
+            f"The {what} {verb} {size:,} bytes; the limit is {limit:,}. Keep large content "
+            f"elsewhere and publish a reference{otherwise}."
         )
         self.size = size
         self.limit = limit

@@ -106,7 +106,7 @@ class Delays:
     delays: Sequence[Duration]
 
     def __post_init__(self) -> None:
-        if isinstance(self.delays, str) or not self.delays:
+        if isinstance(self.delays, str) or not isinstance(self.delays, Sequence) or not self.delays:
             msg = "Delays needs a list of at least one delay"
             raise ValueError(msg)
         delays = tuple(_checked(delay, "delays") for delay in self.delays)

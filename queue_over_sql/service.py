@@ -60,7 +60,7 @@ from queue_over_sql.settings import (
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics.topics import Topics
-from queue_over_sql.values.checks import check_flag
+from queue_over_sql.values.checks import check_flag, check_name
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.options import check_known, spelled_out
 from queue_over_sql.worker.middleware import Middleware
@@ -461,6 +461,7 @@ class QueueService:
             TypeError, ValueError: the kinds are not valid, or the queue cannot have any.
         """
         self._parts.check_open()
+        check_name(name)
         if isinstance(kinds, Unset):
             return self._parts.catalog.get(name)
         return self._parts.catalog.get_with_kinds(name, kinds)
@@ -490,6 +491,7 @@ class QueueService:
             DatabaseUnavailable: other transactions used the queue for about half a minute.
         """
         self._parts.check_open()
+        check_name(name)
         return self._parts.catalog.drop(name)
 
     def create_topic(self, name: str) -> Topic:

@@ -152,6 +152,8 @@ def _encode_json_slowly(value: Any, what: str) -> str:
             # A Decimal, a date or a UUID. Kinds are for payloads only.
             also = ", or use kinds=" if what == "payload" else ""
             msg += f" Convert it to text first{also}."
+        elif "Out of range" in str(error):
+            msg += " JSON has no NaN and no infinity: publish None or text instead."
         raise PayloadInvalid(msg) from error
     if not equal:
         msg = (

@@ -22,7 +22,7 @@ from queue_over_sql.schedules.definition import Definition, check_schedule_name,
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.schedules.operations import Conflict, ScheduledMessages
 from queue_over_sql.schedules.store import ScheduleRecord
-from queue_over_sql.values.checks import check_whole
+from queue_over_sql.values.checks import check_name, check_whole
 from queue_over_sql.values.durations import Duration, instant, optional_instant
 from queue_over_sql.values.options import PUBLISH_DEFAULTS, ScheduleOptions, spelled_out
 
@@ -189,6 +189,7 @@ class Schedules:
         Raises:
             QueueError: other processes kept changing this schedule; nothing was changed.
         """
+        check_name(name)
         return self._again(lambda: self._end(operations.remove.of, name))
 
     def pause(self, name: str) -> None:

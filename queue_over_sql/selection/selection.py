@@ -231,7 +231,12 @@ class Selection:
         try:
             check_choice("status", status, choices)
         except ValueError as error:
-            msg = f"{error}. Dead letters are in the archive: failed, rejected and expired"
+            advice = (
+                f"Messages that are {status} are in the queue, not in the archive"
+                if status in [*Status]
+                else "Dead letters are in the archive: failed, rejected and expired"
+            )
+            msg = f"{error}. {advice}"
             raise ValueError(msg) from None
         if self._archived:
             ended_so: ColumnElement[bool] = self._table.c.outcome == Outcome(status).value

@@ -8,6 +8,7 @@ from queue_over_sql.errors import InvalidQueueName, TopicNotFound
 from queue_over_sql.schema.queue_tables import check_queue_name, may_be_name
 from queue_over_sql.topics import store
 from queue_over_sql.topics.topic import Topic
+from queue_over_sql.values.checks import check_name
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
@@ -38,6 +39,7 @@ class Topics:
     def get(self, name: str) -> Topic:
         """Open a topic; see ``QueueService.topic``."""
         self._parts.check_open()
+        check_name(name)
         if not may_be_name(name):
             raise TopicNotFound(name)
         if name in self._opened:
@@ -57,6 +59,7 @@ class Topics:
     def drop(self, name: str) -> bool:
         """Drop a topic; see ``QueueService.drop_topic``."""
         self._parts.check_open()
+        check_name(name)
         if not may_be_name(name):
             return False
         self._opened.pop(name, None)

@@ -50,6 +50,13 @@ def check_function(name: str, value: Any) -> None:
         raise TypeError(msg)
 
 
+def check_name(value: Any) -> None:
+    """Raise TypeError unless the name is text, as an object that has this name is not."""
+    if not isinstance(value, str):
+        msg = f"name must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise ValueError, which lists the choices, unless the value is one of them."""
     if value not in choices:

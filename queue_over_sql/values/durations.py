@@ -75,7 +75,8 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
         msg = f"{argument} must be at most 1,000 years"
         raise ValueError(msg)
     if value < timedelta(0) or (value == timedelta(0) and not zero):
-        msg = f"{argument} must be {'zero or more' if zero else 'more than zero'}, not {value}"
+        least = "zero or more" if zero else "more than zero"
+        msg = f"{argument} must be {least}, not {value.total_seconds():g} s"
         raise ValueError(msg)
     return value
 

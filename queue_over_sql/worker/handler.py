@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
+from queue_over_sql.errors import shown
+
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
@@ -85,6 +87,9 @@ def check_kind(function: Callable[..., Any], what: str, *, asynchronous: bool = 
         what: what it is, for the error.
         asynchronous: whether the worker awaits what it returns.
     """
+    if not callable(function):
+        msg = f"{what} must be a function, not {shown(function)}"
+        raise TypeError(msg)
     kind, wanted = kind_of(function), wanted_kind(asynchronous=asynchronous)
     if kind == wanted:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from queue_over_sql.worker.handler import (
@@ -22,7 +22,7 @@ def check_middleware(given: Sequence[Middleware], *, asynchronous: bool) -> tupl
     Raises:
         TypeError: one is not a function, or not of the same kind as the handlers.
     """
-    several = (given,) if callable(given) else tuple(given)
+    several = (given,) if callable(given) or not isinstance(given, Iterable) else tuple(given)
     for each in several:
         if not callable(each) or kind_of(each) != wanted_kind(asynchronous=asynchronous):
             kind = "coroutine functions (async def)" if asynchronous else "plain functions"

@@ -233,3 +233,5 @@ def test_a_guessed_status_of_dead_letters_is_explained(sqlite_url: str) -> None:
         assert 2 == ended.exit_code
         assert "--status must be one of" in ended.err
         assert "Dead letters are in the archive: failed, rejected and expired" in ended.err
+    ended = run("requeue", "jobs", "--yes", "--status", "held", url=sqlite_url)
+    assert "Messages that are held are in the queue, not in the archive" in ended.err

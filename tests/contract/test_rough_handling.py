@@ -141,6 +141,11 @@ def test_a_function_whose_code_would_never_run_is_refused(service: QueueService)
             service.worker().handle("jobs", slow_after=1, on_slow=function)
         with pytest.raises(TypeError, match="middleware of this worker must be plain functions"):
             service.worker(middleware=[function])
+    nothing: Any = 3
+    with pytest.raises(TypeError, match="the handler of queue 'jobs' must be a function, not 3"):
+        service.worker().handle("jobs")(nothing)
+    with pytest.raises(TypeError, match="middleware of this worker must be plain functions, not 3"):
+        service.worker(middleware=nothing)
 
 
 @pytest.mark.engines("sqlite")

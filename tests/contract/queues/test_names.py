@@ -77,6 +77,12 @@ def test_a_hostile_name_is_refused(service: QueueService, engine: Engine) -> Non
     for no_text in no_texts:
         with refused(no_text, QueueError, TypeError):
             service.create_queue(no_text)
+    opened: Any = service.queue("before")
+    takers: list[Any] = [service.queue, service.drop_queue, service.topic, service.drop_topic]
+    for take in (*takers, service.schedules.remove):
+        for no_text in (*no_texts, opened):
+            with pytest.raises(TypeError, match=r"^name must be a str, not (N|i|b|Queue$)"):
+                take(no_text)
     with pytest.raises(InvalidQueueName):
         service.create_queues({"good": QueueSettings(), "Bad": QueueSettings()})
     assert set(inspect(engine).get_table_names()) == tables

@@ -117,8 +117,10 @@ def test_headers_are_json_of_64_kib_or_refused(queue: Queue) -> None:
     for headers in wrong:
         with refused(headers, PayloadInvalid):
             queue.publish(1, headers=headers)
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge, match=r"^The headers take .* publish a reference[.]$"):
         queue.publish(1, headers=too_much)
+    with pytest.raises(PayloadInvalid, match="JSON has no NaN and no infinity: publish None"):
+        queue.publish(1, headers={"n": [float("inf")]})
     assert 0 == queue.stats().live
 
 

@@ -33,7 +33,8 @@ def test_what_is_no_duration_is_refused_by_its_name() -> None:
     wrong: list[tuple[Any, type[Exception], str]] = [
         ("soon", ValueError, "lease: 'soon' is not a duration; write it as 30s"),
         ("-1s", ValueError, "lease"),
-        ("0s", ValueError, "lease must be more than zero"),
+        ("0s", ValueError, "lease must be more than zero, not 0 s$"),
+        (-90, ValueError, "lease must be more than zero, not -90 s$"),
         ("1000000d", ValueError, "lease must be"),
         (None, TypeError, "lease must be seconds, a timedelta or text"),
         (True, TypeError, "lease must be seconds, a timedelta or text"),
@@ -41,6 +42,14 @@ def test_what_is_no_duration_is_refused_by_its_name() -> None:
     for value, kind, said in wrong:
         with pytest.raises(kind, match=said):
             to_timedelta(value, "lease")
+
+
+def test_a_policy_without_a_list_of_delays_is_refused() -> None:
+    """Whatever it got for the list."""
+    wrong: list[Any] = [[], 3, "1s", None]
+    for delays in wrong:
+        with pytest.raises(ValueError, match=r"^Delays needs a list of at least one delay$"):
+            Delays(delays)
 
 
 def test_a_policy_is_stored_in_seconds() -> None:
