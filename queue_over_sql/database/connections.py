@@ -88,6 +88,7 @@ class _Reconnects:
         self._left = {
             ErrorKind.DISCONNECT: _RECONNECTS if repeatable else 0,
             ErrorKind.READ_ONLY: _RECONNECTS if may_write else 0,
+            ErrorKind.STALE_PLAN: _RECONNECTS,
         }
         self._may_ask = may_write
 
@@ -365,7 +366,12 @@ class Connections:
             self._connect() as connection,
         ):
             self._set_options(connection)
-            yield connection
+            try:
+                yield connection
+            except DBAPIError as error:
+                if self.dialect.errors.classify(error) is ErrorKind.STALE_PLAN:
+                    connection.invalidate()
+                raise
 
     def apart(self) -> Session:
         """An autocommit session for this caller alone, for a long wait.
@@ -592,7 +598,7 @@ class Connections:
     def _give_up(self, session: Session, kind: ErrorKind) -> None:
         if kind is ErrorKind.READ_ONLY:
             self._leave_server(session)
-        elif kind is ErrorKind.DISCONNECT:
+        elif kind in {ErrorKind.DISCONNECT, ErrorKind.STALE_PLAN}:
             self._drop(session)
 
     def _leave_server(self, session: Session | None = None) -> None:

@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 
 # A deadlock has ended the caller's transaction, and only the caller can repeat all of it.
 _REPEAT = " Roll your transaction back and repeat it."
+_UNDONE = {
+    ErrorKind.CANCELLED: (
+        "An administrator or a time limit cancelled a statement in {where}: {reason}. "
+        "It changed nothing. You can run it again."
+    ),
+    ErrorKind.STALE_PLAN: (
+        "A table in {where} was changed after the connection had prepared a statement on it: "
+        "{reason}. Roll your transaction back, if you have one, and run it again."
+    ),
+}
 _BROKE = "It is unknown whether the last change was committed."
 _CALLERS_BROKE = (
     "Your transaction is lost: repeat it. If the server closes connections that wait in your pool, "
@@ -152,11 +162,8 @@ class DriverErrors:
                 f"The database {self._where} stayed locked by other transactions"
                 f"{f' ({hint})' if hint else ''}: {reason}.{_REPEAT if callers else ''}"
             )
-        if kind is ErrorKind.CANCELLED:
-            return DatabaseUnavailable(
-                f"An administrator or a time limit cancelled a statement in {self._where}: "
-                f"{reason}. It changed nothing. You can run it again."
-            )
+        if kind in _UNDONE:
+            return DatabaseUnavailable(_UNDONE[kind].format(where=self._where, reason=reason))
         if kind is ErrorKind.INVALID_VALUE:
             hint = self._dialect().errors.value_hint(error.orig)
             return PayloadInvalid(f"The database refused a value{hint}: {reason}.")

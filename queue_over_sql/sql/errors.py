@@ -18,6 +18,7 @@ class ErrorKind(enum.Enum):
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
     CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
     READ_ONLY = "the server, the session or the transaction may only read; nothing was changed"
+    STALE_PLAN = "a table was changed since this session prepared the statement: another can run it"
     DISCONNECT = "the connection is gone; it is unknown whether the last commit succeeded"
     DUPLICATE = "a unique constraint was violated; which one is not known from the error"
     INVALID_VALUE = "a value does not fit its column or a check constraint"

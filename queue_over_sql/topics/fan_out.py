@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
 # How often subscriptions may change during one publish before it fails.
 _RACES: Final = 50
+# What says nothing about a queue that may be gone.
+_HOPELESS: Final = frozenset(
+    {ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT, ErrorKind.STALE_PLAN}
+)
 
 _NO_JSON: Final = object()
 
@@ -233,7 +237,7 @@ class FanOut:
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
         connections = self._parts.connections
         kind = connections.dialect.errors.classify(error)
-        hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
+        hopeless = kind in _HOPELESS
         if hopeless or not connections.background:
             return set()
         system, prefix = self._parts.system(), self._parts.settings.table_prefix

@@ -92,7 +92,7 @@ class HandlerTransactions:
     def _may_repeat(self, error: Exception, tries: int) -> bool:
         kind = self._connections.errors.kind_behind(error)
         if kind is not ErrorKind.READ_ONLY:
-            return kind is ErrorKind.TRANSIENT
+            return kind in {ErrorKind.TRANSIENT, ErrorKind.STALE_PLAN}
         # The first time it was the kept connection's server. The second time that may have begun
         # to write just now. Then it is the handler's doing.
         if tries > 1 and self._connections.server_reads_only():

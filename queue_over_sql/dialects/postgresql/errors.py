@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.sql.errors import ErrorKind, Errors, sqlstate_of
 from queue_over_sql.sql.features import Features
+
+# SQLSTATE and function of the server with which it refuses a prepared statement, because the type
+# of a result's column has changed. The driver prepares it anew after a rollback only.
+_STALE_PLAN: Final = ("0A000", "RevalidateCachedQuery")
 
 
 class PostgreSQLErrors(Errors):
@@ -19,6 +25,8 @@ class PostgreSQLErrors(Errors):
         state = sqlstate_of(error)
         if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
             return ErrorKind.DISCONNECT
+        if (state, _function_of(error)) == _STALE_PLAN:
+            return ErrorKind.STALE_PLAN
         return super().classify_driver_error(error)
 
     def refusal_hint(self, error: BaseException | None) -> str:
@@ -26,3 +34,8 @@ class PostgreSQLErrors(Errors):
 
     def unfit_way(self, error: BaseException | None) -> str | None:
         return Pooler.unfit_way(error)
+
+
+def _function_of(error: BaseException | None) -> str | None:
+    """The function of the server that raised the error, which is in no language."""
+    return getattr(getattr(error, "diag", None), "source_function", None)

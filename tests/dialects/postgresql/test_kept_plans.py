@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine
 
-from queue_over_sql import QueueService
+from queue_over_sql import DatabaseUnavailable, QueueService
 from queue_over_sql.service import parts_of
 from tests.dialects.plans.explain import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_over_sql import Queue
+    from sqlalchemy import Connection, Engine
+
+    from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.engines("postgresql")
@@ -81,6 +84,45 @@ def counted(service: QueueService, by_index: int) -> int:
         assert time.monotonic() < deadline, "the server has not counted in time"
         time.sleep(0.1)
     return scans(service)[0]
+
+
+def test_a_changed_table_makes_no_operation_fail(service: QueueService, engine: Engine) -> None:
+    """The server refuses kept plans once; a caller's transaction can be repeated as a whole."""
+    queue = service.create_queue("jobs", archive="all")
+    live_a_little(queue)
+    width = itertools.count(300)
+
+    def change() -> None:
+        names = ("message_key", "kind")
+        changes = ", ".join(f"ALTER {name} TYPE VARCHAR({next(width)})" for name in names)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER TABLE queue_jobs {changes}")
+
+    def work(connection: Connection) -> list[Message]:
+        queue.publish("by hand", connection=connection)
+        return queue.take(connection=connection)
+
+    for _ in range(ROUNDS):
+        change()
+        assert [] == queue.consume()
+        queue.publish_many([1, 2])
+        change()
+        [first] = queue.consume()
+        change()
+        [second] = queue.exchange(first)
+        change()
+        second.reject("no")
+        change()
+        assert [] == queue.messages().list()
+    with engine.connect() as connection:
+        for _ in range(ROUNDS):
+            with connection.begin():
+                work(connection)
+        change()
+        with pytest.raises(DatabaseUnavailable), connection.begin():
+            work(connection)
+        with connection.begin():
+            assert ["by hand"] == [message.payload for message in work(connection)]
 
 
 def test_a_list_of_few_does_not_read_the_whole_archive(service: QueueService) -> None:
