@@ -164,7 +164,7 @@ class RetryPolicies:
             _check_registered(name, kind)
         self._kinds: dict[str, type[Any]] = {**_BUILT_IN, **(registered or {})}
         # Log each policy once, although the settings are read again and again.
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         # Earlier versions stored import paths.
         self._paths = {_import_path(kind): kind for kind in (registered or {}).values()}
 
@@ -214,8 +214,8 @@ class RetryPolicies:
             return self.build(stored)
         except Exception as error:  # noqa: BLE001 - no row may stop this service
             description = dict(stored) if isinstance(stored, Mapping) else {"policy": stored}
-            if repr(description) not in self._told:
-                self._told.add(repr(description))
+            if repr(description) not in self._reported:
+                self._reported.add(repr(description))
                 _log.warning(
                     "This process cannot build the retry policy %s (%s). It uses "
                     "ExponentialBackoff() instead.",

@@ -45,7 +45,7 @@ DRAIN_SECONDS = 1.0
 
 
 class CommandStoppedError(Exception):
-    """The command was terminated because this process was told to stop immediately."""
+    """The command was terminated because a second signal asked for an immediate stop."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def run_command(
 
 
 def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], None]) -> None:
-    told = False
+    called = False
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
@@ -138,8 +138,8 @@ def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], No
             process.wait()
             stop.awaits_command = False
             raise CommandStoppedError
-        if stop.requested.is_set() and not told:
-            told = True
+        if stop.requested.is_set() and not called:
+            called = True
             on_stop()
 
 

@@ -93,7 +93,7 @@ def publish_one(
 ) -> None:
     """Publish the message of the argument `text` and report its id and outcome."""
     publication = read_argument(reader, text)
-    with wrong_columns_told():
+    with explaining_wrong_columns():
         [published] = queue.publish_many([publication], on_conflict=on_conflict)
     output.record(
         {"queue": queue.name, "id": published.id, "outcome": published.outcome},
@@ -102,7 +102,7 @@ def publish_one(
 
 
 @contextmanager
-def wrong_columns_told() -> Iterator[None]:
+def explaining_wrong_columns() -> Iterator[None]:
     """Report an unknown column, or a value of the wrong type, as a usage error."""
     try:
         yield
@@ -377,7 +377,7 @@ def request(
         opened = service.queue(queue)
         reader = LineReader(opened.settings.payload, line_format or argument_format(opened), {})
         question = read_argument(reader, payload).payload
-        with wrong_columns_told():
+        with explaining_wrong_columns():
             reply = opened.request(question, timeout=timeout, **given)
         if session.output.machine:
             session.output.record(message_fields(reply))

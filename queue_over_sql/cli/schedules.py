@@ -18,7 +18,7 @@ from queue_over_sql.cli.options import (
     message_options,
 )
 from queue_over_sql.cli.output import in_yellow
-from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
+from queue_over_sql.cli.publish import argument_format, explaining_wrong_columns, read_argument
 from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.values.durations import exact_duration
@@ -102,7 +102,7 @@ def add(
     """
     with session.connect() as service:
         target = service.queue(queue)
-        with wrong_columns_told():
+        with explaining_wrong_columns():
             added = service.schedules.add(
                 name,
                 target,

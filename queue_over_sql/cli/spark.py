@@ -73,7 +73,7 @@ def spark_session(
     except Exception as error:
         if not _is_of_spark(error):
             raise
-        text, code = told_of_spark(error)
+        text, code = explained(error)
         session.output.error(text)
         raise typer.Exit(code) from error
     finally:
@@ -93,19 +93,19 @@ def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _without_spark(allowed: Callable[[], bool]) -> Iterator[None]:
-    def is_told(record: logging.LogRecord) -> bool:
+    def is_shown(record: logging.LogRecord) -> bool:
         # Py4J logs an interrupted command, with its traceback, to the root logger.
         return not (allowed() and "py4j" in record.pathname)
 
     root = logging.getLogger()
-    root.addFilter(is_told)
+    root.addFilter(is_shown)
     try:
         yield
     except Exception as error:
         if not (_is_of_spark(error) or isinstance(error, ConnectionError)) or not allowed():
             raise
     finally:
-        root.removeFilter(is_told)
+        root.removeFilter(is_shown)
 
 
 def _is_of_spark(error: BaseException) -> bool:
@@ -131,7 +131,7 @@ def _report(output: Output, what: str) -> None:
         output.note(what)
 
 
-def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
+def explained(error: BaseException) -> tuple[str, ExitCode]:
     """Print the reason of a Spark error, and end with its exit code.
 
     An error of this library that was raised in Spark's Python gets its usual exit code.

@@ -62,7 +62,7 @@ def left_in(session: CommandSession, queue: str, consumer: str) -> Left | None:
 
 
 @contextlib.contextmanager
-def told_what_is_held(session: CommandSession, queue: str, consumer: str) -> Iterator[None]:
+def reporting_what_is_held(session: CommandSession, queue: str, consumer: str) -> Iterator[None]:
     """If the query fails, say which messages it still holds."""
     try:
         yield
@@ -182,7 +182,7 @@ def process(
 
     done, claims_as = _Done(), consumer or usual_consumer(queue)
     with (
-        told_what_is_held(session, queue, claims_as),
+        reporting_what_is_held(session, queue, claims_as),
         spark_session(session, master, conf) as spark,
         stop_on_signals() as stop,
         ended_by(stop),

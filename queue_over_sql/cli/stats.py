@@ -348,21 +348,21 @@ def _screen(seen: Activity, order: str, width: int, height: int, problem: str = 
     from rich.console import Group
     from rich.text import Text
 
-    told_of = textwrap.wrap(visible(problem), width, max_lines=3) or [""]
-    room = max(2, height - _LINES - len(told_of) + 1)
+    problem_lines = textwrap.wrap(visible(problem), width, max_lines=3) or [""]
+    room = max(2, height - _LINES - len(problem_lines) + 1)
     consumers = seen.consumers[: max(1, room // 3, room - len(seen.queues))]
     names = sorted(seen.queues, key=lambda name: (-_ORDERS[order](name, seen), name))
     names = names[: max(1, room - len(consumers))]
     shown = f"{len(names)} of " if len(names) < len(seen.queues) else ""
-    told = (
+    status_line = (
         f"{datetime.now().astimezone():%H:%M:%S}  q: quit  s: sort, by {order}  "
         f"{shown}{counted(len(seen.queues), 'queue')}, {counted(len(seen.consumers), 'consumer')}"
     )
     columns, rows = without_spare(*_activity_table(seen, names), width, _SPARE)
     holders, holds = without_spare(*_holders_table(seen, consumers), width, _SPARE_OF_CONSUMERS)
     return Group(
-        Text(told, style="dim", no_wrap=True, overflow="ellipsis"),
-        Text("\n".join(told_of), style="red"),
+        Text(status_line, style="dim", no_wrap=True, overflow="ellipsis"),
+        Text("\n".join(problem_lines), style="red"),
         build_table(None, columns, rows, width),
         "",
         build_table(None, holders, holds, width),

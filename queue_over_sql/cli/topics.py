@@ -149,11 +149,11 @@ def _report(session: CommandSession, topic: str, published: list[Published]) -> 
                 {"topic": topic, "queue": one.queue, "id": one.id, "outcome": one.outcome}
             )
         return
-    told = ", ".join(f"{one.queue} (message {one.id} {one.outcome})" for one in published)
+    copies = ", ".join(f"{one.queue} (message {one.id} {one.outcome})" for one in published)
     queues = counted(len(published), "queue")
     session.output.record(
         {},
-        human=f"Published to {queues}: {told}."
+        human=f"Published to {queues}: {copies}."
         if published
         else f"No subscription to topic {topic} matches: nothing was published.",
     )
@@ -164,11 +164,11 @@ def drop(session: CommandSession, *, topic: TopicName, yes: YesOption = False) -
     """Drop a topic with its subscriptions; the queues keep their messages."""
     with session.connect() as service:
         count = len(service.topic(topic).subscriptions())
-        told = counted(count, "subscription")
-        confirm(f"Drop topic {topic} with {told}?", yes=yes)
+        subscriptions = counted(count, "subscription")
+        confirm(f"Drop topic {topic} with {subscriptions}?", yes=yes)
         service.drop_topic(topic)
     session.output.record(
-        {"topic": topic, "dropped": True}, human=f"Dropped topic {topic} with {told}."
+        {"topic": topic, "dropped": True}, human=f"Dropped topic {topic} with {subscriptions}."
     )
 
 

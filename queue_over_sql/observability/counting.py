@@ -98,7 +98,7 @@ class Counting:
         names: what to count, of ``COUNTED``.
         limit: the highest count. No more messages are read for each, so that it stays fast. None:
             exact counts.
-        told: turns the error of a queue that cannot be read into text.
+        error_text: turns the error of a queue that cannot be read into text.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Counting:
         names: Sequence[str] = COUNTED,
         *,
         limit: int | None = None,
-        told: Callable[[QueueError], str] = str,
+        error_text: Callable[[QueueError], str] = str,
     ) -> None:
         self.names = names
         self._limit = limit
-        self._error_text = told
+        self._error_text = error_text
         self._known: dict[str, _Known] = {}
 
     def look(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:

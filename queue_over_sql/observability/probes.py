@@ -266,17 +266,17 @@ class SystemdNotifier:
             self._notify("STOPPING=1")
 
     def _run(self) -> None:
-        told = False
+        is_reported = False
         pause = 0.2
         while not self._ended.wait(pause):
-            if not told and self._probed.ready().ok:
-                told = True
+            if not is_reported and self._probed.ready().ok:
+                is_reported = True
                 self._notify("READY=1")
-            if told and self._every is None:
+            if is_reported and self._every is None:
                 return
             if self._every is not None and self._probed.live().ok:
                 self._notify("WATCHDOG=1")
-            pause = 0.2 if self._every is None or not told else min(self._every, 10.0)
+            pause = 0.2 if self._every is None or not is_reported else min(self._every, 10.0)
 
     def _notify(self, state: str) -> None:
         with (

@@ -138,7 +138,7 @@ def _says_equal(given: type) -> bool:
 
 
 _NAME_LENGTH = 100
-_FIELDS_TOLD = 5
+_FIELDS_SHOWN = 5
 _REASON_LENGTH = 200
 # Plain JSON values do not tell the kind.
 _IMPLY_NOTHING = frozenset({dict, list, str, int, float, bool, NoneType, object})
@@ -397,6 +397,6 @@ def _short(text: str) -> str:
 
 
 def _list(texts: Sequence[str], separator: str = ", ") -> str:
-    told = list(itertools.islice(texts, _FIELDS_TOLD))
-    more = len(texts) - len(told)
-    return separator.join(told) + (f"{separator}and {more} more" if more else "")
+    shown = list(itertools.islice(texts, _FIELDS_SHOWN))
+    more = len(texts) - len(shown)
+    return separator.join(shown) + (f"{separator}and {more} more" if more else "")

@@ -196,11 +196,11 @@ def _stack(times: Times, series: Sequence[Series], axis: Axis, words: Words) -> 
                 continue
             top, bottom = axis.place(below[index] + value), axis.place(below[index])
             below[index] += value
-            told = f"{times.label(index)}: {words(value)} {one.name}"
+            title = f"{times.label(index)}: {words(value)} {one.name}"
             yield (
                 f'<rect class="{one.look}" x="{times.left(index):.1f}" y="{top:.1f}" '
                 f'width="{width:.1f}" height="{max(bottom - top, 0.5):.1f}">'
-                f"<title>{clean(told)}</title></rect>"
+                f"<title>{clean(title)}</title></rect>"
             )
 
 
@@ -213,10 +213,10 @@ def _line(times: Times, series: Series, axis: Axis, words: Words) -> Iterator[st
     for index, value in enumerate(series.values):
         if value is None:
             continue
-        told = f"{times.label(index)}: {series.name} {words(value)}"
+        title = f"{times.label(index)}: {series.name} {words(value)}"
         yield (
             f'<circle class="dot {series.look}" cx="{times.middle(index):.1f}" '
-            f'cy="{axis.place(value):.1f}" r="2"><title>{clean(told)}</title></circle>'
+            f'cy="{axis.place(value):.1f}" r="2"><title>{clean(title)}</title></circle>'
         )
 
 

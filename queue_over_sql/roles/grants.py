@@ -355,8 +355,8 @@ def _listed(roles: Sequence[str]) -> str:
 def _table_in(prefix: str, refusal: str, statement: str) -> str | None:
     ours = re.compile(rf"(?<![A-Za-z0-9_])(?:{SYSTEM_PREFIX}|{re.escape(prefix)})\w+")
     used = dict.fromkeys(_DERIVED.sub("", name) for name in ours.findall(statement))
-    told = [_DERIVED.sub("", name) for name in ours.findall(refusal)]
-    return next((name for name in told if name in used), next(iter(used), None))
+    refused = [_DERIVED.sub("", name) for name in ours.findall(refusal)]
+    return next((name for name in refused if name in used), next(iter(used), None))
 
 
 def _sort_of(prefix: str, table: str) -> str:

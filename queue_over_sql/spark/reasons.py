@@ -55,6 +55,6 @@ def in_short(error: BaseException) -> str:
         return str(raised)
     # Py4J has the reason in the second line, after a colon.
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "Caused by", "Driver"))]
-    java = [line for line in told if "Exception: " in line]
-    return next(iter([*java, *told]), type(error).__name__)
+    texts = [line for line in lines if not line.startswith(("at ", "File ", "Caused by", "Driver"))]
+    java = [line for line in texts if "Exception: " in line]
+    return next(iter([*java, *texts]), type(error).__name__)

@@ -78,7 +78,7 @@ class QueueSink:
                 pass
             return Written(batch)
         encoder = Encoder(self._queue(), self._plans)
-        encoded = _told(map(encoder.encode, batches))
+        encoded = _explained(map(encoder.encode, batches))
         if self._options.atomic:
             return self._staged(publisher, batch, encoder.columns, encoded)
         in_memory = InMemoryBatch(encoder.columns, encoded)
@@ -211,7 +211,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._sink.discard(messages)
 
 
-def _told(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _explained(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with _in_words_of_options():
         yield from encoded
 

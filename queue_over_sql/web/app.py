@@ -270,7 +270,7 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
 
 
 class _Live:
-    """Tells browsers of changes; all of them share one reading of the queues."""
+    """Notifies browsers of changes; all of them share one reading of the queues."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

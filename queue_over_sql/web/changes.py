@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
-_TOLD: Final = 20
+_SHOWN: Final = 20
 _STEP: Final = 10_000
 """A transaction requeues so many that match: on SQLite nobody else can write meanwhile."""
 
@@ -110,15 +110,15 @@ class Choice:
 
     def __str__(self) -> str:
         if self.ids:
-            more = f" and {len(self.ids) - _TOLD:,} more" if len(self.ids) > _TOLD else ""
-            return f"ids {', '.join(map(str, self.ids[:_TOLD]))}{more}"
+            more = f" and {len(self.ids) - _SHOWN:,} more" if len(self.ids) > _SHOWN else ""
+            return f"ids {', '.join(map(str, self.ids[:_SHOWN]))}{more}"
         if self.like is not None:
             return f"error as of {self.like}"
         given = {name: value for name, value in self.filters.items() if value not in (None, {})}
         fields = given.pop("payload", {})
-        told = [f"{name}={value}" for name, value in given.items()]
-        told += [f"{path}={json.dumps(value)}" for path, value in fields.items()]
-        return ", ".join(told) or "all"
+        parts = [f"{name}={value}" for name, value in given.items()]
+        parts += [f"{path}={json.dumps(value)}" for path, value in fields.items()]
+        return ", ".join(parts) or "all"
 
 
 @dataclasses.dataclass
@@ -229,7 +229,7 @@ class Change:
         if connection is not None and self.store.problem is not None:
             _log.warning(
                 "The audit could not record this action: %s. %s",
-                self._told(count, detail),
+                self._summary(count, detail),
                 self.store.problem,
             )
             return
@@ -250,10 +250,12 @@ class Change:
             self.note(count, detail)
         except QueueError as error:
             _log.warning(
-                "The audit could not record this action: %s. %s", self._told(count, detail), error
+                "The audit could not record this action: %s. %s",
+                self._summary(count, detail),
+                error,
             )
 
-    def _told(self, count: int | None, detail: str | None) -> str:
+    def _summary(self, count: int | None, detail: str | None) -> str:
         who, about = self.who, f" to queue {self.name}" if self.on_queue else ""
         by = f"{who.name} ({who.role}, {who.address})"
         return f"{by} did {self.what}{about}, count {count}, {detail}"

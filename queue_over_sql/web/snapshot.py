@@ -215,4 +215,4 @@ class Snapshots:
 
 
 def _counting(limit: int, names: Sequence[str] = COUNTED) -> Counting:
-    return Counting(names, limit=limit, told=lambda error: problem_of(error).text)
+    return Counting(names, limit=limit, error_text=lambda error: problem_of(error).text)

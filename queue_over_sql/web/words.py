@@ -56,11 +56,11 @@ def when(at: datetime | None) -> Markup:
     if at is None:
         return Markup("&ndash;")
     seconds = (datetime.now(UTC) - at).total_seconds()
-    told = "now"
+    text = "now"
     if abs(seconds) >= 1:
         length = about(abs(seconds))
-        told = f"{length} ago" if seconds > 0 else f"in {length}"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), told)
+        text = f"{length} ago" if seconds > 0 else f"in {length}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), text)
 
 
 def moment(at: datetime | None) -> Markup:
@@ -81,15 +81,15 @@ def setting(value: Any) -> str:
     if isinstance(value, timedelta):
         return duration_text(value.total_seconds())
     if isinstance(value, Mapping):
-        told = [f"{name} {setting(each)}" for name, each in value.items()]
-        return ", ".join([*told, "others for ever"] if len(told) < len(Outcome) else told)
+        parts = [f"{name} {setting(each)}" for name, each in value.items()]
+        return ", ".join([*parts, "others for ever"] if len(parts) < len(Outcome) else parts)
     return _RETRIES.get(type(value), str)(value)
 
 
 def fields(wanted: Mapping[str, Any]) -> str:
     """Payload fields and their required values: ``paid = true``."""
-    told = (f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in wanted.items())
-    return ", ".join(told)
+    parts = (f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in wanted.items())
+    return ", ".join(parts)
 
 
 def _length(delay: Duration) -> str:
@@ -100,10 +100,10 @@ def _exponential(policy: ExponentialBackoff) -> str:
     longest = to_timedelta(policy.maximum, "maximum", zero=True).total_seconds()
     delay = to_timedelta(policy.base, "base", zero=True).total_seconds()
     delays = [min(longest, delay * policy.factor**power) for power in range(_SHOWN_DELAYS)]
-    told = [duration_text(each) for each in delays]
-    if any(one == other for one, other in pairwise(told)):
-        return f"after {told[0]}, then up to {duration_text(longest)}"
-    return f"after {', '.join(told)} and so on, up to {duration_text(longest)}"
+    pauses = [duration_text(each) for each in delays]
+    if any(one == other for one, other in pairwise(pauses)):
+        return f"after {pauses[0]}, then up to {duration_text(longest)}"
+    return f"after {', '.join(pauses)} and so on, up to {duration_text(longest)}"
 
 
 def _delays(policy: Delays) -> str:

@@ -35,7 +35,7 @@ _LONGEST_SLEEP = 60.0
 
 
 class HandlerStopped(asyncio.CancelledError):
-    """The handler was cancelled because its worker was told to stop; it did not fail."""
+    """The handler was cancelled because its worker stops; it did not fail."""
 
 
 class CallAbandoned(HandlerStopped):

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
-UNTIL_TOLD = "touch running; until test -e go; do sleep 0.01; done; cat"
+UNTIL_GO = "touch running; until test -e go; do sleep 0.01; done; cat"
 """A command that goes on until the file ``go`` is there, and then prints the payload."""
 
 
@@ -167,7 +167,7 @@ def test_exec_gets_bytes_exactly(sqlite_url: str) -> None:
 def test_exec_extends_the_lease_of_a_long_command(jobs: str, tmp_path: Path) -> None:
     """The lease grows while a command runs, so that nobody else gets the message."""
     succeed("publish", "jobs", "1", url=jobs)
-    log, arguments = tmp_path / "log", ("consume", "jobs", "--lease", "3s", "--exec", UNTIL_TOLD)
+    log, arguments = tmp_path / "log", ("consume", "jobs", "--lease", "3s", "--exec", UNTIL_GO)
     with started(*arguments, url=jobs, log=log, cwd=tmp_path) as process:
         eventually((tmp_path / "running").exists, "the command runs")
         first = _lease_end(jobs)
@@ -183,7 +183,7 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
     """After SIGTERM the running command ends and is acknowledged; the others are ready at once."""
     succeed("publish", "jobs", url=jobs, stdin="1\n2\n3\n")
     log = tmp_path / "consume.log"
-    arguments = ("consume", "jobs", "--batch", "3", "--exec", UNTIL_TOLD)
+    arguments = ("consume", "jobs", "--batch", "3", "--exec", UNTIL_GO)
     with started(*arguments, url=jobs, log=log, cwd=tmp_path) as process:
         eventually((tmp_path / "running").exists, "the command runs")
         process.send_signal(signal.SIGTERM)

@@ -158,8 +158,8 @@ def load(
     check_choice("on_conflict", on_conflict, ("skip", "replace", "raise"))
     check_choice("rejected_format", rejected_format, ("parquet", "json"))
     places = _places(url, urls, url_env, url_file, schema, table_prefix)
-    began, tell = time.monotonic(), progress if progress is not None else lambda _: None
-    tell(LoadProgress("Reading", 0))
+    began, report = time.monotonic(), progress if progress is not None else lambda _: None
+    report(LoadProgress("Reading", 0))
     queues = {label: queue_at(place, queue) for label, place in places.items()}
     first = next(iter(queues.values()))
     messages = _messages_of(_read_source(spark, source, format, options), first, columns)
@@ -168,13 +168,13 @@ def load(
     for each in queues.values():
         plan_of(fields, inside.tables(each))
     with _kept(_checked(messages, next(iter(places.values())), queue)) as checked:
-        tell(LoadProgress("Checking", 0))
+        report(LoadProgress("Checking", 0))
         read, bad, unkeyed = _counted(checked)
         if bad:
-            tell(LoadProgress("Writing rejected rows", 0))
+            report(LoadProgress("Writing rejected rows", 0))
             _reject(checked, bad, read, rejected, rejected_format)
         good = checked.where(f"{_REASON} IS NULL").drop(_REASON, _ROW)
-        published = _published(good, queues, places, on_conflict, tell)
+        published = _published(good, queues, places, on_conflict, report)
     total = sum(published.values())
     return LoadReport(
         read=read,
@@ -192,7 +192,7 @@ def _published(
     queues: Mapping[str, Queue],
     places: Mapping[str, Location],
     on_conflict: str,
-    tell: Callable[[LoadProgress], object],
+    report: Callable[[LoadProgress], object],
 ) -> dict[str, int]:
     done: dict[str, int] = {}
     batch = BatchName(f"load-{uuid.uuid4().hex}", 0)
@@ -200,13 +200,13 @@ def _published(
     share = _share(messages, len(places))
     for index, (label, place) in enumerate(places.items()):
         where = f" to {label}" if label else ""
-        tell(LoadProgress(f"Publishing{where}", sum(done.values())))
+        report(LoadProgress(f"Publishing{where}", sum(done.values())))
         part = messages if share is None else messages.where(share == index)
         options = {**options_of(place), "queue": queues[label].name, "onConflict": on_conflict}
         writer = part.write.format("queue_over_sql").options(**options, **account)
         writer.mode("append").save()
         done[label] = _count(queues[label], batch)
-        tell(LoadProgress(f"Published{where}", sum(done.values())))
+        report(LoadProgress(f"Published{where}", sum(done.values())))
     return done
 
 

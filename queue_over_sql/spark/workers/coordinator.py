@@ -266,7 +266,7 @@ class _Workers:
         self._workers = workers
         self._progress = progress
         self._stop = stop if stop is not None else threading.Event()
-        self._told = False
+        self._stopped = False
         self._pace = RateLimit(_PROGRESS_SECONDS, ready=True)
         self._began = time.monotonic()
 
@@ -278,14 +278,14 @@ class _Workers:
             except _JobEnded as failed:
                 self._give_back()
                 error = failed.reason
-                if self._told or plan.losses == restarts or not _lost_workers(error):
+                if self._stopped or plan.losses == restarts or not _lost_workers(error):
                     msg = f"The workers on queue {plan.queue!r} ended early: {in_short(error)}"
                     raise FleetFailed(msg) from error
                 _log.warning("Workers on queue %s were lost: %s", plan.queue, in_short(error))
                 plan = dataclasses.replace(plan, losses=plan.losses + 1)
                 continue
             # These ended because they could not see the driver, not because they were told to.
-            if self._told or not any(report.ended == "told" for report in reports):
+            if self._stopped or not any(report.ended == "told" for report in reports):
                 return self._report(plan, reports)
 
     def _report(self, plan: WorkersPlan, reports: Sequence[WorkerReport]) -> FleetReport:
@@ -320,7 +320,7 @@ class _Workers:
 
     def _wait(self, job: _WorkersJob, leader: QueueService) -> None:
         while job.running(_TICK):
-            if self._told:
+            if self._stopped:
                 continue
             if self._stop.is_set():
                 self._notify(leader)
@@ -330,7 +330,7 @@ class _Workers:
                 self._progress(state)
 
     def _notify(self, leader: QueueService) -> None:
-        self._told = True
+        self._stopped = True
         leader.stop()
 
     def _give_back(self) -> None:

@@ -57,10 +57,10 @@ def topics(view: View) -> Response:
     found = []
     for topic in view.service.topics():
         subscriptions = topic.subscriptions()
-        told = [
+        matched = [
             (each, bool(key) and inside.pattern_fits(each.pattern, key)) for each in subscriptions
         ]
-        found.append((topic, told))
+        found.append((topic, matched))
     return view.page("topics.html", "topics", topics=found, key=key)
 
 

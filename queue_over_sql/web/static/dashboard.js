@@ -55,9 +55,9 @@
     } else look();
   };
   // A browser may forbid pages to store anything.
-  const storage = (act) => {
+  const storage = (use) => {
     try {
-      return act(window.sessionStorage);
+      return use(window.sessionStorage);
     } catch {
       return null;
     }
@@ -83,7 +83,7 @@
     document.getElementById("main").append(said);
     for (const button of document.querySelectorAll("[data-copy]")) {
       const label = button.textContent;
-      const tell = (text) => {
+      const show = (text) => {
         said.textContent = button.textContent = text;
         setTimeout(() => (button.textContent = label), 2000);
       };
@@ -92,8 +92,8 @@
         const text = document.getElementById(button.dataset.copy).textContent;
         const done = navigator.clipboard.writeText(text);
         done.then(
-          () => tell(label.replace("Copy", "Copied")),
-          () => tell("Not copied"),
+          () => show(label.replace("Copy", "Copied")),
+          () => show("Not copied"),
         );
       });
     }

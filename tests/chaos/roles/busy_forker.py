@@ -49,7 +49,7 @@ def busy(url: str) -> int:
             thread.join()
         found = sorted(m.payload for m in service.queue("found").consume(1000))
     expected = sorted(f"{child} {number}" for child in children for number in range(EACH))
-    return 0 if (ended, found) == ([0] * CHILDREN, expected) else _told(ended, len(found))
+    return 0 if (ended, found) == ([0] * CHILDREN, expected) else _wrong(ended, len(found))
 
 
 def outliving(url: str) -> int:
@@ -76,7 +76,7 @@ def outliving(url: str) -> int:
     os.waitpid(child, 0)
     with QueueService(url) as again:
         found = [message.payload for message in again.queue("jobs").consume(10)]
-    return 0 if found == ["parent", "child", "child again"] else _told(found)
+    return 0 if found == ["parent", "child", "child again"] else _wrong(found)
 
 
 def refused(url: str) -> int:
@@ -93,7 +93,7 @@ def refused(url: str) -> int:
     jobs.publish(2)
     left = jobs.stats().ready
     service.stop()
-    return 0 if (ended, left) == (0, 2) else _told(ended, left)
+    return 0 if (ended, left) == (0, 2) else _wrong(ended, left)
 
 
 def starting(url: str) -> int:
@@ -113,15 +113,15 @@ def starting(url: str) -> int:
         if service.started:
             starter.join()
             service.stop()
-            return 0 if statement > LEAST_STATEMENTS else _told(statement)
+            return 0 if statement > LEAST_STATEMENTS else _wrong(statement)
         child = _forked(lambda: _start_and_publish(service, url))  # noqa: B023 - runs at once
         go_on.set()
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         starter.join()
         service.stop()
         if ended:
-            return _told(statement, ended)
-    return _told("too many statements")
+            return _wrong(statement, ended)
+    return _wrong("too many statements")
 
 
 def idle(url: str) -> int:
@@ -154,7 +154,7 @@ def idle(url: str) -> int:
     thread.join()
     after = run(_state)
     service.stop()
-    return 0 if (states, after) == ([states[0]] * 3, before) else _told(states, before, after)
+    return 0 if (states, after) == ([states[0]] * 3, before) else _wrong(states, before, after)
 
 
 def _state(connection: Connection) -> tuple[int, int]:
@@ -234,7 +234,7 @@ def _forked(act: Callable[[], object]) -> int:
     os._exit(0)
 
 
-def _told(*found: object) -> int:
+def _wrong(*found: object) -> int:
     sys.stderr.write(f"{found}\n")
     return 1
 

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.session import CommandSession, Connection
-from queue_over_sql.cli.spark_process import Left, _Done, _report, left_in, told_what_is_held
+from queue_over_sql.cli.spark_process import Left, _Done, _report, left_in, reporting_what_is_held
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.durable.queries import Query
 
@@ -96,7 +96,7 @@ def test_a_query_that_failed_holds_its_messages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is said how they become free, with the command to copy."""
-    with pytest.raises(typer.Exit), told_what_is_held(session, "jobs", consumer):
+    with pytest.raises(typer.Exit), reporting_what_is_held(session, "jobs", consumer):
         raise typer.Exit(code)
     said = capsys.readouterr().err
     assert told == ("holds 4 messages" in said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.spark import told_of_spark
+from queue_over_sql.cli.spark import explained
 from queue_over_sql.spark.reasons import Raised, in_short, raised_in_python
 
 # Spark ends a line of its own with the head of the traceback.
@@ -91,10 +91,10 @@ def test_the_reason_is_one_line() -> None:
 def test_an_error_of_the_format_ends_as_everywhere() -> None:
     """With its own words and the exit code that it has where Spark is not in between."""
     for raised, expected in TOLD:
-        told = told_of_spark(Exception(SOURCE.format(raised=raised)))
+        told = explained(Exception(SOURCE.format(raised=raised)))
         assert (expected or (raised, ExitCode.FAILED)) == told
 
 
 def test_a_value_error_of_the_users_own_is_no_wrong_usage() -> None:
     """It was raised while messages were processed."""
-    assert ('ValueError: boom on {"n":0}', ExitCode.FAILED) == told_of_spark(Exception(BATCH))
+    assert ('ValueError: boom on {"n":0}', ExitCode.FAILED) == explained(Exception(BATCH))

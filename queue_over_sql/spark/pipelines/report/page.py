@@ -174,8 +174,8 @@ def _at(at: datetime | None) -> _Cell:
 
 def _bar(parts: Iterable[tuple[str, float, str]]) -> _Cell:
     drawn = "".join(
-        f'<i class="{look}" style="width:{max(share, 0.005) * 100:.2f}%" title="{clean(told)}"></i>'
-        for look, share, told in parts
+        f'<i class="{look}" style="width:{max(share, 0.005) * 100:.2f}%" title="{clean(hint)}"></i>'
+        for look, share, hint in parts
         if share > 0
     )
     return _Cell(f'<div class="share">{drawn}</div>')
@@ -205,7 +205,7 @@ def _queue_row(row: Row, now: datetime) -> list[_Cell]:
     return [
         *[_name(row["queue"]), _count(finished)],
         _bar(
-            (look, n / finished, f"{count_words(n)} {told}") for look, n, told in ended if finished
+            (look, n / finished, f"{count_words(n)} {word}") for look, n, word in ended if finished
         ),
         *[_count(dead), _count(row["retries"])],
         *[_duration(row[f"{kind}_{p}"]) for kind in ("wait", "run") for p in ("p50", "p99")],
@@ -248,9 +248,9 @@ def _failure_row(row: Row) -> list[_Cell]:
         and (which == "newest" or row["oldest_id"] != row["newest_id"])
     )
     reason = clean(row["reason"]) or "(without words)"
-    told = f"<bdi>{reason}</bdi><details><summary>examples</summary>{examples}</details>"
+    shown = f"<bdi>{reason}</bdi><details><summary>examples</summary>{examples}</details>"
     counts = [_count(row[name]) for name in ("dead", "done_later", "live")]
-    named = [_name(row["queue"]), _count(row["messages"]), _Cell(told, "text")]
+    named = [_name(row["queue"]), _count(row["messages"]), _Cell(shown, "text")]
     return [*named, *counts, _at(row["last_at"])]
 
 
@@ -307,11 +307,11 @@ def _consumers(facts: Facts) -> Iterator[str]:
 
 
 def _consumer_row(row: Row, known: str | None) -> list[_Cell]:
-    told = share_words(row["share"])
+    share = share_words(row["share"])
     return [
         *[_name(row["queue"]), _foreign(row["consumer_id"], "id"), _foreign(known, "text")],
         _count(row["finished"]),
-        *[_bar([("p50", row["share"], told)]), _Cell(clean(told), "n"), _count(row["dead"])],
+        *[_bar([("p50", row["share"], share)]), _Cell(clean(share), "n"), _count(row["dead"])],
         *[_duration(row["run_p50"]), _duration(row["run_p99"]), _at(row["last_finished_at"])],
     ]
 
