@@ -22,12 +22,12 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.buttons import BUTTONS, Form, Notice
 from queue_over_sql.web.changes import message_id
+from queue_over_sql.web.humanize import FILTERS, shown
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import static_path
-from queue_over_sql.web.words import FILTERS, shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -25,7 +25,7 @@ from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
-from queue_over_sql.web import changes, shown_messages, snapshot, words
+from queue_over_sql.web import changes, humanize, shown_messages, snapshot
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -722,7 +722,9 @@ def test_consumers_say_what_they_hold(
         each.since for each in seen[str(one.consumer_id)]
     ]
     monkeypatch.setattr(shown_messages, "HELD_LIMIT", 1)
-    told = [words.count(each.count) for each in shown_messages.held_of(one.queue("first")).values()]
+    told = [
+        humanize.count(each.count) for each in shown_messages.held_of(one.queue("first")).values()
+    ]
     assert {"1+", "2+"} >= set(told)
     one.queue("first").ack([*held[:2]])
     other.queue("first").ack(theirs)
@@ -798,10 +800,10 @@ def test_a_look_costs_as_much_whatever_there_is(
     fill(4_000)
     assert steps_of_a_look(service) < 2 * few
     (seen,) = Snapshots(service).overview().queues
-    assert "50+" == words.count(seen.counts["ready"])
+    assert "50+" == humanize.count(seen.counts["ready"])
     # Of messages of three levels it is known that none is delayed.
     told = "0" if kind != "many levels" else "0+"
-    assert told == words.count(seen.counts["delayed"])
+    assert told == humanize.count(seen.counts["delayed"])
 
 
 def steps_of_a_look(service: QueueService) -> int:

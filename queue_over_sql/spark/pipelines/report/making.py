@@ -23,9 +23,9 @@ from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HOUR
 from queue_over_sql.spark.pipelines.report import measures
+from queue_over_sql.spark.pipelines.report.columns import Row
 from queue_over_sql.spark.pipelines.report.page import Facts, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
-from queue_over_sql.spark.pipelines.report.words import Row
 from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import Duration
 

@@ -12,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
-from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUANTILES, STATUSES
+from queue_over_sql.spark.pipelines.report.columns import DURATIONS, OUTCOMES, QUANTILES, STATUSES
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED, OUT_OF_ATTEMPTS
 
 if TYPE_CHECKING:

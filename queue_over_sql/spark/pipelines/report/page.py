@@ -8,8 +8,8 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Final
 
+from queue_over_sql.spark.pipelines.report.columns import STATUSES, Row
 from queue_over_sql.spark.pipelines.report.plots import charts_of
-from queue_over_sql.spark.pipelines.report.words import STATUSES, Row
 from queue_over_sql.values.humanize import (
     clean,
     count_words,

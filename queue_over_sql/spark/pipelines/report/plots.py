@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_bars
-from queue_over_sql.spark.pipelines.report.words import OUTCOMES, QUANTILES, Row
+from queue_over_sql.spark.pipelines.report.columns import OUTCOMES, QUANTILES, Row
 from queue_over_sql.values.humanize import duration_words, short_count
 
 _BIN_NAMES: Final = (

@@ -1,4 +1,4 @@
-"""Names in a report."""
+"""The names of the columns of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words: counts, times and settings as a page shows them."""
+"""Texts for people on a page: counts, times and settings."""
 
 from __future__ import annotations
 
