@@ -25,16 +25,16 @@ LONGEST_WAIT = 30.0
 
 @pytest.fixture(autouse=True)
 def settings_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each act first reads the queue's settings again, so that this is cancelled, too."""
+    """Each operation first reads the queue's settings again, so that this is cancelled, too."""
     monkeypatch.setattr(context, "_LONGEST_REFRESH", 0.0)
 
 
 Check = Callable[[AsyncQueue, int, bool], Awaitable[bool]]
-"""Lets an act be cancelled at one of its awaits, early or late; returns whether it was hit."""
+"""Cancels an operation at one of its awaits, early or late; returns whether it was hit."""
 
 
 async def at_every_await(service: AsyncQueueService, check: Check, *, late: bool) -> None:
-    """Check each await in turn, until the act was over before it was hit."""
+    """Check each await in turn, until the operation was over before it was hit."""
     queue = await service.create_queue("jobs", retry=FixedDelay(0), max_attempts=1000)
     for at in range(1, MOST_AWAITS):
         if not await check(queue, at, late):
@@ -230,8 +230,8 @@ def test_nothing_is_lost_from_a_database_in_memory(late: bool) -> None:
             kept = await queue.publish("kept")
             held = await queue.consume()
             for at in range(1, 60):
-                act: Any = queue.publish("x") if at % 2 else queue.consume(5)
-                _, done = await interrupt(act, at // 2 + 1, late=late)
+                operation: Any = queue.publish("x") if at % 2 else queue.consume(5)
+                _, done = await interrupt(operation, at // 2 + 1, late=late)
                 if isinstance(done, list):
                     await queue.release(done)
                 await run_awaited(core_of(queue._sync).claimer.recall)

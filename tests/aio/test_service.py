@@ -48,12 +48,14 @@ def own_engine(url: str) -> AsyncEngine:
     return create_async_engine(AsyncEngineForm().with_driver(read_url(url)))
 
 
-def run(url: str, act: Callable[[AsyncQueueService], Awaitable[object]], **settings: Any) -> None:
+def run(
+    url: str, operation: Callable[[AsyncQueueService], Awaitable[object]], **settings: Any
+) -> None:
     """Run it on a service that is started and stopped."""
 
     async def main() -> None:
         async with AsyncQueueService(url, **settings) as service:
-            await act(service)
+            await operation(service)
 
     asyncio.run(main())
 
@@ -62,7 +64,7 @@ def run(url: str, act: Callable[[AsyncQueueService], Awaitable[object]], **setti
 def test_two_hundred_tasks_share_a_service(url: str) -> None:
     """Each publishes, claims and acks at once with the others; none twice, none lost."""
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         seen: list[int] = []
 
@@ -76,7 +78,7 @@ def test_two_hundred_tasks_share_a_service(url: str) -> None:
         assert list(range(200)) == sorted(seen)
         assert 0 == (await queue.stats()).claimed
 
-    run(url, act, max_connections=5)
+    run(url, operation, max_connections=5)
 
 
 @engines
@@ -89,7 +91,7 @@ def test_the_loop_goes_on_while_a_lock_is_contended(database: TestDatabase, url:
         "mariadb": ("LOCK TABLES queue_jobs WRITE", "UNLOCK TABLES"),
     }[database.engine]
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         with other.connect() as connection:
             for statement in locks[:-1]:
@@ -102,7 +104,7 @@ def test_the_loop_goes_on_while_a_lock_is_contended(database: TestDatabase, url:
         await publishing
         assert 1 == (await queue.stats()).ready
 
-    run(url, act)
+    run(url, operation)
     other.dispose()
 
 
@@ -111,7 +113,7 @@ def test_the_loop_goes_on_while_a_lock_is_contended(database: TestDatabase, url:
 def test_a_loop_that_was_blocked_fences_itself(url: str) -> None:
     """Who held up the heartbeat for too long may not ack, and goes on as a new consumer."""
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         await queue.publish("x")
         (message,) = await queue.consume(wait=5)
@@ -125,7 +127,7 @@ def test_a_loop_that_was_blocked_fences_itself(url: str) -> None:
         await again.ack()
         assert before != service.consumer_id
 
-    run(url, act, consumer_timeout=1.5)
+    run(url, operation, consumer_timeout=1.5)
 
 
 @engines
@@ -134,7 +136,7 @@ def test_every_kind_of_transaction_is_taken(url: str) -> None:
     engine = own_engine(url)
     scoped = async_scoped_session(async_sessionmaker(engine), lambda: 1)
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         caller: Any
         for caller in (engine.connect(), AsyncSession(engine), scoped):
@@ -150,7 +152,7 @@ def test_every_kind_of_transaction_is_taken(url: str) -> None:
             assert ["yes"] == [message.payload for message in taken], type(caller)
         await engine.dispose()
 
-    run(url, act)
+    run(url, operation)
 
 
 @engines
@@ -204,7 +206,7 @@ def test_asyncmy_works_where_it_is_named(url: str) -> None:
 def test_other_transactions_are_refused(tmp_path: Path) -> None:
     """Synchronous ones, those elsewhere and those not begun, each in its own words."""
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         threads = create_engine(f"sqlite:///{tmp_path / 'q.db'}")
         elsewhere = own_engine(f"sqlite:///{tmp_path / 'other.db'}")
@@ -228,7 +230,7 @@ def test_other_transactions_are_refused(tmp_path: Path) -> None:
         await elsewhere.dispose()
         threads.dispose()
 
-    run(f"sqlite:///{tmp_path / 'q.db'}", act)
+    run(f"sqlite:///{tmp_path / 'q.db'}", operation)
 
 
 def test_what_no_loop_can_use_is_refused() -> None:
@@ -332,7 +334,7 @@ def test_the_functions_for_other_languages_are_installed(url: str) -> None:
     engine = own_engine(url)
     put = text("SELECT put_message_in_queue('jobs', '{\"n\": 1}', 0, 0)")
 
-    async def act(service: AsyncQueueService) -> None:
+    async def operation(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         await service.sql_api.install()
         async with engine.begin() as connection:
@@ -346,4 +348,4 @@ def test_the_functions_for_other_languages_are_installed(url: str) -> None:
         assert not await service.sql_api.uninstall()
         await engine.dispose()
 
-    run(url, act)
+    run(url, operation)

@@ -1,6 +1,6 @@
 """Any order of what two services may do with one queue, against a plain model of the promises.
 
-Hypothesis chooses the acts. After each the tables are compared with the model: which messages
+Hypothesis chooses the operations. After each the tables are compared with the model: which messages
 live, who holds them, how often they were tried, and how the others ended.
 """
 
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
             item.payload, item.key, item.priority, most, late=item.at is not None
         )
 
-    # -- acts
+    # -- operations
 
     @rule(
         side=SIDES,
@@ -468,7 +468,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-@pytest.mark.threads("the acts are the same on an event loop")
+@pytest.mark.threads("the operations are the same on an event loop")
 @pytest.mark.engines("sqlite", "postgresql")
 @pytest.mark.timeout(900)
 def test_any_order_of_acts_keeps_the_promises(make_service: MakeService, engine: Engine) -> None:

@@ -107,10 +107,10 @@ def others_go_on(service: QueueService) -> None:
     good.purge()
 
 
-def ours(act: Callable[[], object]) -> None:
+def ours(operation: Callable[[], object]) -> None:
     """Whatever it does, it raises nothing but an error of ours."""
     with contextlib.suppress(QueueError):
-        act()
+        operation()
 
 
 @pytest.fixture

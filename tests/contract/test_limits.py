@@ -52,10 +52,10 @@ def test_what_is_put_before_the_epoch_is_found(queue: Queue) -> None:
     assert ["front", "epoch"] == payloads(queue.consume(5, wait=20))
 
 
-def refusal(act: Callable[..., Any], value: object) -> str:
+def refusal(operation: Callable[..., Any], value: object) -> str:
     """What the error says; empty where there is none."""
     try:
-        act(value)
+        operation(value)
     except (ValueError, TypeError, QueueError) as error:
         return str(error)
     return ""
@@ -69,7 +69,7 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
     last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))
     topic, column = service.create_topic("news"), queue.table.c.kind
     first = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
-    acts: list[tuple[str, Callable[..., Any], Any]] = [
+    operations: list[tuple[str, Callable[..., Any], Any]] = [
         ("message_id", queue.delete, huge),
         ("message_id", queue.delete, endless),
         ("count", queue.consume, huge),
@@ -121,7 +121,7 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
         ("schema", lambda value: QueueService("sqlite://", schema=value), ""),
         ("factor", lambda value: ExponentialBackoff(factor=value), Decimal("NaN")),
     ]
-    told = [(argument, refusal(act, value)) for argument, act, value in acts]
+    told = [(argument, refusal(operation, value)) for argument, operation, value in operations]
     assert [] == [(argument, text) for argument, text in told if argument not in text]
     assert 0 == queue.stats().live
 
@@ -146,7 +146,7 @@ def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
     """Neither a repr that recurses nor a number that Python does not write takes their place."""
     own = service.create_queue("own", columns=[Column("n", Integer), Column("t", String(9))])
     topic, schedules = service.create_topic("news"), service.schedules
-    acts: list[tuple[str, Callable[..., Any]]] = [
+    operations: list[tuple[str, Callable[..., Any]]] = [
         ("no queue", service.queue),
         ("not a valid queue name", service.create_queue),
         ("no topic", service.topic),
@@ -173,7 +173,9 @@ def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
         ("claimed", lambda value: queue.purge(claimed=value)),
     ]
     told = [
-        (part, refusal(act, value)) for part, act in acts for value in (Unspeakable(), 10**5_000)
+        (part, refusal(operation, value))
+        for part, operation in operations
+        for value in (Unspeakable(), 10**5_000)
     ]
     assert [] == [(part, text) for part, text in told if part not in text]
 
@@ -186,7 +188,7 @@ def test_what_only_counts_as_an_answer_is_refused(queue: Queue, service: QueueSe
     queue.publish(1)
     queue.reject(queue.consume(), "bad")
     queue.publish(1)
-    acts: list[tuple[str, Callable[..., Any]]] = [
+    operations: list[tuple[str, Callable[..., Any]]] = [
         ("claimed", lambda value: queue.purge(claimed=value)),
         ("front", lambda value: queue.messages().prioritize(front=value)),
         ("temporary", lambda value: service.queues(temporary=value)),
@@ -200,7 +202,7 @@ def test_what_only_counts_as_an_answer_is_refused(queue: Queue, service: QueueSe
         ("headers", lambda value: service.schedules.add("a", "jobs", 1, every=1, headers=value)),
     ]
     for wrong in (1, "no", [1], 0, []):
-        told = [(argument, refusal(act, wrong)) for argument, act in acts]
+        told = [(argument, refusal(operation, wrong)) for argument, operation in operations]
         assert [] == [(argument, text) for argument, text in told if argument not in text], wrong
     assert 1 == queue.stats().live
     assert 1 == queue.stats().archived
@@ -279,9 +281,9 @@ def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> No
         if isinstance(name, str):
             assert not topic.unsubscribe(name), name
             continue
-        for act in (topic.unsubscribe, service.worker().handle):
+        for operation in (topic.unsubscribe, service.worker().handle):
             with pytest.raises(TypeError, match="queue must be"):
-                act(name)
+                operation(name)
         with pytest.raises(TypeError, match="queue must be"):
             service.schedules.add("s", name, 1, every=1)
         with pytest.raises(ConsumerNotFound):

@@ -183,7 +183,7 @@ def test_reap_says_what_is_locked(make_service: MakeService, held: Connection) -
 
     eventually(is_locked, "the lock on the archive", within=SECONDS)
     wait_until(lambda: counts(queue)[0] == 1)
-    # The caller's own acts wait as before.
+    # The caller's own operations wait as before.
     held.rollback()
     service.reap()
     assert is_over()

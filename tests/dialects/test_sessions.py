@@ -42,18 +42,18 @@ def test_an_old_session_is_replaced(service: QueueService, monkeypatch: pytest.M
 def test_a_node_that_is_not_ready_counts_as_a_lost_connection(
     service: QueueService, code: int
 ) -> None:
-    """As one of Galera's says while it joins (1047): the act moves to a new connection."""
+    """As one of Galera's says while it joins (1047): the operation moves to a new connection."""
     connections = parts_of(service).connections
     seen: list[int] = []
 
-    def act(connection: Connection) -> None:
+    def operation(connection: Connection) -> None:
         seen.append(session(connection))
         connection.exec_driver_sql(
             f"SIGNAL SQLSTATE '08S01' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'not ready'"
         )
 
     with pytest.raises(DatabaseUnavailable, match="not ready"):
-        connections.run(act)
+        connections.run(operation)
     assert 3 == len(set(seen))
 
 

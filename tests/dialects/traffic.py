@@ -48,10 +48,10 @@ class Traffic:
         finally:
             self._sent = outer
 
-    def of(self, act: Callable[[], object]) -> list[Sent]:
-        """What an act sends."""
+    def of(self, operation: Callable[[], object]) -> list[Sent]:
+        """What an operation sends."""
         with self.noted() as sent:
-            act()
+            operation()
         return sent
 
     def note(self, text: Any, parameters: Any = None) -> None:

@@ -167,14 +167,14 @@ def test_who_was_taken_over_may_do_nothing(queue: Queue) -> None:
         opened = first.plan(each=2)
         second = DurableConsumer(queue, first.consumer.consumer_id, owner="there:2")
         second.take_over()
-        for act in acts_of(first, opened[0]):
+        for operation in operations_of(first, opened[0]):
             with pytest.raises(ConsumerFenced, match="there:2") as refused:
-                act()
+                operation()
             assert second.epoch == refused.value.epoch
         assert 2 == second.advance(0, first.want())
 
 
-def acts_of(query: Query, opened: Round) -> list[Callable[[], object]]:
+def operations_of(query: Query, opened: Round) -> list[Callable[[], object]]:
     """All that a query may do."""
     consumer = query.consumer
     return [

@@ -259,13 +259,13 @@ def test_who_is_not_there_is_named(service: QueueService, queue: Queue) -> None:
     queue.publish_many(range(2))
     queue.consume()
     (lasting,) = queue.consume(hold_for=60)
-    for act in (service.release_consumer, service.drop_consumer):
+    for operation in (service.release_consumer, service.drop_consumer):
         with pytest.raises(ConsumerNotFound, match="'nobody'"):
-            act("nobody")
+            operation("nobody")
         with pytest.raises(ValueError, match="its process releases its messages"):
-            act(str(service.consumer_id))
+            operation(str(service.consumer_id))
         with pytest.raises(ValueError, match="comes back when its lease ends"):
-            act(str(lasting.consumer_id))
+            operation(str(lasting.consumer_id))
 
 
 @pytest.mark.engines("sqlite")
@@ -324,7 +324,7 @@ def test_a_round_that_cannot_be_is_refused(queue: Queue) -> None:
     queue.publish("x")
     query = Query(queue)
     consumer, want = query.consumer, query.want()
-    acts: list[Callable[[Any], object]] = [
+    operations: list[Callable[[Any], object]] = [
         consumer.recover,
         consumer.ack,
         lambda number: consumer.advance(number, want),
@@ -332,9 +332,9 @@ def test_a_round_that_cannot_be_is_refused(queue: Queue) -> None:
         lambda number: consumer.rounds(0, number),
     ]
     for wrong in (-1, 10**18, True, "1", 1.5, None):
-        for act in acts:
+        for operation in operations:
             with refused(wrong, TypeError, ValueError, match="start|end"):
-                act(wrong)
+                operation(wrong)
     with pytest.raises(TypeError, match="up_to_id"):
         query.want(up_to_id="1")
     assert ["x"] == [payload for one in query.plan() for payload in query.read(one)]

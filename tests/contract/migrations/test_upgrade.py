@@ -264,7 +264,7 @@ def test_newer_tables_are_refused(engine: Engine, make_service: MakeService) -> 
     assert SCHEMA_VERSION + 1 == caught.value.found
     assert SCHEMA_VERSION == caught.value.known
     assert "7.5.0" == caught.value.release
-    for act in (
+    for operation in (
         lambda: service.queue("jobs"),
         lambda: service.create_queue("jobs", max_attempts=9),
         lambda: service.drop_queue("jobs"),
@@ -272,7 +272,7 @@ def test_newer_tables_are_refused(engine: Engine, make_service: MakeService) -> 
         service.migrations.apply,
     ):
         with pytest.raises(SchemaTooNew):
-            act()
+            operation()
     assert before == content(engine)
     assert [2] == payloads(service.queue("other").consume())
 

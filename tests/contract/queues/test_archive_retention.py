@@ -187,7 +187,7 @@ def test_a_turn_prunes_as_much_as_there_is_time_for(service: QueueService) -> No
     assert 12_000 == service.reap().pruned
 
 
-@pytest.mark.threads("acts of the core that both faces run")
+@pytest.mark.threads("operations of the core that both faces run")
 def test_a_turn_is_bounded_and_the_next_one_goes_on(
     service: QueueService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,8 +216,8 @@ FREEING: dict[str, Callable[[Queue, int], object]] = {
 
 def test_an_operator_frees_a_key_at_once(jobs: Queue) -> None:
     """Who removes a message by hand may publish it again."""
-    for name, act in FREEING.items():
-        act(jobs, jobs.publish("x", key="k").id)
+    for name, operation in FREEING.items():
+        operation(jobs, jobs.publish("x", key="k").id)
         again = jobs.publish("y", key="k")
         assert "created" == again.outcome, name
         jobs.delete(again.id)

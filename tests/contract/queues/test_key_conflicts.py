@@ -71,10 +71,10 @@ def clashes(engine: Engine) -> list[dict[str, Any]]:
     return [{"tenant": 1}, {"message_key_too": key_index(engine)}]
 
 
-def refused(act: Callable[[], object]) -> QueueError:
-    """The error of an act that a unique index of the user's refuses: ours, with its cause."""
+def refused(operation: Callable[[], object]) -> QueueError:
+    """The error of an operation that a unique index of the user's refuses: ours, with its cause."""
     with pytest.raises(QueueError) as caught:
-        act()
+        operation()
     assert not isinstance(caught.value, DuplicateKey)
     assert caught.value.__cause__ is not None
     return caught.value

@@ -191,10 +191,10 @@ class Crowd:
             self.published += BACKLOG
 
 
-Act = Callable[[], object]
+Call = Callable[[], object]
 
 
-def late_commit(make_service: MakeService, database: TestDatabase) -> Act:
+def late_commit(make_service: MakeService, database: TestDatabase) -> Call:
     """A publisher that commits when much that was published after it has been consumed."""
     queue = make_service().queue("jobs")
     if database.engine == "sqlite":
@@ -202,17 +202,17 @@ def late_commit(make_service: MakeService, database: TestDatabase) -> Act:
         past = datetime.now(UTC) - timedelta(seconds=30)
         return lambda: queue.publish_many([Publication(each, at=past) for each in LATE])
 
-    def act() -> None:
+    def operation() -> None:
         engine = create_engine(database.url)
         with engine.begin() as publisher:
             queue.publish_many(LATE, connection=publisher)
             time.sleep(0.5)
         engine.dispose()
 
-    return act
+    return operation
 
 
-def released(make_service: MakeService, _: TestDatabase) -> Act:
+def released(make_service: MakeService, _: TestDatabase) -> Call:
     """Another consumer gives back what it held since before."""
     queue = make_service().queue("jobs")
     queue.publish_many(LATE)
@@ -220,23 +220,23 @@ def released(make_service: MakeService, _: TestDatabase) -> Act:
     return lambda: queue.release(held)
 
 
-def restored(make_service: MakeService, _: TestDatabase) -> Act:
+def restored(make_service: MakeService, _: TestDatabase) -> Call:
     """The lease of a consumer that hangs is over, and the reaper restores what it held."""
     service = make_service()
     queue = service.queue("jobs")
     queue.publish_many(LATE)
     held = queue.consume(len(LATE), lease=0.5)
 
-    def act() -> None:
+    def operation() -> None:
         ends_at = held[0].lease_expires_at
         assert ends_at is not None
         wait_until(lambda: datetime.now(UTC) > ends_at, BOUND)
         service.reap()
 
-    return act
+    return operation
 
 
-def nacked(make_service: MakeService, _: TestDatabase) -> Act:
+def nacked(make_service: MakeService, _: TestDatabase) -> Call:
     """A failed message that may be tried again at once."""
     queue = make_service().queue("jobs")
     queue.publish_many(LATE)
@@ -244,7 +244,7 @@ def nacked(make_service: MakeService, _: TestDatabase) -> Act:
     return lambda: queue.nack(held, error="again", delay=0)
 
 
-def more_urgent(make_service: MakeService, _: TestDatabase) -> Act:
+def more_urgent(make_service: MakeService, _: TestDatabase) -> Call:
     """Old messages of a level that nobody gets to, put into the level that all work on."""
     queue = make_service().queue("jobs")
     queue.publish_many([Publication(each, priority=1, kind="late") for each in LATE])
@@ -256,13 +256,13 @@ def more_urgent(make_service: MakeService, _: TestDatabase) -> Act:
 def test_late_messages_come_in_time_and_once(
     make_service: MakeService,
     database: TestDatabase,
-    prepare: Callable[[MakeService, TestDatabase], Act],
+    prepare: Callable[[MakeService, TestDatabase], Call],
 ) -> None:
     """However a message gets below the marks, some consumer finds it, and only one."""
     make_service().create_queue("jobs", priorities=2)
-    act = prepare(make_service, database)
+    operation = prepare(make_service, database)
     crowd = Crowd(make_service)
     with crowd.at_work():
-        act()
+        operation()
         crowd.await_late()
     crowd.check()

@@ -41,8 +41,8 @@ NEXT: dict[str, Callable[[Queue, Message], list[Message]]] = {
 }
 
 
-# An exchange on one level and one on several are different acts; each way of editing meets both
-# a claim and an exchange.
+# An exchange on one level and one on several are different operations; each way of editing meets
+# both a claim and an exchange.
 @pytest.mark.parametrize(
     ("by", "claims"),
     [

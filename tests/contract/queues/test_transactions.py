@@ -100,13 +100,13 @@ def test_a_connection_that_is_over_is_refused(
                 (Session(), ValueError, "Pass an open one"),
                 (lost, DatabaseUnavailable, "Roll it back"),
             ):
-                for act in (
+                for operation in (
                     lambda given: queue.publish("y", connection=given),
                     lambda given: topic.publish("y", routing_key="r", connection=given),
                     lambda given: message.ack(connection=given),
                 ):
                     with pytest.raises(error, match=text):
-                        act(caller)
+                        operation(caller)
     message.ack()
     assert 0 == service.queue("jobs").stats().ready
 

@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.engines("postgresql", "mysql", "mariadb"),
     pytest.mark.threads("rights are the database's, whoever waits"),
 ]
-Act = Callable[[], object]
+Call = Callable[[], object]
 
 
 class Logins:
@@ -141,12 +141,12 @@ def owner(make_service: MakeService, logins: Logins) -> QueueService:
     return service
 
 
-def refused(*acts: Act) -> list[NotPermitted]:
+def refused(*operations: Call) -> list[NotPermitted]:
     """What these raise; each has to be an error of ours about a right."""
     found = []
-    for act in acts:
+    for operation in operations:
         with pytest.raises(NotPermitted) as refusal:
-            act()
+            operation()
         found.append(refusal.value)
     return found
 

@@ -61,21 +61,21 @@ def _ack(queue: Queue, engine: Engine) -> None:
         queue.ack(messages, connection=caller)
 
 
-def _nobody_waits(engine: Engine, act: Callable[[Queue, Engine], None]) -> None:
+def _nobody_waits(engine: Engine, operation: Callable[[Queue, Engine], None]) -> None:
     with QueueService(engine) as service:
         queue = service.create_queue("jobs")
         queue.publish_many(list(range(COUNT + 1)))
         with engine.begin() as other:
             assert 1 == len(queue.take(connection=other))
-            act(queue, engine)
+            operation(queue, engine)
 
 
-@pytest.mark.parametrize("act", [_take, _consume, _release])
+@pytest.mark.parametrize("operation", [_take, _consume, _release])
 def test_nobody_waits_for_messages_of_others(
-    impatient: Engine, act: Callable[[Queue, Engine], None]
+    impatient: Engine, operation: Callable[[Queue, Engine], None]
 ) -> None:
     """The oldest message is locked by another consumer's transaction, which has not ended."""
-    _nobody_waits(impatient, act)
+    _nobody_waits(impatient, operation)
 
 
 @pytest.mark.engines("mysql")

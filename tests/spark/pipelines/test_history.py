@@ -240,13 +240,13 @@ def queue_kept(service: QueueService) -> Queue:
     return service.create_queue("jobs", archive="all")
 
 
-def _after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
+def _after(monkeypatch: pytest.MonkeyPatch, step: str, operation: Callable[[], object]) -> None:
     """Let something happen right after a step of the export."""
     whole = getattr(Export, step)
 
     def stepped(self: Export, *arguments: Any) -> Any:
         found = whole(self, *arguments)
-        act()
+        operation()
         return found
 
     monkeypatch.setattr(Export, step, stepped)

@@ -234,14 +234,14 @@ def test_of_two_queries_with_one_name_the_later_goes_on(
     assert earlier.step()
     late_parts = earlier.plan()
     came = stream.run(Checkpoint(), **sizes)
-    for act in (
+    for operation in (
         earlier.step,
         earlier.plan,
         lambda: earlier.read(late_parts[0]),
         lambda: earlier.reader.commit({"round": 4, "after": 2}),
     ):
         with pytest.raises((ConsumerFenced, CheckpointBehind), match="taken over"):
-            act()
+            operation()
     assert sent == sorted(numbers([stream.batches[0][1], *came]))
     assert 0 == queue.stats().live
 

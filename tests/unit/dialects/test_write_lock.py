@@ -32,7 +32,7 @@ def begun(lock: WriteLock, connection: Connection) -> threading.Thread:
 
 
 def test_one_begins_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a transaction wakes who waits, also that of a single act."""
+    """The end of a transaction wakes who waits, also that of a single operation."""
     monkeypatch.setattr(module, "_TIMEOUT", 600)
     lock = lent()
     lock.acquire(ONE)

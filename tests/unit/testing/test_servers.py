@@ -194,9 +194,9 @@ def test_a_given_server_is_not_stopped() -> None:
         PostgresqlServer.databases,
         "given by hand",
     )
-    for act in (given.stop, given.kill):
+    for operation in (given.stop, given.kill):
         with pytest.raises(RuntimeError, match=r"given by hand.*cannot stop it"):
-            act()
+            operation()
 
 
 @pytest.mark.parametrize(

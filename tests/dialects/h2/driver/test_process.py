@@ -120,10 +120,10 @@ def test_fork_is_refused() -> None:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        for act in (lambda: held.exec_driver_sql("SELECT 1"), lambda: count(engine),
+        for operation in (lambda: held.exec_driver_sql("SELECT 1"), lambda: count(engine),
                     lambda: create_engine("h2+jaydebeapi:///mem:y").connect()):
             try:
-                act()
+                operation()
             except exc.InterfaceError as error:
                 print("refused", "spawn" in str(error))
         engine.dispose()
