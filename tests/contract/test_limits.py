@@ -147,9 +147,9 @@ def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
     own = service.create_queue("own", columns=[Column("n", Integer), Column("t", String(9))])
     topic, schedules = service.create_topic("news"), service.schedules
     operations: list[tuple[str, Callable[..., Any]]] = [
-        ("no queue", service.queue),
+        ("name", service.queue),
         ("not a valid queue name", service.create_queue),
-        ("no topic", service.topic),
+        ("name", service.topic),
         ("not a valid queue name", service.create_topic),
         ("no schedule", schedules.get),
         ("no durable consumer", service.drop_consumer),
@@ -264,23 +264,27 @@ def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> No
     """Neither a lone surrogate nor a NUL reaches the database; so it is with other names."""
     names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5, [], {}]
     topic = service.create_topic("news")
+    named = (service.queue, service.topic, service.drop_queue, service.drop_topic)
     for name in names:
-        with pytest.raises(QueueNotFound):
-            service.queue(name)
         with pytest.raises(QueueError):
             service.create_queue(name)
-        with pytest.raises(TopicNotFound):
-            service.topic(name)
         with pytest.raises(ScheduleNotFound):
             service.schedules.get(name)
         with pytest.raises(ScheduleNotFound):
             service.schedules.pause(name)
-        assert not service.schedules.remove(name), name
-        assert not service.drop_queue(name), name
-        assert not service.drop_topic(name), name
         if isinstance(name, str):
+            with pytest.raises(QueueNotFound):
+                service.queue(name)
+            with pytest.raises(TopicNotFound):
+                service.topic(name)
+            assert not service.schedules.remove(name), name
+            assert not service.drop_queue(name), name
+            assert not service.drop_topic(name), name
             assert not topic.unsubscribe(name), name
             continue
+        for take in (*named, service.schedules.remove):
+            with pytest.raises(TypeError, match="name must be a str"):
+                take(name)
         for operation in (topic.unsubscribe, service.worker().handle):
             with pytest.raises(TypeError, match="queue must be"):
                 operation(name)
