@@ -180,7 +180,7 @@ def process(
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
     from queue_over_sql.spark import usual_consumer
 
-    done, claims_as = _Done(), consumer or usual_consumer(queue)
+    done, claims_as = _Processed(), consumer or usual_consumer(queue)
     with (
         reporting_what_is_held(session, queue, claims_as),
         spark_session(session, master, conf) as spark,
@@ -213,7 +213,7 @@ def process(
     _report(session, queue, claims_as, done, stopped=stop.requested.is_set())
 
 
-class _Done:
+class _Processed:
     """The query's progress so far."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class _Done:
 
 
 def _report(
-    session: CommandSession, queue: str, consumer: str, done: _Done, *, stopped: bool
+    session: CommandSession, queue: str, consumer: str, done: _Processed, *, stopped: bool
 ) -> None:
     left = left_in(session, queue, consumer) if stopped or not done.messages else None
     human = (
@@ -249,7 +249,9 @@ def _report(
         )
 
 
-def _follow(query: StreamingQuery, done: _Done, show: Callable[[], object], stop: Stop) -> None:
+def _follow(
+    query: StreamingQuery, done: _Processed, show: Callable[[], object], stop: Stop
+) -> None:
     while not query.awaitTermination(_POLL_SECONDS):
         done.take(query.recentProgress)
         show()

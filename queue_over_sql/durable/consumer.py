@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     Failure = tuple[int, int, str | BaseException | None]
 
 
-__all__ = ["DEFAULT_TIMEOUT", "DurableConsumer", "Round", "Want"]
+__all__ = ["DEFAULT_TIMEOUT", "AdvanceRequest", "DurableConsumer", "Round"]
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def check_consumer_id(consumer_id: object) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Want:
+class AdvanceRequest:
     """What ``DurableConsumer.advance`` shall open: how many messages in all and per round.
 
     None means: no limit, or due at the time of the claim. ``due_by`` is in microseconds. With
@@ -254,7 +254,7 @@ class DurableConsumer:
 
     @property
     def claims_apart(self) -> bool:
-        """Whether this engine is fastest if readers claim their rounds (``Want.executor``)."""
+        """Whether it is faster here if readers claim their rounds (``AdvanceRequest.executor``)."""
         return self._context.dialect.strategy(Rounds).claims_apart
 
     def target(self) -> tuple[int, int]:
@@ -264,15 +264,15 @@ class DurableConsumer:
 
     def backlog(self, limit: int | None = None) -> int:
         """Count the messages that could be claimed now, up to ``limit``; it reads them."""
-        whole = Want(limit, 1).whole
+        whole = AdvanceRequest(limit, 1).whole
         return self._context.run(lambda connection: self._count(connection, whole))
 
-    def advance(self, start: int, want: Want, *, on_ack: str | None = None) -> int:
+    def advance(self, start: int, request: AdvanceRequest, *, on_ack: str | None = None) -> int:
         """Acknowledge rounds up to ``start``, and open the next ones.
 
         Args:
             start: the last round whose messages are finished.
-            want: what to open.
+            request: what to open.
             on_ack: ``"delete"`` or ``"archive"``, instead of the queue's setting.
 
         Returns:
@@ -282,19 +282,19 @@ class DurableConsumer:
         Raises:
             CheckpointBehind: rounds after ``start`` are acknowledged already.
             RoundsGone: the consumer was released, or never opened round ``start``.
-            UnsupportedByEngine: ``want.executor`` is not supported by this engine.
+            UnsupportedByEngine: ``request.executor`` is not supported by this engine.
         """
         start = _round("start", start)
         _check_on_ack(on_ack)
-        if want.executor and not self.claims_apart:
+        if request.executor and not self.claims_apart:
             msg = (
                 "This database does not support executor=True: it claims rounds when they are "
                 "opened."
             )
             raise UnsupportedByEngine(msg)
-        if self._context.run(lambda connection: self._is_idle(connection, start, want)):
+        if self._context.run(lambda connection: self._is_idle(connection, start, request)):
             return start
-        return self._ending(partial(self._advance, start=start, want=want, on_ack=on_ack))
+        return self._ending(partial(self._advance, start=start, request=request, on_ack=on_ack))
 
     def ack(self, end: int, *, on_ack: str | None = None) -> None:
         """Acknowledge all rounds up to ``end``; repeated calls do nothing."""
@@ -555,14 +555,20 @@ class DurableConsumer:
 
     # -- operations on rounds
 
-    def _is_idle(self, connection: Connection, start: int, want: Want) -> bool:
+    def _is_idle(self, connection: Connection, start: int, request: AdvanceRequest) -> bool:
         found = self._checked(self._registered(connection), self.epoch, start)
         if not start == found.acked_round == found.claimed_round or self._renewal_is_due(found):
             return False
-        return not self._count(connection, dataclasses.replace(want.whole, message_limit=1))
+        return not self._count(connection, dataclasses.replace(request.whole, message_limit=1))
 
     def _advance(
-        self, connection: Connection, start: int, want: Want, on_ack: str | None, *, apart: bool
+        self,
+        connection: Connection,
+        start: int,
+        request: AdvanceRequest,
+        on_ack: str | None,
+        *,
+        apart: bool,
     ) -> int:
         found = self._locked(connection, self.epoch, start)
         if start < found.acked_round:
@@ -571,7 +577,7 @@ class DurableConsumer:
         self._renew_if_due(connection, found)
         if found.claimed_round > start:
             return found.claimed_round
-        return self._open(connection, start, want)
+        return self._open(connection, start, request)
 
     def _ack(
         self,
@@ -603,11 +609,11 @@ class DurableConsumer:
             settlement = Settlement(ids, stamp, Outcome.DONE, None, dedup_us=dedup_us)
             self._settlements.finish_apart(connection, settlement, keep=keep)
 
-    def _open(self, connection: Connection, start: int, want: Want) -> int:
-        count = self._count(connection, want.whole)
+    def _open(self, connection: Connection, start: int, request: AdvanceRequest) -> int:
+        count = self._count(connection, request.whole)
         opened: list[Round] = []
-        for each in want.rounds(start, count) if count else ():
-            claimed = None if want.executor else self._claim(connection, each)
+        for each in request.rounds(start, count) if count else ():
+            claimed = None if request.executor else self._claim(connection, each)
             if claimed == 0:
                 break
             opened.append(dataclasses.replace(each, claimed_count=claimed))

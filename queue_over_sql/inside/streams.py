@@ -5,16 +5,16 @@ Stability: as ``queue_over_sql.inside``.
 
 from queue_over_sql.durable.consumer import (
     DEFAULT_TIMEOUT,
+    AdvanceRequest,
     DurableConsumer,
-    Want,
     check_consumer_id,
 )
 from queue_over_sql.durable.round_store import Round
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "AdvanceRequest",
     "DurableConsumer",
     "Round",
-    "Want",
     "check_consumer_id",
 ]

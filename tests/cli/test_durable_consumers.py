@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.durable.consumer import DurableConsumer, Want
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import run, succeed
 
@@ -17,7 +17,7 @@ def read(make_service: MakeService) -> int:
     queue.publish_many(range(4))
     consumer = DurableConsumer(queue, "orders-to-lake", owner="spark-1:42")
     consumer.take_over()
-    consumer.advance(0, Want(3, 2))
+    consumer.advance(0, AdvanceRequest(3, 2))
     return consumer.epoch
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from queue_over_sql.errors import CheckpointBehind, DatabaseUnavailable, QueueError, RoundsGone
-from queue_over_sql.inside.streams import Want
+from queue_over_sql.inside.streams import AdvanceRequest
 from queue_over_sql.spark.stream.parts import RoundPart, check_claim_mode, consumer_at, outlast
 
 if TYPE_CHECKING:
@@ -119,13 +119,13 @@ class RoundsOfDatabase:
         mode = options.claim_mode
         check_claim_mode(consumer, options)
         executor = consumer.claims_apart if mode == "auto" else mode == "executor"
-        want = Want(most, options.messages_per_partition, up_to_id, due_by, executor)
+        request = AdvanceRequest(most, options.messages_per_partition, up_to_id, due_by, executor)
         try:
-            return consumer.advance(start, want, on_ack=options.ending)
+            return consumer.advance(start, request, on_ack=options.ending)
         except (CheckpointBehind, RoundsGone) as error:
             self._tolerate(error)
         consumer.take_over()
-        return consumer.advance(consumer.recover(start), want, on_ack=options.ending)
+        return consumer.advance(consumer.recover(start), request, on_ack=options.ending)
 
     def _is_of(self, offset: Offset) -> bool:
         registered_at = offset.registered.get(self._label)

@@ -137,10 +137,10 @@ def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
     return filters | {"payload": given.payload or None}
 
 
-def _edit(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
-    names = set(body.__struct_fields__) - set(shapes.Chosen.__struct_fields__)
+def _edit(call: Call, queue: str, body: shapes.SelectedMessages) -> shapes.Edited:
+    names = set(body.__struct_fields__) - set(shapes.SelectedMessages.__struct_fields__)
     arguments = {name: getattr(body, name) for name in names}
-    return _edited(call.do(queue, choice=_chosen(call, body), **arguments))
+    return _edited(call.do(queue, choice=_selected(call, body), **arguments))
 
 
 def _cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
@@ -152,7 +152,7 @@ def _edited(done: Result) -> shapes.Edited:
     return shapes.Edited(changed=done.count or 0, skipped=done.skipped)
 
 
-def _chosen(call: Call, given: shapes.Chosen) -> Choice:
+def _selected(call: Call, given: shapes.SelectedMessages) -> Choice:
     if (given.ids is None) == (given.filter is None):
         raise Problem(422, "not-valid", "Give either ids or filter.")
     if given.filter is None:

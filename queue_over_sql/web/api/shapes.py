@@ -316,7 +316,7 @@ class Filter(Taken, kw_only=True):
     ] = None
 
 
-class Chosen(Taken, kw_only=True):
+class SelectedMessages(Taken, kw_only=True):
     """Messages by their ids, or those that a filter finds if they are not too many."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_CHOSEN)] | None = None
@@ -330,14 +330,14 @@ class Chosen(Taken, kw_only=True):
     ] = None
 
 
-class Reschedule(Chosen, kw_only=True):
+class Reschedule(SelectedMessages, kw_only=True):
     """Messages to make due at a time or after a delay."""
 
     at: Instant | None = None
     delay: Seconds | None = None
 
 
-class Prioritize(Chosen, kw_only=True):
+class Prioritize(SelectedMessages, kw_only=True):
     """Messages to move to another priority, or to the front of their own."""
 
     priority: Level | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer, Round
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.decoding import decoded_plainly
 from queue_over_sql.sql.operation import Operation
@@ -40,13 +40,13 @@ class Query:
         self.checkpoint = checkpoint
         self.consumer.take_over()
 
-    def want(self, most: int | None = None, each: int = 1000, **bounds: Any) -> Want:
+    def request(self, most: int | None = None, each: int = 1000, **bounds: Any) -> AdvanceRequest:
         """What to open next."""
-        return Want(most, each, executor=self.apart, **bounds)
+        return AdvanceRequest(most, each, executor=self.apart, **bounds)
 
     def plan(self, most: int | None = None, each: int = 1000, **bounds: Any) -> list[Round]:
         """Open the next rounds."""
-        end = self.consumer.advance(self.checkpoint, self.want(most, each, **bounds))
+        end = self.consumer.advance(self.checkpoint, self.request(most, each, **bounds))
         return self.consumer.rounds(self.checkpoint, end)
 
     def read(self, wanted: Round) -> list[Any]:

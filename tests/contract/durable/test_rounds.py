@@ -15,7 +15,7 @@ from queue_over_sql import (
     RoundsGone,
     UnsupportedByEngine,
 )
-from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer, Round
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.operation import Operation
 from tests.contract.durable.queries import Query
@@ -116,9 +116,9 @@ def test_rounds_that_a_checkpoint_missed_come_again(queue: Queue) -> None:
     """A query that died between its claim and its checkpoint gets the same end again."""
     queue.publish_many(range(5))
     first = Query(queue)
-    end = first.consumer.advance(0, first.want(most=4, each=2))
+    end = first.consumer.advance(0, first.request(most=4, each=2))
     second = Query(queue)
-    assert end == second.consumer.advance(0, second.want(most=1, each=1))
+    assert end == second.consumer.advance(0, second.request(most=1, each=1))
     assert 2 == end
     assert (1, 4, 0) == counts(queue)
 
@@ -156,7 +156,7 @@ def test_readers_claim_only_where_that_helps(queue: Queue) -> None:
     queue.publish(1)
     query = Query(queue)
     with pytest.raises(UnsupportedByEngine):
-        query.consumer.advance(0, Want(None, 10, executor=True))
+        query.consumer.advance(0, AdvanceRequest(None, 10, executor=True))
 
 
 def test_who_was_taken_over_may_do_nothing(queue: Queue) -> None:
@@ -171,14 +171,14 @@ def test_who_was_taken_over_may_do_nothing(queue: Queue) -> None:
             with pytest.raises(ConsumerFenced, match="there:2") as refused:
                 operation()
             assert second.epoch == refused.value.epoch
-        assert 2 == second.advance(0, first.want())
+        assert 2 == second.advance(0, first.request())
 
 
 def operations_of(query: Query, opened: Round) -> list[Callable[[], object]]:
     """All that a query may do."""
     consumer = query.consumer
     return [
-        lambda: consumer.advance(0, query.want()),
+        lambda: consumer.advance(0, query.request()),
         lambda: consumer.ack(2),
         lambda: consumer.rounds(0, 2),
         lambda: consumer.recover(0),
@@ -209,11 +209,11 @@ def test_an_old_checkpoint_is_refused(queue: Queue) -> None:
     query.batch(most=2)
     query.done()
     with pytest.raises(CheckpointBehind, match=r"round 0.*round 1") as refused:
-        query.consumer.advance(0, query.want())
+        query.consumer.advance(0, query.request())
     assert 0 == refused.value.start
     assert 1 == refused.value.acked_round
     assert 1 == query.consumer.recover(0)
-    assert 2 == query.consumer.advance(1, query.want())
+    assert 2 == query.consumer.advance(1, query.request())
 
 
 @pytest.mark.engines("sqlite")

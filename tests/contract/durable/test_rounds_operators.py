@@ -323,11 +323,11 @@ def test_a_round_that_cannot_be_is_refused(queue: Queue) -> None:
     """A checkpoint that somebody changed: its leases would have passed before they began."""
     queue.publish("x")
     query = Query(queue)
-    consumer, want = query.consumer, query.want()
+    consumer, request = query.consumer, query.request()
     operations: list[Callable[[Any], object]] = [
         consumer.recover,
         consumer.ack,
-        lambda number: consumer.advance(number, want),
+        lambda number: consumer.advance(number, request),
         lambda number: consumer.rounds(number, 1),
         lambda number: consumer.rounds(0, number),
     ]
@@ -336,5 +336,5 @@ def test_a_round_that_cannot_be_is_refused(queue: Queue) -> None:
             with refused(wrong, TypeError, ValueError, match="start|end"):
                 operation(wrong)
     with pytest.raises(TypeError, match="up_to_id"):
-        query.want(up_to_id="1")
+        query.request(up_to_id="1")
     assert ["x"] == [payload for one in query.plan() for payload in query.read(one)]

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
 
 from queue_over_sql import ClaimLost, DatabaseRefused, FixedDelay, NotFinished
-from queue_over_sql.durable.consumer import DurableConsumer, Want
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.values.reasons import REFUSED
 from tests.waiting import wait_until
 
@@ -241,9 +241,9 @@ def test_a_round_of_a_durable_consumer_ends_without_what_is_refused(
         refuse(database, ids[2])
         consumer = DurableConsumer(jobs, f"stream{window}", owner="test")
         start = consumer.take_over()
-        end = consumer.advance(start, Want(5, 2))
+        end = consumer.advance(start, AdvanceRequest(5, 2))
         assert 5 == jobs.stats().claimed
-        last = consumer.advance(end, Want(5, 2))
+        last = consumer.advance(end, AdvanceRequest(5, 2))
         [held] = jobs.messages(status="held").list()
         assert ids[2] == held.id
         assert str(held.last_error).startswith(REFUSED)

@@ -13,7 +13,7 @@ import pytest
 
 from queue_over_sql.dialects import at_once
 from queue_over_sql.durable import statements as rounds
-from queue_over_sql.durable.consumer import DurableConsumer, Want
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.message import Claim
 from tests.dialects.plans.explain import analyze, sorts
@@ -41,9 +41,9 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
     queue.load(range(DONE + HELD + EACH + READY))
     consumer = DurableConsumer(queue, "query", owner="here:1")
     consumer.take_over()
-    done = consumer.advance(0, Want(DONE, EACH))
+    done = consumer.advance(0, AdvanceRequest(DONE, EACH))
     consumer.ack(done)
-    consumer.advance(done, Want(HELD, EACH))
+    consumer.advance(done, AdvanceRequest(HELD, EACH))
     held = queue.consume(EACH)
     with service._parts.connections.engine.connect() as connection:
         analyze(connection, database.engine, "queue_jobs")

@@ -10,7 +10,13 @@ from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.session import CommandSession, Connection
-from queue_over_sql.cli.spark_process import Left, _Done, _report, left_in, reporting_what_is_held
+from queue_over_sql.cli.spark_process import (
+    Left,
+    _Processed,
+    _report,
+    left_in,
+    reporting_what_is_held,
+)
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.durable.queries import Query
 
@@ -29,8 +35,8 @@ def session(database: TestDatabase, service: QueueService) -> CommandSession:
     return CommandSession(TyperCommand("process"), obj=Connection(url=database.url))
 
 
-def _done(messages: int) -> _Done:
-    done = _Done()
+def _done(messages: int) -> _Processed:
+    done = _Processed()
     if messages:
         done.take([{"batchId": 0, "numInputRows": messages}])
     return done
