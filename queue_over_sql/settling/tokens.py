@@ -199,7 +199,7 @@ class Tokens:
     def _invalid(self, text: str) -> InvalidToken:
         msg = (
             f"{shown(text, 50)} is not a token of a claim of queue {self._context.name!r}. Pass "
-            "message.token unchanged."
+            "the whole token, unchanged."
         )
         return InvalidToken(msg)
 

@@ -162,7 +162,7 @@ def _of_library(error: Exception) -> Problem:
                 _log.warning(
                     "The web server answered a request with HTTP status %d: %s", status, error
                 )
-            text = _TEXT.get(kind) or _first_line(error)
+            text = _TEXT.get(kind) or _absent(error) or _first_line(error)
             if isinstance(error, errors.NotPermitted):
                 text = _rights(error)
             text = " ".join([text, *getattr(error, "__notes__", ())])
@@ -179,6 +179,18 @@ def _of_library(error: Exception) -> Problem:
 def _first_line(error: Exception) -> str:
     # Drivers add the statement in further lines.
     return (str(error) or type(error).__name__).partition("\n")[0][:1000]
+
+
+def _absent(error: Exception) -> str | None:
+    # The library's own texts tell how to create it in Python.
+    if isinstance(error, errors.QueueNotFound):
+        near = f"; {errors.did_you_mean(error.near)}?" if error.near else "."
+        return f"There is no queue {errors.shown(error.queue)} in this database{near}"
+    if isinstance(error, errors.TopicNotFound):
+        return f"There is no topic {errors.shown(error.topic)} in this database."
+    if isinstance(error, errors.ScheduleNotFound):
+        return f"There is no schedule {errors.shown(error.schedule)} in this database."
+    return None
 
 
 def _rights(error: errors.NotPermitted) -> str:

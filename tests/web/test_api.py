@@ -800,6 +800,21 @@ def test_schedules(server: Server) -> None:
     assert 404 == server.call("POST", "/schedules/none/pause").status_code
 
 
+def test_an_absent_name_is_answered_in_words_of_http(server: Server) -> None:
+    """The answer names it, and one that is close, and gives no advice for Python programs."""
+    absent = {
+        "/queues/job": "There is no queue 'job' in this database; did you mean 'jobs'?",
+        "/queues/orders": "There is no queue 'orders' in this database.",
+        "/topics/none/subscriptions": "There is no topic 'none' in this database.",
+        "/schedules/none/upcoming": "There is no schedule 'none' in this database.",
+    }
+    for path, detail in absent.items():
+        answer = server.call("GET", path)
+        assert (404, detail) == (answer.status_code, answer.json()["detail"])
+    answer = server.call("POST", "/queues/jobs/ack", json={"claims": ["x"]})
+    assert "of queue 'jobs'. Pass the whole token, unchanged." in answer.json()["detail"]
+
+
 def test_topics(server: Server) -> None:
     """See where a message would go, and send it there."""
     topic = server.service.create_topic("events")
