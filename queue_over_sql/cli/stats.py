@@ -89,7 +89,7 @@ def stats(
         elif watch and _has_screen(session):
             _watch(session, service, queue, interval)
         else:
-            _print(session, service, _look_at(service, queue, _checked(interval)), again=watch)
+            _print(session, service, _reading_of(service, queue, _checked(interval)), again=watch)
 
 
 @commands.add("top")
@@ -142,19 +142,19 @@ def _nothing(session: CommandSession, service: QueueService) -> NoReturn:
 def _print(
     session: CommandSession,
     service: QueueService,
-    look: SharedSnapshot[dict[str, QueueStats]],
+    snapshot: SharedSnapshot[dict[str, QueueStats]],
     *,
     again: bool,
 ) -> None:
-    if not look.seen():
+    if not snapshot.seen():
         _nothing(session, service)
     signals: contextlib.AbstractContextManager[Stop | None] = (
         stop_on_signals() if again else contextlib.nullcontext()
     )
     with signals as stop:
-        _show(session, look.seen())
-        while stop is not None and not stop.requested.wait(look.pause):
-            _show(session, look.seen())
+        _show(session, snapshot.seen())
+        while stop is not None and not stop.requested.wait(snapshot.pause):
+            _show(session, snapshot.seen())
 
 
 HISTORY_COLUMNS = (
@@ -222,20 +222,20 @@ def _drawn(steps: Sequence[int], most: int) -> str:
     return "".join(_BARS[-(-step * (len(_BARS) - 1) // max(most, 1))] for step in steps)
 
 
-def _look_at(
+def _reading_of(
     service: QueueService, name: str | None, interval: float
 ) -> SharedSnapshot[dict[str, QueueStats]]:
     from queue_over_sql.observability import Counting, SharedSnapshot, count_queues
 
     counting = Counting()
 
-    def look(before: object) -> dict[str, QueueStats]:
+    def read(before: object) -> dict[str, QueueStats]:
         del before
         if name is not None:
             return {name: service.queue(name).stats()}
         return count_queues(service, counting)
 
-    return SharedSnapshot(look, interval, max(interval, _LONGEST_PAUSE))
+    return SharedSnapshot(read, interval, max(interval, _LONGEST_PAUSE))
 
 
 def _show(session: CommandSession, found: dict[str, QueueStats]) -> None:
@@ -295,8 +295,8 @@ def _watch(
     from queue_over_sql.observability import ActivitySnapshots, SharedSnapshot
 
     pause = max(_checked(interval), _LONGEST_PAUSE)
-    look = SharedSnapshot(ActivitySnapshots(service, queue).take, interval, pause)
-    if not look.seen().queues:
+    snapshot = SharedSnapshot(ActivitySnapshots(service, queue).take, interval, pause)
+    if not snapshot.seen().queues:
         _nothing(session, service)
     out, orders, key = session.output.out, itertools.cycle(_ORDERS), ""
     order = next(orders)
@@ -306,10 +306,10 @@ def _watch(
         Live(console=out, screen=True, auto_refresh=False) as live,
     ):
         while key not in _QUIT and not stop.requested.is_set():
-            seen, problem, left = look.last or look.seen(), "", max(interval, 1.0)
+            seen, problem, left = snapshot.last or snapshot.seen(), "", max(interval, 1.0)
             try:
-                seen = look.seen()
-                left = look.pause - look.age
+                seen = snapshot.seen()
+                left = snapshot.pause - snapshot.age
             except DatabaseUnavailable as error:
                 problem = str(error)
             live.update(_screen(seen, order, out.width, out.height, problem), refresh=True)

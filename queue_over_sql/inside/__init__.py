@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.database.runtime import Condition
 from queue_over_sql.inside.claims import Arrivals, ClientClaims, poll_pauses
-from queue_over_sql.inside.inspection import Inspection, QueueLook, within
+from queue_over_sql.inside.inspection import Inspection, QueueSnapshot, within
 from queue_over_sql.inside.messages import page, pages, prune, requeued_as, restore, rows
 from queue_over_sql.inside.operations import (
     EngineFacts,
@@ -87,8 +87,8 @@ __all__ = [
     "Inspection",
     "Loop",
     "Missed",
-    "QueueLook",
     "QueueRecord",
+    "QueueSnapshot",
     "QueueTables",
     "RecordedSettings",
     "Section",

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class QueueLook:
-    """The state of a queue in a short look; ages are seconds.
+class QueueSnapshot:
+    """The state of a queue at one moment; ages are seconds.
 
     Attributes:
         name: of the queue.
@@ -81,7 +81,7 @@ _definitions: WeakKeyDictionary[Connections, _Definitions] = WeakKeyDictionary()
 
 
 class Inspection:
-    """One look at the database of a service, which need not be started.
+    """A reading of the database of a service, which need not be started.
 
     It reads as the tables are, and creates none.
 
@@ -106,7 +106,7 @@ class Inspection:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection for short looks; it raises our errors."""
+        """A connection for short readings; it raises our errors."""
         with (
             self._parts.connections.reading() as connection,
             self.dialect.checkup.bounded(connection, self._seconds),
@@ -218,17 +218,17 @@ class Inspection:
             self._known.queues.pop(name, None)
         return records
 
-    def queues(self) -> list[QueueLook]:
-        """A short look at each queue, by name."""
-        return [self._look_safely(record) for record in self.records()]
+    def queues(self) -> list[QueueSnapshot]:
+        """The state of each queue, by name."""
+        return [self._state_of(record) for record in self.records()]
 
-    def _look_safely(self, record: QueueRecord) -> QueueLook:
+    def _state_of(self, record: QueueRecord) -> QueueSnapshot:
         try:
-            return self._look(record)
+            return self._read(record)
         except QueueError as error:
-            return QueueLook(record.name, problem=str(error))
+            return QueueSnapshot(record.name, problem=str(error))
 
-    def _look(self, record: QueueRecord) -> QueueLook:
+    def _read(self, record: QueueRecord) -> QueueSnapshot:
         tables, levels = self.tables(record)
         live, dialect = tables.live, self.dialect
         claimed = select(live.c.id).where(dialect.is_claimed(live)).limit(1)
@@ -243,7 +243,7 @@ class Inspection:
                 return None if number is None else number / 1_000_000
 
             ages = [seconds(_age(tables, level)) for level in range(levels)]
-            return QueueLook(
+            return QueueSnapshot(
                 record.name,
                 paused=record.paused,
                 oldest_ready=max((age for age in ages if age is not None), default=None),

@@ -113,7 +113,7 @@ class Counting:
         self._error_text = error_text
         self._known: dict[str, _Known] = {}
 
-    def look(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
+    def count(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
         """Count now; a queue that cannot be read does not affect the others.
 
         Raises:
@@ -156,7 +156,7 @@ class Counting:
 
     def _read(self, connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
         # As text without parameters: PostgreSQL then keeps its plan, and compiling it anew for each
-        # look took longer than many counts.
+        # snapshot took longer than many counts.
         text = " UNION ALL ".join(each.counts for each in known)
         rows = inside.Inspection.rows_of_text(connection, text)
         records = {each.record.name: each.record for each in known}
@@ -310,7 +310,7 @@ def _count(
     with inspection.connection() as connection:
         log = inspection.dialect.wal_bytes(connection)
     found = {}
-    for each in counting.look(inspection, queues):
+    for each in counting.count(inspection, queues):
         if each.problem is not None:
             _log.warning("Queue %s cannot be counted: %s", each.name, each.problem)
             continue
@@ -328,14 +328,14 @@ def _count(
 
 @dataclasses.dataclass(frozen=True)
 class Activity:
-    """What the queues hold at one moment, and what has happened since the look before.
+    """What the queues hold at one moment, and what has happened since the snapshot before.
 
     Attributes:
         queues: what each queue holds, by its name.
-        published, finished: messages a second since the look before, by queue. ``finished`` also
-            counts what was removed. A queue of which this is not known is left out.
-        died: dead letters since the first look, by queue; those that the archive pruned are not
-            counted.
+        published, finished: messages a second since the snapshot before, by queue. ``finished``
+            also counts what was removed. A queue of which this is not known is left out.
+        died: dead letters since the first snapshot, by queue; those that the archive pruned are
+            not counted.
         consumers: those that are registered, the oldest first.
         holds: how many messages each consumer holds, by its id.
     """
@@ -448,7 +448,7 @@ class SharedSnapshot(Generic[T]):
     While one caller reads, the others get the last result. Without callers nothing is read.
 
     Args:
-        look: reads now. It gets the last result; None at first.
+        read: reads now. It gets the last result; None at first.
         interval: the shortest time between two readings in seconds.
         longest: after how many seconds a result is too old, however slow a reading is.
         share: the largest share of the time that readings take.
@@ -460,13 +460,13 @@ class SharedSnapshot(Generic[T]):
 
     def __init__(
         self,
-        look: Callable[[T | None], T],
+        read: Callable[[T | None], T],
         interval: float,
         longest: float = math.inf,
         *,
         share: float = 0.02,
     ) -> None:
-        self._look = look
+        self._read = read
         self._share = share
         self._interval = self.pause = interval
         self._longest = longest
@@ -483,7 +483,7 @@ class SharedSnapshot(Generic[T]):
         """The last result, or a new one if it is too old.
 
         Raises:
-            Exception: as ``look``; the next caller reads again.
+            Exception: as ``read``; the next caller reads again.
         """
         last = self.last
         if last is not None and not self._is_due():
@@ -506,7 +506,7 @@ class SharedSnapshot(Generic[T]):
 
     def _look_now(self, before: T | None) -> T:
         began_at = time.monotonic()
-        seen = self._look(before)
+        seen = self._read(before)
         self._began_at, self._ended_at = began_at, time.monotonic()
         took = 0.0 if before is None else self._ended_at - began_at
         # The first reading is slower, because it also connects and compiles.

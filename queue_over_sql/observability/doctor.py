@@ -73,8 +73,8 @@ class _Doctor:
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
             sections[f"{name} of the engine"] = functools.partial(self._asked, section)
-        for name, look in sections.items():
-            yield from _safely(name.partition(" ")[0], look)
+        for name, check in sections.items():
+            yield from _safely(name.partition(" ")[0], check)
 
     def _asked(self, section: inside.Section) -> Iterator[Finding]:
         there = [
@@ -261,14 +261,14 @@ class _Doctor:
         if not self._queues:
             return
         neglected = False
-        for look in self._inspection.queues():
-            age = look.oldest_ready
-            if look.problem or look.paused or look.is_claimed or age is None:
+        for queue in self._inspection.queues():
+            age = queue.oldest_ready
+            if queue.problem or queue.paused or queue.is_claimed or age is None:
                 continue
             if age > _NEGLECTED_SECONDS:
                 neglected = True
                 said = (
-                    f"{look.name} has had ready messages for {duration_text(round(age))}, "
+                    f"{queue.name} has had ready messages for {duration_text(round(age))}, "
                     "and no consumer holds any"
                 )
                 advice = "Start a worker that handles this queue."
@@ -277,9 +277,9 @@ class _Doctor:
             yield Finding(Level.OK, "queues", "no queue waits for a consumer")
 
 
-def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _safely(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
-        yield from look()
+        yield from check()
     except (DatabaseRefused, DatabaseUnavailable) as error:
         if isinstance(error, DatabaseUnavailable) and name == "engine":
             raise

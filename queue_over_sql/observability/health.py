@@ -104,7 +104,7 @@ class Health:
         checks: dict[str, str] = {}
         if self._vitals.has_threads:
             for loop in self._vitals.loops():
-                said = self._look(loop)
+                said = self._state(loop)
                 if checks.get(loop.name, OK) == OK:
                     checks[loop.name] = said
         else:
@@ -138,7 +138,7 @@ class Health:
             checks["database"] = self._database.ask()
         return Report.of(checks)
 
-    def _look(self, loop: inside.Loop) -> str:
+    def _state(self, loop: inside.Loop) -> str:
         now, thread = time.monotonic(), loop.thread
         late = now - loop.due_at
         # A loop that ended normally has reported this before.
@@ -320,12 +320,12 @@ def check_queues(
     limit = None if max_age is None else _seconds(max_age, "max_age")
     checks: list[Check] = []
 
-    def look() -> None:
+    def read() -> None:
         checks.extend(_checks(inside.Inspection(service, seconds), limit))
 
     try:
         # The time limit of a statement does not cover an attempt to connect.
-        done = inside.within(service, seconds, look)
+        done = inside.within(service, seconds, read)
     except DatabaseUnavailable as error:
         return [Check("database", ok=False, text=str(error))]
     if not done:
@@ -367,7 +367,7 @@ def _checks(inspection: inside.Inspection, max_age: float | None) -> Iterator[Ch
         yield _check_of_queue(each, max_age)
 
 
-def _check_of_queue(queue: inside.QueueLook, max_age: float | None) -> Check:
+def _check_of_queue(queue: inside.QueueSnapshot, max_age: float | None) -> Check:
     name, age = f"queue {queue.name}", queue.oldest_ready
     if queue.problem is not None:
         return Check(name, ok=False, text=queue.problem)

@@ -204,7 +204,7 @@ class DatabaseCollector(Collector):
 
     Args:
         service: a service of the database; it need not be started.
-        seconds: how long a result is cached at least, so that many scrapes cost one look.
+        seconds: how long a result is cached at least, so that many scrapes cost one reading.
         timeout: how many seconds a scrape waits for a count. After that it gets the counts before,
             or none, and the next scrape has the new ones. None waits for as long as it takes.
     """
@@ -216,7 +216,7 @@ class DatabaseCollector(Collector):
         self._timeout = timeout
         self._at_hand = Counting([Status.CLAIMED.value])
         self._counting = Counting([*_UNCLAIMED, *DEAD])
-        self._state = SharedSnapshot(self._look, seconds, _LONGEST_PAUSE)
+        self._state = SharedSnapshot(self._read, seconds, _LONGEST_PAUSE)
         self._counts = SharedSnapshot(self._count, seconds)
 
     def collect(self) -> Iterable[Metric]:
@@ -236,11 +236,11 @@ class DatabaseCollector(Collector):
         """Return nothing, so that registering it does not query the database."""
         return []
 
-    def _look(self, before: object) -> _Snapshot:
+    def _read(self, before: object) -> _Snapshot:
         del before
         inside.system(self._service)
         inspection = inside.Inspection(self._service, _LOOK_SECONDS)
-        queues = self._at_hand.look(inspection, inspection.records())
+        queues = self._at_hand.count(inspection, inspection.records())
         alive, expired = inspection.consumers()
         now = inspection.now() / 1_000_000
         ages = [now - c.heartbeat_at.timestamp() for c in alive if not c.never_expires]
@@ -249,7 +249,7 @@ class DatabaseCollector(Collector):
     def _count(self, before: object) -> list[QueueCounts]:
         del before
         inspection = inside.Inspection(self._service, EXACT_SECONDS)
-        return self._counting.look(inspection, inspection.records())
+        return self._counting.count(inspection, inspection.records())
 
     def _of_queues(self, state: _Snapshot) -> list[Metric]:
         def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -107,7 +107,7 @@ class Snapshots:
         self._claimed = Counting([Status.CLAIMED.value], limit=1)
         # Of those whose page was opened since the last change here.
         self._queues: dict[str, SharedSnapshot[QueueCounts | None]] = {}
-        self._shared = SharedSnapshot(self._look, interval, _LONGEST_PAUSE, share=_SHARE)
+        self._shared = SharedSnapshot(self._read, interval, _LONGEST_PAUSE, share=_SHARE)
         self._held = SharedSnapshot(self._look_at_held, interval, _LONGEST_PAUSE, share=_SHARE)
         self._checkups = SharedSnapshot(self._check_up, _CHECKUP_SECONDS, _LONGEST_PAUSE)
         self._checking: threading.Thread | None = None
@@ -125,8 +125,8 @@ class Snapshots:
             DatabaseUnavailable: the database cannot be reached.
         """
         if (known := self._queues.get(name)) is None:
-            look = functools.partial(self._look_at_one, _counting(COUNT_LIMIT), name)
-            known = SharedSnapshot(look, self._interval, _LONGEST_PAUSE, share=_SHARE)
+            read = functools.partial(self._read_one, _counting(COUNT_LIMIT), name)
+            known = SharedSnapshot(read, self._interval, _LONGEST_PAUSE, share=_SHARE)
             self._queues[name] = known
         return known.seen()
 
@@ -157,13 +157,13 @@ class Snapshots:
         self._held.forget()
         self._checkups.forget()
 
-    def _look(self, before: Overview | None) -> Overview:
+    def _read(self, before: Overview | None) -> Overview:
         inspection = Inspection(self._service, self._timeout)
         now = datetime.now(UTC)
         try:
             records = inspection.records()
             counting = self._counting if len(records) <= MANY else self._coarse
-            queues = counting.look(inspection, records)
+            queues = counting.count(inspection, records)
             alive, dead = inspection.consumers()
             running = [each for each in alive if not each.permanent]
             with inside.limited(self._service, self._timeout):
@@ -173,17 +173,17 @@ class Snapshots:
             return dataclasses.replace(before or Overview(now), problem=problem)
         return Overview(now, queues, len(running), len(dead), self._history)
 
-    def _look_at_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:
+    def _read_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:
         del before
         inspection = Inspection(self._service, self._timeout)
         records = [each for each in inspection.records() if each.name == name]
-        return next(iter(counting.look(inspection, records)), None)
+        return next(iter(counting.count(inspection, records)), None)
 
     def _look_at_held(self, before: object) -> dict[str, list[Held]]:
         del before
         found: dict[str, list[Held]] = {}
         inspection = Inspection(self._service, self._timeout)
-        for each in self._claimed.look(inspection, inspection.records()):
+        for each in self._claimed.count(inspection, inspection.records()):
             if not each.counts.get(Status.CLAIMED):
                 continue
             with contextlib.suppress(QueueError):

@@ -186,14 +186,14 @@ def test_a_scrape_does_not_wait_for_a_long_count(
     """It has what is at hand; a later one has the counts, and says how old they are."""
     service = make_service()
     service.create_queue("jobs").publish("x")
-    counted, may_go_on = Counting.look, threading.Event()
+    counted, may_go_on = Counting.count, threading.Event()
 
     def slow(self: Counting, *given: Any) -> Any:
         if len(self.names) > 1:
             may_go_on.wait(30)
         return counted(self, *given)
 
-    monkeypatch.setattr(Counting, "look", slow)
+    monkeypatch.setattr(Counting, "count", slow)
     collector = DatabaseCollector(service, timeout=0.01)
     found = samples(exposition(collector, registry=registry))
     assert 0 == found['messages{queue="jobs",status="claimed"}']

@@ -120,7 +120,7 @@ class Clients:
 
         If it is cancelled, no message stays claimed.
         """
-        messages = await self._look(queue, count, lease)
+        messages = await self._poll(queue, count, lease)
         if messages or not wait or self._ending:
             return messages
         with anyio.move_on_after(wait):
@@ -128,7 +128,7 @@ class Clients:
                 pauses = inside.poll_pauses()
                 while True:
                     seen = self._news.count
-                    messages = await self._look(queue, count, lease)
+                    messages = await self._poll(queue, count, lease)
                     if messages or self._ending:
                         break
                     await self._news.wait(seen, pauses.pause())
@@ -139,7 +139,7 @@ class Clients:
         self._ending = True
         self._arrivals.notify()
 
-    async def _look(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
+    async def _poll(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
         # Always wait for a running claim; a cancelled request gives its messages back.
         messages: list[Message] = []
         with anyio.CancelScope(shield=True):

@@ -25,25 +25,25 @@ class SharedStats:
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, tuple[float, QueueStats]] = OrderedDict()
-        self._looking: dict[str, anyio.Lock] = {}
+        self._counting: dict[str, anyio.Lock] = {}
 
-    async def of(self, name: str, look: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
+    async def of(self, name: str, count: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
         """The counts of a queue."""
         try:
-            return await self._of(name, look)
+            return await self._of(name, count)
         finally:
             if name not in self._found:
                 # After a failure, forget it, so that unknown names are not remembered.
-                self._looking.pop(name, None)
+                self._counting.pop(name, None)
 
-    async def _of(self, name: str, look: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
-        async with self._looking.setdefault(name, anyio.Lock()):
+    async def _of(self, name: str, count: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
+        async with self._counting.setdefault(name, anyio.Lock()):
             found = self._found.get(name)
             if found is None or time.monotonic() - found[0] > _STATS_SECONDS:
                 # Count the time from its end, so that a slow count is not repeated at once.
-                stats = await look()
+                stats = await count()
                 found = self._found[name] = time.monotonic(), stats
                 while len(self._found) > _MOST_STATS:
                     gone, _ = self._found.popitem(last=False)
-                    self._looking.pop(gone, None)
+                    self._counting.pop(gone, None)
             return found[1]

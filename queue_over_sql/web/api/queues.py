@@ -57,11 +57,11 @@ endpoints.operation("drop", _drop_queue)
 async def queue_stats(call: Call, queue: str) -> shapes.Stats:
     """Count the messages of a queue by status and outcome; simultaneous requests share a count."""
 
-    def look() -> QueueStats:
+    def count() -> QueueStats:
         with call.reading():
             return call.service.queue(queue).stats()
 
-    stats = await call.api.stats.of(queue, lambda: call.api.threads.run(look))
+    stats = await call.api.stats.of(queue, lambda: call.api.threads.run(count))
     age = stats.oldest_ready_age
     names = set(shapes.Stats.__struct_fields__) - {"oldest_ready_age"}
     return shapes.Stats(
