@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING
 from queue_over_sql.database.runtime import Condition
 from queue_over_sql.inside.claims import Arrivals, ClientClaims, poll_pauses
 from queue_over_sql.inside.inspection import Inspection, QueueSnapshot, within
-from queue_over_sql.inside.messages import page, pages, prune, requeued_as, restore, rows
+from queue_over_sql.inside.messages import (
+    is_refused,
+    page,
+    pages,
+    prune,
+    requeued_as,
+    restore,
+    rows,
+)
 from queue_over_sql.inside.operations import (
     EngineFacts,
     RecordedSettings,
@@ -106,6 +114,7 @@ __all__ = [
     "insert_unless_there",
     "is_alive",
     "is_disconnect",
+    "is_refused",
     "known_settings",
     "limited",
     "now",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.archive import selection as archived_lists
+from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.selection import selection as lists
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Row
 
-    from queue_over_sql.message import CallersConnection, Message
+    from queue_over_sql.message import CallersConnection, Message, Publication
     from queue_over_sql.queue import Queue
     from queue_over_sql.selection.selection import Selection
 
@@ -48,6 +49,15 @@ def page(
 def pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
     """All selected messages by id, with plain payloads even if the queue has kinds."""
     return lists.plain_pages(selection, size)
+
+
+def is_refused(queue: Queue, publication: Publication) -> bool:
+    """Whether the queue refuses a publication without asking the database."""
+    try:
+        core_of(queue).publisher.encode(publication)
+    except (QueueError, ValueError, TypeError):
+        return True
+    return False
 
 
 def requeued_as(queue: Queue, message_id: int) -> int | None:

@@ -172,6 +172,18 @@ def test_publish_stream(server: Server) -> None:
     assert 422 == answer.status_code
     assert 2_501 == problem["line"]
     assert 2_000 == problem["published"]
+    refused = {
+        422: b'{"payload":0,"priority":9}\n',
+        413: b'{"payload":"' + b"x" * 2**20 + b'"}\n',
+        409: b'{"payload":0,"key":"taken"}\n',
+    }
+    taken = server.service.queue("jobs").publish(0, key="taken")
+    for status, line in refused.items():
+        content = parts(b'{"payload":1}\n' * 3 + line + b'{"payload":2}\n' * 3)
+        answer = server.call("POST", path, headers=NDJSON, content=content)
+        problem = answer.json()
+        assert (status, 4, 0) == (answer.status_code, problem["line"], problem["published"])
+    server.service.queue("jobs").delete(taken.id)
     assert [*range(2_500), 1, *range(2_000)] == [
         message.payload for message in server.service.queue("jobs").messages().list(10_000)
     ]

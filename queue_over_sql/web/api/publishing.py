@@ -7,8 +7,8 @@ import binascii
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql import Publication
-from queue_over_sql.errors import QueueError
+from queue_over_sql import Publication, inside
+from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, read_json
@@ -86,7 +86,13 @@ async def publish_stream(
     size, number = 0, 0
 
     async def put() -> None:
-        done = await threads.run_quick(lambda: _put(target, batch, query.on_conflict))
+        nonlocal number
+        try:
+            done = await threads.run_quick(lambda: _put(target, batch, query.on_conflict))
+        except (Problem, QueueError, ValueError, TypeError) as error:
+            about = error
+            number -= await threads.run_quick(lambda: _after_refused(target, batch, about))
+            raise
         counts.update(each.outcome.value for each in done)
         batch.clear()
 
@@ -153,3 +159,22 @@ def _no_idempotency_key(call: Call) -> None:
     if _IDEMPOTENCY in call.request.headers:
         text = "Idempotency-Key is for one message. Use a key in each message and on_conflict=skip."
         raise Problem(422, "not-valid", text)
+
+
+def _after_refused(queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
+    # How many messages follow the one that was refused; none if it is not known.
+    refused = [each for each in given if _is_refused(queue, each, error)]
+    if not refused:
+        return 0
+    # If a key occurs twice, the second message is the refused one.
+    which = refused[-1 if isinstance(error, DuplicateKey) else 0]
+    return next(after for after, each in enumerate(reversed(given)) if each is which)
+
+
+def _is_refused(queue: Queue, given: shapes.NewMessage, error: Exception) -> bool:
+    if isinstance(error, DuplicateKey):
+        return given.key == error.key
+    try:
+        return given.on_conflict is not None or inside.is_refused(queue, publication(given, queue))
+    except Problem:
+        return True
