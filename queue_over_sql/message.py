@@ -28,6 +28,7 @@ from queue_over_sql.values.headers import (
     CORRELATION_ID,
     REPLY_TO,
 )
+from queue_over_sql.values.reasons import not_started_within
 from queue_over_sql.values.states import (
     Outcome,
     PublishOutcome,
@@ -69,6 +70,10 @@ class Publication(Generic[Payload_co]):
         at: the message becomes due at this time; instead of ``delay``.
         max_attempts: deliveries before it becomes a dead letter, instead of the queue's.
         lease: length of the lease, instead of the queue's.
+        expires: a message that was not started within this time of its publish becomes a dead
+            letter with the outcome ``expired``, instead of the queue's. It must not be shorter than
+            ``delay``. Once an attempt began, the message does not expire: neither its retries, nor
+            what a dead consumer gives back. After a ``release`` it counts as not started.
         columns: values of the queue's own columns, by name.
     """
 
@@ -82,6 +87,7 @@ class Publication(Generic[Payload_co]):
     at: datetime | None = None
     max_attempts: int | None = None
     lease: Duration | None = None
+    expires: Duration | None = None
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -171,6 +177,7 @@ class MessageRow(NamedTuple):
     lease_expires_at: int | None
     last_attempt_at: int | None
     last_error: str | None
+    expires_at: int | None
     columns: Mapping[str, Any]
     finished_at: int | None = None
     outcome: str | None = None
@@ -184,6 +191,12 @@ class MessageRow(NamedTuple):
         if self.listed or self.consumer_id is None or self.consumer_round is None:
             return None
         return Claim(self.consumer_id, self.consumer_round)
+
+    def is_expired(self, now: int | None) -> bool:
+        """Whether its first attempt, which this row has, began too late: at ``now``, in µs."""
+        if self.expires_at is None or now is None or self.attempt_count > 1:
+            return False
+        return now >= self.expires_at
 
     @property
     def claimed_lease_us(self) -> int | None:
@@ -366,6 +379,11 @@ class Message(Generic[Payload_co]):
     def available_at(self) -> datetime | None:
         """When it is due now; None while it is held."""
         return optional_instant(self._row.available_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Until when its first attempt must begin; None if it does not expire."""
+        return optional_instant(self._row.expires_at)
 
     @property
     def claimed_at(self) -> datetime | None:
@@ -608,6 +626,28 @@ def note_claim(message: Message, began: float) -> None:
     """Note that its claim began at this time of ``elapsed_clock``."""
     if (length := message._row.claimed_lease_us) is not None:
         message._lease_ends_at = began + length / 1_000_000
+
+
+def is_expired(message: Message, microseconds: int) -> bool:
+    """Whether it expired before this time of the database's clock without having been started."""
+    return message._row.is_expired(microseconds)
+
+
+def may_have_expired(message: Message, now: float) -> bool:
+    """Whether it may have expired at ``now`` of ``elapsed_clock``; the database's clock decides."""
+    row, ends_at = message._row, message._lease_expires_at
+    if row.expires_at is None or ends_at is None:
+        return False
+    left = message._lease_ends_at - now
+    # Not earlier than the claim, since which a lease of any length runs.
+    return math.isinf(left) or row.is_expired(ends_at - math.floor(left * 1_000_000))
+
+
+def expiry_reason(message: Message) -> str:
+    """Why a message ends that was not started in time."""
+    row = message._row
+    waited = None if row.expires_at is None else row.expires_at - row.published_at
+    return not_started_within(waited)
 
 
 _SHORTEST_LEASE_US: Final = 100_000

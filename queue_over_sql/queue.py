@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Unpack
 
 from sqlalchemy.exc import DBAPIError
@@ -27,8 +27,10 @@ from queue_over_sql.message import (
     claim_of,
     claimed_lease_us,
     is_by_token,
+    is_expired,
     lease_ends_at,
     may_come_in_time,
+    may_have_expired,
 )
 from queue_over_sql.observer import facts_of, log_lost
 from queue_over_sql.publishing.column_values import all_columns
@@ -106,7 +108,7 @@ class QueueCore:
         self.settlements = settlements = Settlements(context, self.came_back)
         self.recovery = Recovery(context)
         self.pruning = Pruning(context)
-        self.decoder = Decoder(context, self, settlements.defer)
+        self.decoder = Decoder(context, self, settlements.defer, settlements.expire)
         self.claimer = Claimer(context, self.decoder, self.recovery)
         # The claimers of claims that end with their lease, by their holder.
         self._lasting: dict[str, Claimer] = {}
@@ -160,7 +162,7 @@ class QueueCore:
         known = self._lasting.get(holder.consumer_id)
         if known is None:
             context = self.context.without_kinds() if plain else self.context
-            decoder = Decoder(context, self, self.settlements.defer)
+            decoder = Decoder(context, self, self.settlements.defer, self.settlements.expire)
             known = Claimer(context, decoder, self.recovery, holder)
         return self._lasting.setdefault(holder.consumer_id, known)
 
@@ -200,14 +202,14 @@ class QueueCore:
     def take(
         self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None
     ) -> list[Message]:
-        """Only kinds need the current time."""
+        """See ``Queue.take``."""
         wanted, settlements, refused = as_where(where), self.settlements, dict[int, str]()
         careful = settlements.may_be_refused(keep=settlements.keeps_finished)
 
         def take(target: Connection) -> list[Message]:
-            # Only what does not fit its kind has to know the time.
-            now = server_now(target, self.context.sql) if self.context.kinds else 0
-            decode = partial(self.decoder.taken, now=now)
+            # Only what does not fit its kind, or expires, has to know the time.
+            clock = cache(lambda: server_now(target, self.context.sql))
+            decode = partial(self.decoder.taken, clock=clock)
             done = self.decoder.done
             with self.context.dialect.callers.reading_all(target):
                 return self.claimer.take(
@@ -244,6 +246,8 @@ class QueueCore:
         context, settings = self.context, self.context.settings
         if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
             return None
+        if context.expiring or settings.expires is not None:
+            return None
         keep = settings.archive == "all"
 
         def take(target: Connection) -> list[RecordBatch] | None:
@@ -263,6 +267,22 @@ class QueueCore:
         except (DatabaseRefused, PayloadInvalid) as error:
             self.settlements.refuses_on(error)
             raise
+
+    def not_expired(self, messages: Sequence[Message]) -> list[Message]:
+        """Those that may be started now; ends the others, which expired since they were claimed."""
+        now = elapsed_clock()
+        late = [message for message in messages if may_have_expired(message, now)]
+        if late:
+            context = self.context
+            clock = context.run(lambda connection: server_now(connection, context.sql))
+            late = [message for message in late if is_expired(message, clock)]
+        if not late:
+            return list(messages)
+        try:
+            self.settlements.expire(late)
+        except ClaimLost as error:
+            log_lost(self.context.name, error)
+        return [message for message in messages if message not in late]
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer still holds a message, as far as it knows without a query."""
@@ -343,6 +363,7 @@ class Queue(Generic[Payload]):
         at: datetime | None = None,
         max_attempts: int | None = None,
         lease: Duration | None = None,
+        expires: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
         columns: Mapping[str, Any] | None = None,
@@ -352,7 +373,7 @@ class Queue(Generic[Payload]):
 
         Args:
             payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
-            key, …, lease: the options of the message, see ``Publication``.
+            key, …, expires: the options of the message, see ``Publication``.
             on_conflict: what to do if the key is taken: ``"raise"``; ``"skip"`` the new message; or
                 ``"replace"`` the content of the live message, whose holder then loses its claim. If
                 only the ``dedup_window`` still keeps the key, ``"replace"`` skips, too.
@@ -383,6 +404,7 @@ class Queue(Generic[Payload]):
             at=at,
             max_attempts=max_attempts,
             lease=lease,
+            expires=expires,
             columns=all_columns(columns, own),
         )
         return self._core.publish(publication, on_conflict, connection)
@@ -533,7 +555,7 @@ class Queue(Generic[Payload]):
                         waiting = self._still_held(waiting)
                         look_at = _renew_at(waiting)
                     if waiting:
-                        yield waiting.pop(0)
+                        yield from self._core.not_expired([waiting.pop(0)])
         finally:
             if waiting:
                 with contextlib.suppress(QueueError):

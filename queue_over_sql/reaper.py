@@ -295,6 +295,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         "expired leases": recovery.expired_leases,
         _DEAD_CONSUMERS: dead_consumers,
         _UNKNOWN_KINDS: recovery.unknown_kinds,
+        "expired messages": recovery.expired_messages,
         "edited claims": recovery.edited_claims,
         "archive": archive,
     }

@@ -350,6 +350,8 @@ class QueueService:
                 first. None (default): any number. Also a mapping of outcomes to numbers.
             dedup_window: how long a key stays taken after its message is finished; None (default):
                 not at all.
+            expires: how long a message may wait for its first start, unless it has an ``expires``
+                of its own; None (default): for ever.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
             kinds: the payload types that this program knows: a list of Pydantic models,

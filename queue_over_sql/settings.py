@@ -87,6 +87,7 @@ class QueueSettings:
     archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET
     archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET
     dedup_window: Duration | Unset | None = UNSET
+    expires: Duration | Unset | None = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
     kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
@@ -114,6 +115,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None
     archive_limit: int | Mapping[str, int | None] | Unset | None
     dedup_window: Duration | Unset | None
+    expires: Duration | Unset | None
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
     kind_timeout: Duration | Unset
@@ -155,6 +157,7 @@ class EffectiveSettings:
     archive_ttl: timedelta | Mapping[str, timedelta] | None = None
     archive_limit: int | Mapping[str, int] | None = None
     dedup_window: timedelta | None = None
+    expires: timedelta | None = None
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
@@ -169,6 +172,11 @@ class EffectiveSettings:
     def dedup_us(self) -> int | None:
         """The dedup window in microseconds."""
         return None if self.dedup_window is None else self.dedup_window // MICROSECOND
+
+    @property
+    def expires_us(self) -> int | None:
+        """How long a message may wait for its first start, in microseconds; None: for ever."""
+        return None if self.expires is None else self.expires // MICROSECOND
 
     def kept_for(self, outcome: str) -> timedelta | None:
         """How long the archive keeps messages of an outcome; None: forever."""
@@ -479,6 +487,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "archive_ttl": _DURATION.by_outcome(),
     "archive_limit": _whole(0, 2**62).by_outcome(),
     "dedup_window": _DURATION.or_none(),
+    "expires": _DURATION.or_none(),
     "kind_timeout": _DURATION,
     "max_payload_bytes": _whole(1, 2**30),
 }

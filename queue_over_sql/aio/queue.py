@@ -65,6 +65,7 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
     published_at: Fact[datetime] = Fact(Message.published_at)
     scheduled_at: Fact[datetime] = Fact(Message.scheduled_at)
     available_at: Fact[datetime | None] = Fact(Message.available_at)
+    expires_at: Fact[datetime | None] = Fact(Message.expires_at)
     claimed_at: Fact[datetime | None] = Fact(Message.claimed_at)
     last_attempt_at: Fact[datetime | None] = Fact(Message.last_attempt_at)
     finished_at: Fact[datetime | None] = Fact(Message.finished_at)

@@ -188,6 +188,10 @@ MESSAGE_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
     ),
     "lease": SharedOption(float, LEASE),
+    "expires": SharedOption(
+        float,
+        duration("End the message if it was not started within this time.", show_default=False),
+    ),
     "columns": SharedOption(
         list[str],
         typer.Option(

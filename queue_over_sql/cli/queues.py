@@ -160,6 +160,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--dedup-window", _window),
     ),
+    "expires": SharedOption(
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            show_default="none for a new queue",
+            help="A message that was not started within this time becomes a dead letter.",
+        ),
+        read=lambda text: _read(text, "--expires", _window),
+    ),
     "kind_timeout": SharedOption(
         float,
         duration(
@@ -192,6 +201,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("kept ", _in_words(settings.archive_ttl, _duration)),
         ("kept ", _in_words(settings.archive_limit, lambda number: f"newest {number:,}")),
         ("keys ", "" if window is None else _duration(window)),
+        ("expire ", "" if settings.expires is None else _duration(settings.expires)),
         ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )
     return "; ".join(what + value for what, value in parts if value)

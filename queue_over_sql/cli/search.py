@@ -217,6 +217,8 @@ def _story(
         story.append((None, "held until queue-over-sql edit --unhold"))
     else:
         story.append((message.available_at, "due"))
+        if message.expires_at is not None and not message.attempt:
+            story.append((message.expires_at, "expires, unless it was started"))
     return story
 
 

@@ -166,7 +166,7 @@ _DRAWN: Final = {
     _PUBLISHED: ("published",),
     "done": ("done",),
     "failures": ("handler_failures",),
-    "dead": ("failed", "rejected"),
+    "dead": ("failed", "rejected", "expired"),
 }
 _STEPS = 30
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -34,6 +34,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues import registry
 from queue_over_sql.settling.failures import reason_of
 from queue_over_sql.settling.operations import retry
 from queue_over_sql.sql.operation import Operation
@@ -42,6 +43,7 @@ from queue_over_sql.statements.requests import Settlement
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, instant, to_microseconds
 from queue_over_sql.values.limits import CONSUMER_LENGTH, LARGEST, OWNER_LENGTH
+from queue_over_sql.values.reasons import not_started_within
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -622,7 +624,22 @@ class DurableConsumer:
 
     def _claim(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql
-        return store.claim_round(connection, sql, self.consumer_id, wanted, priorities)
+        count = store.claim_round(connection, sql, self.consumer_id, wanted, priorities)
+        if not count or not self._context.tables.may_expire:
+            return count
+        return count - self._expire(connection, wanted.consumer_round)
+
+    def _expire(self, connection: Connection, number: int) -> int:
+        """End the messages of a round that had expired when it was claimed; returns how many."""
+        sql, stamp, ended = self._context.sql, Claim(self.consumer_id, number), 0
+        if not registry.is_expiring(connection, sql):
+            return 0
+        for waited, ids in store.expired_of_round(
+            connection, sql, self.consumer_id, number
+        ).items():
+            end = Settlement(ids, stamp, Outcome.EXPIRED, not_started_within(waited))
+            ended += len(self._settlements.dead_letter(connection, end))
+        return ended
 
     def _count(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql

@@ -258,6 +258,17 @@ def read_round(
     return read_rows(connection, sql, sql.get(rounds.read_round).run(connection, values).all())
 
 
+def expired_of_round(
+    connection: Connection, sql: StatementCache, consumer_id: str, consumer_round: int
+) -> dict[int, list[int]]:
+    """The messages of a round that had expired when it was claimed, by how long they waited."""
+    values = rounds_values(consumer_id, consumer_round - 1, consumer_round)
+    found: dict[int, list[int]] = {}
+    for message_id, waited in sql.get(rounds.expired_of_round).run(connection, values):
+        found.setdefault(waited, []).append(message_id)
+    return found
+
+
 def count_rounds(
     connection: Connection, sql: StatementCache, consumer_id: str, after: int, up_to: int
 ) -> int:

@@ -23,6 +23,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     or_,
     select,
     union_all,
@@ -32,7 +33,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from queue_over_sql.errors import QueueError, StageLost
-from queue_over_sql.publishing.statements import insert_columns
+from queue_over_sql.publishing.statements import EXPIRY, insert_columns
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.tables import create_indexes
 from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
@@ -59,6 +60,8 @@ DELAY: Final = "_delay"
 """How long a message waits after it is published, in microseconds."""
 AT: Final = "_at"
 """When a message is due, in microseconds; instead of a delay."""
+EXPIRES: Final = "_expires"
+"""How long after its publish a message expires, in microseconds."""
 SEQUENCE: Final = "_seq"
 """The place of a message in its staged write, counted from 0."""
 _TIMES: Final = ("published_at", "scheduled_at", "available_at")
@@ -132,12 +135,12 @@ def staged_table(
 ) -> StagedTable:
     """Define the table of a staged write.
 
-    ``columns`` are columns that a publish sets, ``DELAY`` and ``AT``. With ``merged``, messages
-    whose keys are taken are skipped or replace others.
+    ``columns`` are columns that a publish sets, ``DELAY``, ``AT`` and ``EXPIRES``. With ``merged``,
+    messages whose keys are taken are skipped or replace others.
     """
     live = tables.live
     own = [Column(n, live.c[n].type, nullable=live.c[n].nullable) for n in columns if n in live.c]
-    times = [Column(n, BigInteger) for n in (DELAY, AT) if n in columns]
+    times = [Column(n, BigInteger) for n in (DELAY, AT, EXPIRES) if n in columns]
     pieces = tables.features.stage_piece is not None
     place = [Column(SEQUENCE, BigInteger, primary_key=pieces, autoincrement=False)]
     checks = [check for check in live.constraints if isinstance(check, CheckConstraint)]
@@ -279,9 +282,17 @@ def staged_of(connection: Connection, tables: QueueTables, batch: BatchName) -> 
 
 
 def publish_staged(
-    connection: Connection, staged: StagedTable, *, rows: int, now: int, on_conflict: str
+    connection: Connection,
+    staged: StagedTable,
+    *,
+    rows: int,
+    now: int,
+    on_conflict: str,
+    expires: int | None,
 ) -> PublishedBatch:
     """Publish the staged messages at the time ``now``, except those with taken keys.
+
+    ``expires`` is the queue's, for messages without their own, in microseconds.
 
     Raises ``KeysTaken``, or ``StageLost`` if there are fewer than ``rows`` messages; then roll the
     transaction back.
@@ -292,8 +303,10 @@ def publish_staged(
         _check_all_there(staged, int(_run(connection, count).scalar_one()), rows)
     replaced = 0
     if merged and on_conflict == "replace":
-        replaced = _run(connection, _replace_live(staged), {"p_now": now}).rowcount
-    created = _inserted(connection, staged, rows=rows, now=now, on_conflict=on_conflict)
+        replaced = _run(connection, _replace_live(staged, expires), {"p_now": now}).rowcount
+    created = _inserted(
+        connection, staged, rows=rows, now=now, on_conflict=on_conflict, expires=expires
+    )
     if not merged:
         _check_all_there(staged, created, rows)
     return PublishedBatch(created, replaced, rows - created - replaced)
@@ -305,12 +318,18 @@ def _check_all_there(staged: StagedTable, found: int, expected: int) -> None:
 
 
 def _inserted(
-    connection: Connection, staged: StagedTable, *, rows: int, now: int, on_conflict: str
+    connection: Connection,
+    staged: StagedTable,
+    *,
+    rows: int,
+    now: int,
+    on_conflict: str,
+    expires: int | None,
 ) -> int:
     dialect = staged.queue.dialect
     size = staged.queue.features.stage_piece
     compiled = CompiledStatement(
-        _insert_staged(staged, on_conflict, size is not None), connection.dialect
+        _insert_staged(staged, on_conflict, size is not None, expires), connection.dialect
     )
     try:
         # The table of the staged write has the same CHECKs.
@@ -329,7 +348,9 @@ def _inserted(
         raise
 
 
-def _insert_staged(staged: StagedTable, on_conflict: str, piece: bool) -> Insert:
+def _insert_staged(
+    staged: StagedTable, on_conflict: str, piece: bool, expires: int | None
+) -> Insert:
     """Publish staged messages at ``p_now``; in pieces: from the place ``p_start`` to ``p_end``.
 
     If a key is taken, the statement fails with ``"raise"``.
@@ -337,7 +358,12 @@ def _insert_staged(staged: StagedTable, on_conflict: str, piece: bool) -> Insert
     queue, table = staged.queue, staged.table
     due, now = _due(table), number("p_now")
     names = [*staged.given, *_TIMES]
-    source = select(*[table.c[name] for name in staged.given], now, due, due)
+    values = [*[table.c[name] for name in staged.given], now, due, due]
+    expiry = _expiry(table, expires)
+    if expiry is not None:
+        names.append(EXPIRY)
+        values.append(expiry)
+    source = select(*values)
     if piece:
         place = table.c[SEQUENCE]
         source = source.where(place >= number("p_start"), place < number("p_end"))
@@ -359,6 +385,14 @@ def _due(table: Table) -> ColumnElement[int]:
     return func.coalesce(table.c[AT], due) if AT in table.c else due
 
 
+def _expiry(table: Table, expires: int | None) -> ColumnElement[int] | None:
+    usual = None if expires is None else literal_column(str(expires), BigInteger())
+    if EXPIRES not in table.c:
+        return None if usual is None else number("p_now") + usual
+    own = table.c[EXPIRES]
+    return number("p_now") + (own if usual is None else func.coalesce(own, usual))
+
+
 def _is_free(staged: StagedTable, on_conflict: str) -> ColumnElement[bool]:
     table, live = staged.table, staged.queue.live
     taken_keys = select(live.c.id).where(live.c.message_key == table.c.message_key).exists()
@@ -376,7 +410,7 @@ def _counts(table: Table, on_conflict: str) -> ColumnElement[bool]:
     )
 
 
-def _replace_live(staged: StagedTable) -> Update:
+def _replace_live(staged: StagedTable, expires: int | None) -> Update:
     """Give live messages the content of staged ones with their keys, if it differs.
 
     The message keeps its id but starts again; its holder loses the claim.
@@ -395,7 +429,14 @@ def _replace_live(staged: StagedTable) -> Update:
     changes = or_(*_changes(staged, content | missing))
     wanted = and_(same_key, _counts(table, "replace"), changes)
     fresh = {**NEW_LIFE, **CLAIM_CLEARED}
-    times = {"scheduled_at": due, "available_at": due}
+    times: dict[str, Any] = {"scheduled_at": due, "available_at": due}
+    expiry = _expiry(table, expires)
+    if expiry is None:
+        fresh[EXPIRY] = None
+    else:
+        times[EXPIRY] = expiry
+        # An expiry always means another time.
+        wanted = and_(same_key, _counts(table, "replace"))
     if queue.features.updates_from:
         values = {**content, **missing, **times, **fresh}
         return update(live).where(wanted).values(values)

@@ -19,6 +19,7 @@ from queue_over_sql.durable import staged_write_store as store
 from queue_over_sql.durable.staged_write_store import (
     AT,
     DELAY,
+    EXPIRES,
     SEQUENCE,
     BatchName,
     KeysTaken,
@@ -34,6 +35,7 @@ from queue_over_sql.errors import (
     QueueError,
     UnsupportedByEngine,
 )
+from queue_over_sql.publishing.statements import EXPIRY
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.operation import Operation
@@ -59,6 +61,8 @@ _SECOND: Final = 1_000_000
 _MEMORY_BYTES: Final = 128 * 2**20
 _KEY_RACES: Final = 50
 _ON_CONFLICT: Final = ("raise", "skip", "replace")
+# Columns that the time of the publish turns into others.
+_RELATIVE: Final = (AT, DELAY, EXPIRES)
 _TIMES: Final = ("published_at", "scheduled_at", "available_at")
 
 
@@ -331,6 +335,12 @@ class StagedPublisher:
         tables, sql = self._tables, self._context.sql
         if not store.note_commit(connection, tables, batch, keep=keep):
             raise _Repeated
+        if (
+            self._expires_us is not None
+            or any(EXPIRES in each.table.c for each, _ in writes)
+            or (in_memory is not None and EXPIRES in in_memory.columns)
+        ):
+            registry.note_expiring(connection, sql)
         now, began = server_now(connection, sql), time.monotonic()
         published = PublishedBatch()
         if in_memory is not None:
@@ -343,9 +353,16 @@ class StagedPublisher:
             registry.count_edit(connection, tables)
         return published
 
+    @property
+    def _expires_us(self) -> int | None:
+        return self._context.known_settings.expires_us
+
     def _write(self, connection: Connection, in_memory: InMemoryBatch, now: int) -> PublishedBatch:
-        names = [*(name for name in in_memory.columns if name not in (AT, DELAY)), *_TIMES]
-        batches = (_timed(batch, now) for batch in in_memory)
+        expires = self._expires_us
+        names = [*(name for name in in_memory.columns if name not in _RELATIVE), *_TIMES]
+        if expires is not None or EXPIRES in in_memory.columns:
+            names.append(EXPIRY)
+        batches = (_timed(batch, now, expires) for batch in in_memory)
         write = self._context.dialect.columns.write
         return PublishedBatch(created=write(connection, self._tables.live, names, batches))
 
@@ -355,7 +372,12 @@ class StagedPublisher:
         dedup = staged.keyed and self._context.known_settings.dedup_window is not None
         after = store.newest_id(connection, staged) if dedup else 0
         moved = store.publish_staged(
-            connection, staged, rows=rows, now=now, on_conflict=self._on_conflict
+            connection,
+            staged,
+            rows=rows,
+            now=now,
+            on_conflict=self._on_conflict,
+            expires=self._expires_us,
         )
         if not dedup:
             return moved
@@ -382,7 +404,7 @@ def _numbered(batches: Iterable[RecordBatch], start: int) -> Iterator[RecordBatc
         start = end
 
 
-def _timed(batch: RecordBatch, now: int) -> RecordBatch:
+def _timed(batch: RecordBatch, now: int, expires: int | None) -> RecordBatch:
     names = batch.schema.names
     whenever = pa.array(np.full(batch.num_rows, now, np.int64))
     due = whenever
@@ -390,7 +412,11 @@ def _timed(batch: RecordBatch, now: int) -> RecordBatch:
         due = pc.add(due, batch.column(DELAY).fill_null(0))
     if AT in names:
         due = pc.coalesce(batch.column(AT), due)
-    plain = batch.select([name for name in names if name not in (AT, DELAY)])
+    plain = batch.select([name for name in names if name not in _RELATIVE])
     for name, values in zip(_TIMES, (whenever, due, due), strict=True):
         plain = plain.append_column(name, values)
+    if EXPIRES in names or expires is not None:
+        usual = pa.scalar(expires, pa.int64())
+        own = batch.column(EXPIRES) if EXPIRES in names else pa.array([usual] * batch.num_rows)
+        plain = plain.append_column(EXPIRY, pc.add(whenever, pc.coalesce(own, usual)))
     return plain

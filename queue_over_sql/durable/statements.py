@@ -118,6 +118,13 @@ def read_round(tables: QueueTables) -> Select[Any]:
     return _hinted(tables, select(*tables.message_columns(tables.live)).where(of_round(tables)))
 
 
+def expired_of_round(tables: QueueTables) -> Select[Any]:
+    """The messages of a round that had expired when it was claimed, and how long they waited."""
+    live = tables.live.c
+    late = (of_round(tables), live.expires_at <= live.claimed_at, live.attempt_count <= 1)
+    return _hinted(tables, select(live.id, live.expires_at - live.published_at).where(*late))
+
+
 def count_rounds(tables: QueueTables) -> Select[Any]:
     """Count the messages of rounds."""
     return _hinted(tables, select(func.count()).select_from(tables.live).where(of_rounds(tables)))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from queue_over_sql.arrow.rows import batch_of
 from queue_over_sql.arrow.types import stored_type
-from queue_over_sql.durable.staged_write_store import AT, DELAY, WHOLE, BatchName
+from queue_over_sql.durable.staged_write_store import AT, DELAY, EXPIRES, WHOLE, BatchName
 from queue_over_sql.durable.staged_writes import (
     STAGE_TTL,
     InMemoryBatch,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AT",
     "DELAY",
+    "EXPIRES",
     "STAGE_TTL",
     "WHOLE",
     "BatchName",

@@ -15,7 +15,7 @@ from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, S
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema import RELEASE
-from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from queue_over_sql.schema.queue_tables import SCHEMA_VERSION, added_columns_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.values.durations import stored_number
 
@@ -68,17 +68,29 @@ class Migration:
     columns: Callable[[str, str | None, Expressions], list[Column[Any]]]
 
 
-def _last_traceback(base: str, schema: str | None, expressions: Expressions) -> list[Column[Any]]:
-    found = []
-    for name in (base, f"{base}_archive"):
-        column: Column[Any] = Column("last_traceback", expressions.payload_type("text"))
-        Table(name, MetaData(), column, schema=schema)
-        found.append(column)
-    return found
+def _of_messages(*names: str) -> Callable[[str, str | None, Expressions], list[Column[Any]]]:
+    """These columns of ``added_columns_of``, for the table of a queue and for its archive."""
+
+    def columns(base: str, schema: str | None, expressions: Expressions) -> list[Column[Any]]:
+        found = []
+        for table in (base, f"{base}_archive"):
+            wanted = [each for each in added_columns_of(expressions) if each.name in names]
+            Table(table, MetaData(), *wanted, schema=schema)
+            found += wanted
+        return found
+
+    return columns
 
 
 MIGRATIONS: Final = (
-    Migration(2, "add the column last_traceback to its table and its archive", _last_traceback),
+    Migration(
+        2,
+        "add the column last_traceback to its table and its archive",
+        _of_messages("last_traceback"),
+    ),
+    Migration(
+        3, "add the column expires_at to its table and its archive", _of_messages("expires_at")
+    ),
 )
 """All migrations, in order; the last one leads to ``SCHEMA_VERSION``."""
 

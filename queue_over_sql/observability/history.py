@@ -58,9 +58,9 @@ class Minute:
         begins_at: when the minute began, by the database's clock.
         published, claimed: numbers of messages.
         redelivered: claimed messages that had been delivered before.
-        done, retried, failed, rejected, released: messages by how they were settled; ``failed``
-            were out of attempts, also those that the reaper found; ``released`` went back to the
-            queue without a counted attempt. Those that expired are not counted.
+        done, retried, failed, rejected, expired, released: messages by how they were settled;
+            ``failed`` were out of attempts, also those that the reaper found; ``released`` went
+            back to the queue without a counted attempt.
         claims_lost: messages that could not be settled, because their claims were lost.
         handler_failures: handler calls that raised an exception.
         waited: a histogram (``BOUNDS``) of the seconds that messages waited from their due time to
@@ -77,6 +77,7 @@ class Minute:
     retried: int = 0
     failed: int = 0
     rejected: int = 0
+    expired: int = 0
     released: int = 0
     claims_lost: int = 0
     handler_failures: int = 0

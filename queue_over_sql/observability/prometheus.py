@@ -70,7 +70,7 @@ class PrometheusObserver(Observer):
                                       its first claim
     ``handler_duration_seconds``      histogram, by ``result``: ``ok`` or ``error``
     ``settled_total``                 by ``outcome``: ``done``, ``retried``, ``failed``,
-                                      ``rejected``, ``released``
+                                      ``rejected``, ``expired``, ``released``
     ``dead_lettered_total``           by a verb or by the reaper of this process
     ``claims_lost_total``             messages that could not be settled any more
     ``scheduled_total``               messages that schedules published

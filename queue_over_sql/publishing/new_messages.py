@@ -39,7 +39,7 @@ _ALIKE = frozenset({"message_key", *CONTENT}) - {"payload"}
 
 
 class NewMessage(NamedTuple):
-    """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
+    """A publication, checked and encoded; ``at``, ``delay`` and ``expires`` in microseconds.
 
     ``dedup``: whether a recently finished message may have its key.
     """
@@ -49,6 +49,7 @@ class NewMessage(NamedTuple):
     delay: int
     at: int | None
     dedup: bool = False
+    expires: int | None = None
 
     def given(
         self, parameters: Mapping[str, str], now: int | None, *, timed: bool = False
@@ -63,6 +64,8 @@ class NewMessage(NamedTuple):
             given["p_message_key"] = self.key
         if timed or now is not None or self.delay or self.at is not None:
             given |= {"p_delay": self.delay, "p_at": self.at if now is None else self.due(now)}
+        if timed or self.expires is not None:
+            given["p_expires"] = self.expires
         return given
 
     def due(self, now: int) -> int:
@@ -85,6 +88,11 @@ class MixedMessages:
     def dedup(self) -> bool:
         """Whether a recently finished message may have the key of one of them."""
         return any(message.dedup for message in self._messages)
+
+    @property
+    def expiring(self) -> bool:
+        """Whether one of them expires."""
+        return any(message.expires is not None for message in self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -122,6 +130,10 @@ class MixedMessages:
             differing |= {"scheduled_at": due, "available_at": due}
         else:
             same |= {"scheduled_at": now, "available_at": now}
+        if self.expiring:
+            differing["expires_at"] = [
+                None if message.expires is None else now + message.expires for message in messages
+            ]
         return NewRows(len(messages), same, differing)
 
 
@@ -133,6 +145,7 @@ class PlainMessages:
 
     keyed = False
     dedup = False
+    expiring = False
 
     def __init__(self, payloads: Sequence[str | bytes], blank: Mapping[str, Any]) -> None:
         self._payloads = payloads

@@ -26,6 +26,7 @@ from queue_over_sql.publishing.new_messages import (
 )
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.purge import remove_ids
+from queue_over_sql.queues.registry import note_expiring
 from queue_over_sql.sql.compiled import direct_calls
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, operation
@@ -81,6 +82,8 @@ def publish(
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
     """
     check_size(sql, [message.key, *message.content.values()])
+    if message.expires is not None and now is None:
+        note_expiring(connection, sql)
     if message.key is None:
         return Published(_insert(connection, sql, message, now))
     refused: DBAPIError | None = None
@@ -118,12 +121,15 @@ def publish_many(
     Raises:
         DuplicateKey: as in ``publish``; what this call had inserted is removed again.
     """
+    batch = _batch(given)
+    if batch.expiring:
+        note_expiring(connection, sql)
     now, step = _now_and_step(connection, sql)
     most = sql.subject.dialect.strategy(Inserts).rows_at_once
     published: list[Published] = []
     created: list[int] = []
     try:
-        for chunk in chunks(_batch(given), most or _ROWS_PER_INSERT, rounded=most is None):
+        for chunk in chunks(batch, most or _ROWS_PER_INSERT, rounded=most is None):
             published += _publish_chunk(
                 connection, sql, chunk, on_conflict, now=now, step=step, created=created
             )
@@ -170,6 +176,8 @@ def load(
 
 
 def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:
+    if batch.expiring:
+        note_expiring(connection, sql)
     if batch.dedup:
         publish_many(connection, sql, batch.messages(), "raise")
     elif not sql.subject.dialect.strategy(Inserts).load(connection, sql, batch.rows(now)):
@@ -220,7 +228,8 @@ def _check_alone(sql: StatementCache, batch: Batch) -> None:
 def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> CompiledStatement:
     at_once = now is None and message.at is None and not message.delay
     names = tuple([name for name, value in message.content.items() if value is not None])
-    return sql.get(statements.publish, message.key is not None, names, at_once)
+    expiring = message.expires is not None
+    return sql.get(statements.publish, message.key is not None, names, at_once, expiring)
 
 
 def _insert(
@@ -302,12 +311,14 @@ def _unless_finished(
 def _changes_nothing(
     connection: Connection, sql: StatementCache, message: NewMessage, existing: MessageRow
 ) -> bool:
-    """Whether a replace would change nothing; a delay always means another time.
+    """Whether a replace would change nothing; a delay or an expiry always means another time.
 
     The engine may round or reformat a value of an own column. So if only such columns differ, they
     are written, read again and compared.
     """
     if message.delay or (message.at is not None and message.at != existing.scheduled_at):
+        return False
+    if message.expires is not None or existing.expires_at is not None:
         return False
     present = existing._asdict() | dict(existing.columns)
     changed = [n for n, value in message.content.items() if not _is_equal(value, present[n])]

@@ -116,12 +116,19 @@ class Publisher:
             **self._own_values(publication.columns),
         }
         delay, at = due(publication.delay, publication.at)
+        expires = _optional_duration("expires", publication.expires)
+        if expires is None:
+            expires = settings.expires_us
+        if expires is not None:
+            _check_due_before(expires, delay)
+            self._context.expiring = True
         return NewMessage(
             key=check_text("key", publication.key, KEY_LENGTH),
             content=content,
             delay=delay,
             at=at,
             dedup=publication.key is not None and settings.dedup_window is not None,
+            expires=expires,
         )
 
     def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
@@ -135,7 +142,7 @@ class Publisher:
         settings, tables = context.settings, context.tables
         own = dict.fromkeys(tables.own_columns)
         needed = any(not tables.live.c[name].nullable for name in own)
-        if needed or context.kinds is not None:
+        if needed or context.kinds is not None or settings.expires is not None:
             return None
         if any(issubclass(each, Publication) for each in set(map(type, items))):
             return None
@@ -301,7 +308,10 @@ def check_options(publication: Publication) -> None:
         PayloadInvalid, PayloadTooLarge: the headers are invalid.
         TypeError, ValueError: another option is invalid.
     """
-    due(publication.delay, publication.at)
+    delay, _ = due(publication.delay, publication.at)
+    expires = _optional_duration("expires", publication.expires)
+    if expires is not None:
+        _check_due_before(expires, delay)
     check_text("key", publication.key, KEY_LENGTH)
     check_text("kind", publication.kind, KIND_LENGTH)
     encode_options(dataclasses.replace(publication, priority=_DEFAULT_PRIORITY), 1)
@@ -367,6 +377,15 @@ def _optional_whole(argument: str, value: Any) -> int | None:
 
 def _optional_duration(argument: str, value: Any) -> int | None:
     return None if value is None else to_microseconds(value, argument)
+
+
+def _check_due_before(expires: int, delay: int) -> None:
+    if delay >= expires:
+        msg = (
+            f"the message would expire after {expires / 1_000_000:g} s, but it is due only after "
+            f"{delay / 1_000_000:g} s: give a longer expires, or a shorter delay"
+        )
+        raise ValueError(msg)
 
 
 def _near_option(names: Sequence[str]) -> str:

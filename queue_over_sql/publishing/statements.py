@@ -17,12 +17,24 @@ if TYPE_CHECKING:
 _PUBLISHED: Final = {"message_key", *CONTENT, "published_at", "scheduled_at", "available_at"}
 
 
+EXPIRY: Final = "expires_at"
+"""The column that a publish fills only if one of its messages expires."""
+
+
 def insert_columns(tables: QueueTables) -> list[str]:
-    """The columns that a publish fills."""
+    """The columns that each publish fills."""
     return [*(name for name in MESSAGE_COLUMNS if name in _PUBLISHED), *tables.own_columns]
 
 
-def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:
+def columns_of(tables: QueueTables, differing: tuple[str, ...]) -> list[str]:
+    """The columns of a publish of many messages, of which these differ."""
+    names = insert_columns(tables)
+    return [*names, EXPIRY] if EXPIRY in differing else names
+
+
+def publish(
+    tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool, expiring: bool
+) -> Insert:
     """Insert one message, due now, after a delay or at a time, by the database's clock.
 
     ``given`` are the columns besides the key that are not NULL.
@@ -34,6 +46,8 @@ def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: b
     if keyed:
         values["message_key"] = _value(tables, "message_key")
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
+    if expiring:
+        times["expires_at"] = now + number("p_expires")
     return _returning_id(
         tables, tables.expressions.insert(live).values(values | times), keyed=keyed
     )
@@ -46,7 +60,7 @@ def publish_many(
 
     Columns with equal values are one parameter each.
     """
-    names, live = insert_columns(tables), tables.live
+    names, live = columns_of(tables, differing), tables.live
     same = {name: _value(tables, name) for name in names if name not in differing}
     rows = [
         same | {name: _value(tables, name, index) for name in differing} for index in range(size)
@@ -99,6 +113,7 @@ def replace(tables: QueueTables) -> Update:
     kept = {"message_key", "published_at"}
     due = func.coalesce(number("p_at"), tables.expressions.now() + number("p_delay"))
     times = {"scheduled_at": due, "available_at": due}
+    expiry = {EXPIRY: tables.expressions.now() + number("p_expires")}
     given = {
         name: _value(tables, name)
         for name in insert_columns(tables)
@@ -108,5 +123,5 @@ def replace(tables: QueueTables) -> Update:
     return (
         update(live)
         .where(live.c.id == number("p_id_0"))
-        .values(given | times | fresh | CLAIM_CLEARED)
+        .values(given | times | expiry | fresh | CLAIM_CLEARED)
     )

@@ -66,6 +66,8 @@ class QueueContext:
         self.sql = StatementCache(tables, connections.engine.dialect)
         self.was_refused = False
         """Whether the database has refused to finish a message of this queue."""
+        self.expiring = False
+        """Whether a message of this queue may expire, as far as its record was read."""
         self.arrivals = arrivals
         self.wakeups = wakeups
         self._declared_by: str | None = None
@@ -134,7 +136,7 @@ class QueueContext:
                 "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
-        self._settings = fresh
+        self._settings, self.expiring = fresh, record.expiring
         self._read_at = time.monotonic()
 
     def run(self, given: Runnable[T], connection: CallersConnection | None = None) -> T:

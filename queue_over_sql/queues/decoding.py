@@ -16,6 +16,8 @@ from queue_over_sql.sql.conditions import check_condition
 from queue_over_sql.statements.requests import Aside, Disposition, Where
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.values.headers import UNFIT_SINCE
+from queue_over_sql.values.reasons import not_started_within
+from queue_over_sql.values.states import Outcome
 from queue_over_sql.values.texts import is_unicode, printable
 
 if TYPE_CHECKING:
@@ -71,13 +73,22 @@ class Decoder:
         context: QueueContext,
         settler: Settler,
         defer: Callable[[Message, str], None],
+        expire: Callable[[Sequence[Message]], None],
     ) -> None:
         self._context = context
         self._settler = settler
         self._defer = defer
+        self._expire_claimed = expire
 
     def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
-        """The messages of claimed rows; those that cannot be decoded are given back at once."""
+        """The messages of claimed rows; those that cannot be decoded are given back at once.
+
+        Those that had expired when they were claimed end.
+        """
+        expired = [row for row in rows if row.expires_at is not None]
+        if expired and (expired := [row for row in expired if row.is_expired(row.claimed_at)]):
+            self._expire(expired)
+            rows = [row for row in rows if row not in expired]
         with contextlib.suppress(*UNDECODABLE):
             return decoded_rows(self._context, rows, self._settler)
         messages = []
@@ -95,29 +106,48 @@ class Decoder:
         return Disposition(settings.archive == "all", settings.dedup_us)
 
     def taken(
-        self, rows: Sequence[MessageRow], now: int
+        self, rows: Sequence[MessageRow], clock: Callable[[], int]
     ) -> tuple[list[Message], dict[Disposition, list[MessageRow]]]:
-        """The messages of taken rows, and the dispositions of the rows that cannot be decoded."""
-        with contextlib.suppress(*UNDECODABLE):
-            return decoded_rows(self._context, rows, self._settler), {}
-        messages: list[Message] = []
+        """The messages of taken rows, and the dispositions of the others.
+
+        These cannot be decoded, or have expired. ``clock`` is the database's, in microseconds.
+        """
         unreadable: dict[Disposition, list[MessageRow]] = {}
+        if any(row.expires_at is not None for row in rows):
+            settings, now = self._context.settings, clock()
+            for row in rows:
+                if row.is_expired(now):
+                    end = expiry(row, keep=settings.archive != "none", dedup_us=settings.dedup_us)
+                    unreadable.setdefault(end, []).append(row)
+            rows = [row for row in rows if not row.is_expired(now)]
+        with contextlib.suppress(*UNDECODABLE):
+            return decoded_rows(self._context, rows, self._settler), unreadable
+        messages: list[Message] = []
         for row in rows:
             try:
                 messages.append(decoded(self._context, row, self._settler))
             except UNDECODABLE as error:
-                unreadable.setdefault(self._disposition(row, now, error), []).append(row)
+                unreadable.setdefault(self._disposition(row, clock, error), []).append(row)
         return messages, unreadable
 
-    def _disposition(self, row: MessageRow, now: int, error: Exception) -> Disposition:
+    def _disposition(
+        self, row: MessageRow, clock: Callable[[], int], error: Exception
+    ) -> Disposition:
         settings = self._context.settings
         keep_dead, dedup = settings.archive != "none", settings.dedup_us
         if isinstance(error, UnfitPayload):
             reason = self._reason(row, error)
             message = decoded_plainly(self._context, row, self._settler)
-            waits = deferral(message, reason, now, settings.kind_timeout)
+            waits = deferral(message, reason, clock(), settings.kind_timeout)
             return Disposition(keep_dead, dedup, None if waits else reason, waits)
         return Disposition(keep_dead, dedup, self._reason(row, error))
+
+    def _expire(self, rows: Sequence[MessageRow]) -> None:
+        try:
+            self._expire_claimed([undecoded(self._context, row, self._settler) for row in rows])
+        except QueueError as failure:
+            for row in rows:
+                self._warn(row, str(failure))
 
     def _give_back(self, row: MessageRow, error: Exception) -> None:
         reason = self._reason(row, error)
@@ -137,6 +167,12 @@ class Decoder:
     def _warn(self, row: MessageRow, text: str) -> None:
         said = visible(text, keep="")
         _log.warning("Message %d of queue %s: %s", row.id, self._context.name, said)
+
+
+def expiry(row: MessageRow, *, keep: bool, dedup_us: int | None) -> Disposition:
+    """How an expired message ends."""
+    waited = None if row.expires_at is None else row.expires_at - row.published_at
+    return Disposition(keep, dedup_us, not_started_within(waited), outcome=Outcome.EXPIRED)
 
 
 def as_where(condition: ColumnElement[bool] | None) -> Where | None:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     Update,
     and_,
+    bindparam,
     case,
     delete,
     insert,
@@ -25,7 +26,11 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.consumers import registrations as consumers
 from queue_over_sql.schema import RELEASE
-from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, SCHEMA_VERSION
+from queue_over_sql.schema.queue_tables import (
+    OLDEST_BESIDE,
+    OLDEST_BESIDE_EXPIRY,
+    SCHEMA_VERSION,
+)
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.values.durations import stored_number
@@ -41,11 +46,14 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.dialect import QueueDialect
 
 
+def release_text(oldest: int) -> str:
+    """What a queue's record says of this release, and of the oldest one beside it."""
+    return json.dumps({"version": SCHEMA_VERSION, "release": RELEASE, "oldest": oldest})
+
+
 OF_THIS_RELEASE: Final[Mapping[str, Any]] = {
     "schema_version": SCHEMA_VERSION,
-    "schema_release": json.dumps(
-        {"version": SCHEMA_VERSION, "release": RELEASE, "oldest": OLDEST_BESIDE}
-    ),
+    "schema_release": release_text(OLDEST_BESIDE),
 }
 """The columns of a queue's record if this release created or upgraded its tables."""
 
@@ -60,6 +68,7 @@ class QueueRecord:
         version: the schema version of its tables; unchecked.
         release: JSON about the release that made this version, and the oldest compatible version;
             unchecked.
+        expiring: whether a message of it may expire.
     """
 
     name: str
@@ -69,6 +78,7 @@ class QueueRecord:
     owner: str | None = None
     version: Any = SCHEMA_VERSION
     release: str | None = None
+    expiring: bool = False
 
 
 def queue_record(
@@ -109,10 +119,15 @@ def _records(
         columns.owner_id,
         columns.schema_version,
         columns.schema_release,
+        columns.expiring_since,
     )
     there = [null().label(column.name) if column.name in lacking else column for column in wanted]
     rows = connection.execute(select(*there).where(condition).order_by(columns.name))
-    return [QueueRecord(row[0], row[1], row[2] is not None, *row[3:]) for row in rows]
+    found = []
+    for name, settings, paused, discarded, owner, version, release, expiring in rows:
+        states = (paused is not None, discarded, owner, version, release, expiring is not None)
+        found.append(QueueRecord(name, settings, *states))
+    return found
 
 
 def record_upgrade(system: SystemTables, prefix: str, name: str) -> Update:
@@ -183,6 +198,40 @@ def count_edit(connection: Connection, tables: QueueTables) -> None:
     """Let the next claim of every consumer notice that messages moved to another place."""
     system, prefix, edits = tables.system, tables.prefix, tables.system.queues.c.edit_count
     change_queue(connection, system, prefix, tables.queue, edit_count=edits + 1)
+
+
+def select_expiring(tables: QueueTables) -> Select[Any]:
+    """Read ``expiring_since``."""
+    columns = tables.system.queues.c
+    wanted = _is_queue(tables.system, tables.prefix, tables.queue)
+    return select(columns.expiring_since).where(wanted)
+
+
+def is_expiring(connection: Connection, sql: StatementCache) -> bool:
+    """Whether a message of the queue may expire."""
+    return sql.get(select_expiring).run(connection).scalar() is not None
+
+
+def note_expiring(connection: Connection, sql: StatementCache) -> None:
+    """Note, once for each queue, that messages of it may expire; earlier releases refuse it then.
+
+    Only the first publish with an expiry writes, because publishers must not wait for each other.
+    """
+    if is_expiring(connection, sql):
+        return
+    release = {"p_release": release_text(OLDEST_BESIDE_EXPIRY)}
+    sql.get(set_expiring).run(connection, release)
+
+
+def set_expiring(tables: QueueTables) -> Update:
+    """Note that messages of the queue may expire, unless that is known."""
+    queues = tables.system.queues
+    of_queue = _is_queue(tables.system, tables.prefix, tables.queue)
+    noted = {
+        "expiring_since": tables.expressions.now(),
+        "schema_release": bindparam("p_release", None, type_=queues.c.schema_release.type),
+    }
+    return update(queues).where(of_queue, queues.c.expiring_since.is_(None)).values(noted)
 
 
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
 from queue_over_sql.observer import ReaperReport
+from queue_over_sql.queues.decoding import expiry
 from queue_over_sql.recovery import clock_steps
 from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.recovery.dead_claims import (
@@ -21,12 +22,14 @@ from queue_over_sql.recovery.dead_claims import (
     orphaned_claims,
     unclaim_half_claimed_ids,
 )
+from queue_over_sql.recovery.expired_messages import end_expired, find_expired
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
 from queue_over_sql.settling.operations import restore
 from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.parameters import batches
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
@@ -55,6 +58,8 @@ _TURN_SECONDS = 0.25
 # How often rows are looked through for claims that somebody has edited, and how many at once.
 _EDITED_SECONDS: Final = 60.0
 _EDITED_ROWS: Final = 1_000
+# Among how many rows at once messages that expired are looked for.
+_EXPIRED_ROWS: Final = 10_000
 _BEFORE_ALL: Final = -(2**63)
 
 
@@ -68,6 +73,8 @@ class Recovery:
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # When rows were looked through for edited claims, and up to which.
         self._looked_through = (-math.inf, _BEFORE_ALL)
+        # The last row that was looked at for messages that expired.
+        self._expired_up_to = _BEFORE_ALL
 
     def restore(self) -> int:
         """Recover all messages of dead consumers; returns how many were given back."""
@@ -207,6 +214,50 @@ class Recovery:
             while buried == BATCH:
                 buried = context.run(bury(level=level))
                 yield ReaperReport(dead_lettered=buried)
+
+    def expired_messages(self) -> Iterator[ReaperReport]:
+        """End unclaimed messages that were not started in time, batch by batch.
+
+        Each pass goes on where the last one stopped, and reads no queue without such messages.
+        """
+        context = self._context
+        settings = context.settings
+        if not (context.expiring or settings.expires):
+            return
+
+        def disposition(row: MessageRow) -> Disposition:
+            return expiry(row, keep=settings.archive != "none", dedup_us=settings.dedup_us)
+
+        while True:
+            look = partial(
+                find_expired, sql=context.sql, after=self._expired_up_to, limit=_EXPIRED_ROWS
+            )
+            found, last = context.run(look)
+            for some in batches(found):
+                end = end_expired.of(context.sql, some, disposition)
+                ended = context.run(end)
+                self._note_expired(ended)
+                yield ReaperReport(dead_lettered=len(ended))
+            self._expired_up_to = _BEFORE_ALL if last is None else last
+            if last is None:
+                return
+            yield ReaperReport()
+
+    def _note_expired(self, ended: Mapping[int, str]) -> None:
+        context = self._context
+        for message_id, reason in sorted(ended.items()):
+            _log.error(
+                "Message %d of queue %s became a dead letter: %s",
+                message_id,
+                context.name,
+                reason,
+                extra={"queue": context.name, "message_id": message_id},
+            )
+        if context.observer is not None:
+            for reason in dict.fromkeys(ended.values()):
+                ids = sorted(id_ for id_, why in ended.items() if why == reason)
+                context.observer.settled(context.name, Outcome.EXPIRED.value, ids)
+                context.observer.dead_lettered(context.name, ids, reason)
 
     def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
         context = self._context

@@ -95,6 +95,12 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant(
             "UPDATE", "schedules", "records published times of schedules", ("next_at", "revision")
         ),
+        Grant(
+            "UPDATE",
+            "queues",
+            "notes that a queue has messages that expire",
+            ("expiring_since", "schema_release"),
+        ),
         Grant("INSERT", "history", "records the activity of each minute"),
         Grant("SELECT", REPLIES, "reads the reply to a request"),
         Grant("DELETE", REPLIES, "removes the reply to a request"),

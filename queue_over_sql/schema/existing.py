@@ -47,7 +47,7 @@ NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
 ERROR: Final = "ERROR"
 SUCCESS: Final = "SUCCESS"
 
-_ABSENT: Final = ("id", "message_key", "kind", "payload")
+_ABSENT: Final = ("id", "message_key", "kind", "payload", "expires_at")
 ADDED_COLUMNS: Final = (
     "status",
     *[name for name in MESSAGE_COLUMNS if name not in _ABSENT],
@@ -68,6 +68,7 @@ class ExistingTable(QueueTables):
 
     has_payloads = False
     ends_in_place = True
+    may_expire = False
 
     @cached_property
     def end_returning(self) -> bool:
@@ -77,7 +78,7 @@ class ExistingTable(QueueTables):
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
         """As in ``QueueTables``, with labels, because names may be equal."""
         columns = table.c
-        absent = dict.fromkeys(("message_key", "kind", "payload"), null())
+        absent = dict.fromkeys(_ABSENT[1:], null())
         special = absent | {"headers": self.expressions.read_payload(columns.headers)}
         core = [
             (special[name] if name in special else self.time(table, name)).label(f"m_{name}")

@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.features import Features
 
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """The schema version that this release creates, and the newest one that it supports."""
 OLDEST_BESIDE: Final = 1
 """The oldest schema version whose releases can use the tables of this release."""
+OLDEST_BESIDE_EXPIRY: Final = 3
+"""As ``OLDEST_BESIDE``, for queues with messages that expire: earlier releases would start them."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix of a derived name; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
@@ -71,6 +73,7 @@ MESSAGE_COLUMNS: Final = (
     "lease_expires_at",
     "last_attempt_at",
     "last_error",
+    "expires_at",
 )
 """The columns of every queue's table, in the order in which statements read them."""
 
@@ -109,6 +112,9 @@ class QueueTables:
     """Whether messages have a key, a kind and a payload; otherwise they are the user's rows."""
     ends_in_place: ClassVar[bool] = False
     """Whether a finished message stays in its row, with its outcome."""
+
+    may_expire: ClassVar[bool] = True
+    """Whether messages can have an expiry."""
 
     queue: str
     prefix: str
@@ -321,7 +327,7 @@ def queue_tables(
         metadata,
         Column("id", expressions.identity, primary_key=True, autoincrement=True),
         *message_columns_of(payload, expressions),
-        *unread_columns_of(expressions),
+        *added_columns_of(expressions),
         *[_copy(column, nullable=column.nullable) for column in own],
         *_payload_check(table, payload, expressions),
         UniqueConstraint("message_key", name=f"{table}_key_uq"),
@@ -337,7 +343,7 @@ def queue_tables(
         metadata,
         Column("id", expressions.identity, primary_key=True, autoincrement=False),
         *message_columns_of(payload, expressions),
-        *unread_columns_of(expressions),
+        *added_columns_of(expressions),
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
@@ -385,13 +391,16 @@ def message_columns_of(payload: str, expressions: Expressions) -> list[Column[An
     ]
 
 
-def unread_columns_of(expressions: Expressions) -> list[Column[Any]]:
-    """The columns of a message that no claim reads; new objects at each call.
+def added_columns_of(expressions: Expressions) -> list[Column[Any]]:
+    """The columns of a message that later schema versions added; new objects at each call.
 
     An upgrade adds them to tables of an earlier release as the last columns. Adopted tables do not
     have them.
     """
-    return [Column("last_traceback", expressions.payload_type("text"))]
+    return [
+        Column("last_traceback", expressions.payload_type("text")),
+        Column("expires_at", BigInteger),
+    ]
 
 
 def _payload_check(table: str, payload: str, expressions: Expressions) -> list[CheckConstraint]:

@@ -110,6 +110,8 @@ def _queues(expressions: Expressions) -> list[SchemaItem]:
         # queues of the first release.
         Column("schema_release", Text),
         Column("created_at", BigInteger, nullable=False),
+        # Since when a message of it may expire.
+        Column("expiring_since", BigInteger),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]
 
@@ -248,7 +250,11 @@ def _history(expressions: Expressions) -> list[SchemaItem]:
         # Minutes since the epoch.
         Column("minute", BigInteger, nullable=False),
         Column("process", name(36), nullable=False),
-        *(Column(count, BigInteger, nullable=False) for count in HISTORY_COUNTS),
+        # An earlier release beside this one does not count all of them.
+        *(
+            Column(count, BigInteger, nullable=False, server_default="0")
+            for count in HISTORY_COUNTS
+        ),
         # Histograms as JSON lists; see observability/history.py.
         Column("waited", Text, nullable=False),
         Column("handled", Text, nullable=False),

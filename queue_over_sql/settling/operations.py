@@ -54,6 +54,7 @@ _NO_CONTENTS: Final = MessageRow(
     lease_expires_at=None,
     last_attempt_at=None,
     last_error=None,
+    expires_at=None,
     columns={},
 )
 LONGEST_ERROR: Final = 20_000

@@ -28,6 +28,7 @@ from queue_over_sql.message import (
     Message,
     claim_of,
     claimed_lease_us,
+    expiry_reason,
     id_of,
     is_by_token,
     lease_runs_at,
@@ -75,10 +76,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # The outcomes of finished messages for observers, and those that are not logged.
-_ENDINGS: Final = ("done", "rejected")
+_ENDINGS: Final = ("done", "rejected", "expired")
 _QUIET: Final = ("done", "released")
 # The packages between a worker and the user's code.
-_DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
+_DEAD: Final = {
+    "failed": "became a dead letter",
+    "rejected": "was rejected",
+    "expired": "became a dead letter",
+}
 _REPEAT: Final = (
     "Roll your transaction back, and repeat it. Then the messages that the database refuses to "
     "finish are held, and all others are settled."
@@ -226,6 +231,19 @@ class Settlements:
         groups, refused = self.grouped(messages, Outcome.REJECTED, kept), dict[int, str]()
         operation = each_of(groups, partial(self.dead_letter, refused=refused))
         self._settle(messages, operation, connection, "rejected", kept, refused=refused)
+
+    def expire(self, messages: Sequence[Message]) -> None:
+        """End messages that were claimed after they had expired.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``nack``.
+        """
+        reasons = {message.id: expiry_reason(message) for message in messages}
+        for reason in dict.fromkeys(reasons.values()):
+            same = [message for message in messages if reasons[message.id] == reason]
+            groups, refused = self.grouped(same, Outcome.EXPIRED, reason), dict[int, str]()
+            operation = each_of(groups, partial(self.dead_letter, refused=refused))
+            self._settle(same, operation, None, "expired", reason, refused=refused)
 
     def dead_letter(
         self,

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from queue_over_sql import inside
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
-from queue_over_sql.inside.columns import AT, DELAY, encode_headers
+from queue_over_sql.inside.columns import AT, DELAY, EXPIRES, encode_headers
 from queue_over_sql.values.json_text import check_json_text
 from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, MAX_HEADERS_BYTES
 
@@ -69,6 +69,7 @@ _ACCEPTED: Final[Mapping[str, _Accepted]] = {
     "delay": _Accepted(_DURATION, "seconds, or an interval of days to seconds", DELAY),
     "at": _Accepted((spark.TimestampType,), "a timestamp with a time zone", AT),
     "lease": _Accepted(_DURATION, "seconds, or an interval of days to seconds", "lease_us"),
+    "expires": _Accepted(_DURATION, "seconds, or an interval of days to seconds", EXPIRES),
     "max_attempts": _Accepted((spark.IntegralType,), "a whole number", "max_attempts"),
 }
 """The columns that every queue accepts, their types, and the columns that store them."""
@@ -201,6 +202,7 @@ class Encoder:
             "delay": lambda column: self._duration(column, "delay", least=0),
             "at": lambda column: column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()),
             "lease": lambda column: self._duration(column, "lease", least=1),
+            "expires": lambda column: self._duration(column, "expires", least=1),
             "max_attempts": self._attempts,
         }
 
@@ -217,8 +219,17 @@ class Encoder:
         if DELAY in self.columns and AT in self.columns:
             both = pc.and_(result.column(DELAY).is_valid(), result.column(AT).is_valid())
             self._refuse(both, "has both delay and at: use one of them")
+        self._check_expiry(result)
         self._row += batch.num_rows
         return result
+
+    def _check_expiry(self, batch: pa.RecordBatch) -> None:
+        usual = pa.scalar(self._settings.expires_us, pa.int64())
+        if DELAY not in self.columns or not (EXPIRES in self.columns or usual.is_valid):
+            return
+        expires = batch.column(EXPIRES) if EXPIRES in self.columns else usual
+        late = pc.greater_equal(batch.column(DELAY), pc.coalesce(expires, usual))
+        self._refuse(late, "would expire before it is due: its delay is not below its expires")
 
     # -- content
 

@@ -13,7 +13,8 @@ from typing import ClassVar, Final
 from sqlalchemy import Connection
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.queues.registry import release_text
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, OLDEST_BESIDE_EXPIRY
 from queue_over_sql.sql.dialect import QueueDialect
 from queue_over_sql.values.reasons import (
     CONSUMER_DIED,
@@ -23,15 +24,16 @@ from queue_over_sql.values.reasons import (
 )
 
 CARRIED: Final = ", ".join(
-    name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
+    name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error", "expires_at"}
 )
 """The columns that are copied to the archive unchanged.
 
-Without ``last_traceback``: an earlier release may create queues while the routines are installed,
-whose tables lack this column until this release opens them.
+Without ``last_traceback`` and ``expires_at``: an earlier release may create queues while the
+routines are installed, whose tables lack these columns until this release opens them.
 """
 
 REASONS: Final = {
+    "release_of_expiry": release_text(OLDEST_BESIDE_EXPIRY),
     "died": CONSUMER_DIED,
     "expired": LEASE_EXPIRED,
     "spent": OUT_OF_ATTEMPTS,

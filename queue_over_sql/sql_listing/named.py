@@ -18,7 +18,7 @@ from queue_over_sql.publishing import operations as publishing
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import purge, registry, stats
-from queue_over_sql.recovery import dead_claims
+from queue_over_sql.recovery import dead_claims, expired_messages
 from queue_over_sql.recovery.staged_writes import WHOLE, orphaned_stages, prune_commits
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
 from queue_over_sql.request_reply import store as replies
@@ -280,6 +280,11 @@ def _round_claimed(stage: Stage) -> None:
     round_store.seal(stage.connection, stage.tables, _STAMP.consumer_id, 1, 1)
 
 
+def _round_expired(stage: Stage) -> None:
+    stage.run(registry.is_expiring)
+    stage.run(round_store.expired_of_round, _STAMP.consumer_id, 1)
+
+
 def _round_finished(*, keep: bool) -> Step:
     def do(stage: Stage) -> None:
         span = (_STAMP.consumer_id, 0, 1)
@@ -352,6 +357,10 @@ _MESSAGES: Final[Mapping[str, Step]] = {
     "publish, delayed": _publish(delay=1),
     "publish, key": _publish(key="key"),
     "publish, key, delayed": _publish(key="another key", delay=1),
+    "publish, expiring": _publish(expires=_SECOND),
+    "publish, first expiring": lambda stage: stage.sql.get(registry.set_expiring).run(
+        stage.connection
+    ),
     "publish, replace": _replace,
     "publish, batch": _publish_many(None, None),
     "publish, batch with keys": _publish_many("one", "two"),
@@ -391,6 +400,12 @@ _KEEPING: Final[dict[str, Step]] = {
     "reap, find claims of the dead": _of(dead_claims.orphaned_claims, 5, _BATCH),
     "reap, read holders": _of(dead_claims.holders_of, [_STAMP.consumer_id]),
     "reap, dead-letter unknown kinds": _dead_letter_unknown,
+    "reap, find expired messages": _of(expired_messages.find_expired, 0, _BATCH),
+    "reap, end expired messages": _of(
+        expired_messages.end_expired,
+        [1, 2],
+        lambda _: Disposition(keep=True, error="expired", outcome=Outcome.EXPIRED),
+    ),
     "reap, find edited claims": _of(dead_claims.find_half_claimed, 0, _BATCH),
     "reap, clear edited claims": _of(
         change_by_ids, builder=dead_claims.unclaim_half_claimed_ids, ids=[1, 2]
@@ -431,6 +446,7 @@ _CAPABILITIES: Final[dict[str, Step]] = {
     "schedule, fire": _fire,
     "durable consumer, open round": _round_opened,
     "durable consumer, claim round": _round_claimed,
+    "durable consumer, find expired": _round_expired,
     "durable consumer, read round": _of(round_store.read_round, _STAMP.consumer_id, 1),
     "durable consumer, ack rounds": _round_finished(keep=False),
     "durable consumer, ack rounds, archive": _round_finished(keep=True),
@@ -446,6 +462,8 @@ _WITH_PAYLOADS: Final = frozenset(
         "ack, dedup window, batch",
         "claim, known kinds",
         "reap, dead-letter unknown kinds",
+        "reap, find expired messages",
+        "reap, end expired messages",
         "reap, prune archive",
         "reap, prune keys",
     }

@@ -22,6 +22,7 @@ DELIVERY_FIELDS: Final = (
     "published_at",
     "scheduled_at",
     "available_at",
+    "expires_at",
     "claimed_at",
     "lease_expires_at",
     "consumer_id",

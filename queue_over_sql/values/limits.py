@@ -20,7 +20,7 @@ TOKEN_KEY_LENGTH: Final = 64
 WRITER_LENGTH: Final = 100
 HISTORY_COUNTS: Final = (
     *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
-    *("released", "claims_lost", "handler_failures"),
+    *("released", "claims_lost", "handler_failures", "expired"),
 )
 """The counts per minute in the history, by column."""
 

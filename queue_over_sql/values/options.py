@@ -20,6 +20,7 @@ class OptionsOfAll(TypedDict, total=False):
     priority: int
     max_attempts: int | None
     lease: Duration | None
+    expires: Duration | None
 
 
 class TopicOptions(OptionsOfAll, total=False):
@@ -56,7 +57,7 @@ PUBLISH_OPTIONS: Final = tuple(PublishOptions.__annotations__)
 PUBLISH_DEFAULTS: Final[Mapping[str, Any]] = {**dict.fromkeys(PUBLISH_OPTIONS), "priority": 0}
 """What an option is if it is not given."""
 
-DURATIONS: Final = frozenset({"delay", "lease"})
+DURATIONS: Final = frozenset({"delay", "lease", "expires"})
 """The options of a message that are durations."""
 
 DEFAULT_PREFIX: Final = "queue_over_sql_"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from queue_over_sql.values.durations import duration_text
+
 LEASE_EXPIRED: Final = "the lease expired before the message was settled"
 CONSUMER_DIED: Final = "the consumer died while it held the message"
 SUSPECT: Final = re.compile(re.escape(CONSUMER_DIED) + r"(?: and (\d{1,9}) others?)?: ")
@@ -13,5 +15,13 @@ OUT_OF_ATTEMPTS: Final = "out of attempts: "
 """Before the reason of the last attempt."""
 LAST_BEFORE: Final = "\nThe last error before: "
 """Between the reason of a recovery and the last error that was none."""
+
+
+def not_started_within(microseconds: int | None) -> str:
+    """Of a message that expired so long after its publish; None: an unknown time."""
+    time = "its time" if microseconds is None else duration_text(microseconds / 1_000_000)
+    return f"expired: not started within {time}"
+
+
 REFUSED: Final = "The database refused to finish it"
 """Of a message that is held because of that."""

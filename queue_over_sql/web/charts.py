@@ -24,7 +24,7 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
 }
 """The time that a chart covers and the length of its bins, both in seconds."""
 
-_SETTLED: Final = ("done", "retried", "failed", "rejected", "released")
+_SETTLED: Final = ("done", "retried", "failed", "rejected", "expired", "released")
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.consumers.consumer import elapsed_clock
-from queue_over_sql.errors import visible
+from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import lease_ends_at, may_come_in_time
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queue import core_of
@@ -90,7 +90,7 @@ class HandlerRun:
             _log.warning(
                 "Queue %s: the worker skips messages whose claims are lost.", self.queue.name
             )
-        held = self._in_time(held)
+        held = self._not_expired(self._in_time(held))
         if not held:
             return []
         if self._transactions is not None and len(held) > 1 and not self._handler.batch:
@@ -115,6 +115,15 @@ class HandlerRun:
         )
         self._outcomes.give_back([message for message in late if may_come_in_time(message)])
         return [message for message in messages if message not in late]
+
+    def _not_expired(self, messages: list[Message]) -> list[Message]:
+        try:
+            return core_of(self.queue).not_expired(messages)
+        except QueueError as error:
+            # Nobody knows which of them may begin.
+            _log.warning("Queue %s: messages are given back: %s", self.queue.name, error)
+            self._outcomes.give_back(messages)
+            return []
 
     def _call_together(self, messages: list[Message], transactions: HandlerTransactions) -> None:
         shared = SharedTransaction(self._handler, self._draining, self._calls.call)

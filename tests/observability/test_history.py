@@ -51,6 +51,7 @@ def test_what_happened_is_written_by_queue_and_minute(make_service: MakeService)
         "retried": 4,
         "failed": 2,
         "rejected": 2,
+        "expired": 0,
         "released": 2,
         "claims_lost": 2,
         "handler_failures": 2,

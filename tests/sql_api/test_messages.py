@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, LargeBinary, String
+from sqlalchemy import Column, Engine, LargeBinary, String
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
+from tests.contract.queue_state import set_columns
 from tests.sql_api.conftest import MakeClient
 from tests.sql_api.sql_clients import PAYLOAD, UNKNOWN, WRONG, SqlClient, refusal
 from tests.waiting import wait_until
@@ -330,3 +331,21 @@ def test_a_claim_in_an_open_transaction_holds_nobody_up(
     assert "2" == client.must_get()["payload"]
     other.connection.rollback()
     assert "1" == client.must_get()["payload"]
+
+
+def test_what_expired_is_not_got_and_hides_nothing(
+    installed: QueueService, client: SqlClient, engine: Engine
+) -> None:
+    """A SQL client's messages have the queue's expiry; its claim ends those that come too late."""
+    queue = installed.create_queue("jobs", expires=3600)
+    ids = [client.put(f'"{name}"') for name in ("late", "later", "in time")]
+    by_id = {message.id: message for message in queue.messages().list()}
+    for message in by_id.values():
+        assert message.expires_at is not None
+        assert timedelta(hours=1) == message.expires_at - message.published_at
+    for late in ids[:2]:
+        set_columns(engine, queue, late, published_at=10**6, expires_at=3601 * 10**6)
+    assert ['"in time"'] == [got[PAYLOAD] for got in client.get_many(2)]
+    ended = list(queue.archive.messages(status="expired").list())
+    assert ids[:2] == [message.id for message in ended]
+    assert {"expired: not started within 3600 s"} == {message.last_error for message in ended}

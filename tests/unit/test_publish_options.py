@@ -122,7 +122,7 @@ def test_spark_writes_the_options_of_a_publication(sqlite_url: str) -> None:
 
 def test_messages_show_what_was_published() -> None:
     """In Python, in lines of JSON and over HTTP; times and the lease have other names."""
-    wanted = set(PUBLISH_OPTIONS) - {"delay", "at", "lease"}
+    wanted = set(PUBLISH_OPTIONS) - {"delay", "at", "lease", "expires"}
     assert wanted == set(CONTENT_FIELDS)
     for name in wanted:
         assert hasattr(Message, name) or name == "headers", name

@@ -482,7 +482,8 @@ def _picked(tables: QueueTables) -> CTE:
     return (
         select(literal_column("ctid").label("place"))
         .select_from(tables.live)
-        .where(claim.eligible(tables, None), may_claim(tables))
+        # What may expire needs a look at each message.
+        .where(claim.eligible(tables, None), may_claim(tables), tables.live.c.expires_at.is_(None))
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=True)

@@ -38,7 +38,7 @@ from queue_over_sql.sql.driver_calls import driver_connection, driver_errors
 from queue_over_sql.statements.requests import NewRows
 
 _NUMBERS: Final = frozenset(
-    {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at"}
+    {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at", "expires_at"}
 )
 _TEXTS: Final = frozenset({"message_key", "kind", "headers"})
 # What PostgreSQL can store but not extract from an array.
@@ -134,7 +134,7 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
     element: ColumnElement[Any] = func.json_array_elements(array).column_valued("element")
     live = tables.live
     given: dict[str, ColumnElement[Any]] = {}
-    for name in publish.insert_columns(tables):
+    for name in publish.columns_of(tables, differing):
         if name not in differing:
             given[name] = bindparam(tables.parameters[name], None, type_=live.c[name].type)
         elif _are_elements(tables, differing):

@@ -89,6 +89,10 @@ class MessageOptions(Taken, kw_only=True):
     at: Instant | None = None
     max_attempts: Attempts | None = None
     lease: Lease | None = None
+    expires: Annotated[
+        Span | None,
+        Meta(description="A message that was not started within these seconds ends as expired."),
+    ] = None
 
 
 class NewMessage(MessageOptions, kw_only=True):
@@ -174,6 +178,7 @@ class Message(Given, kw_only=True):
     published_at: datetime
     scheduled_at: datetime
     available_at: datetime | None
+    expires_at: datetime | None
     claimed_at: datetime | None
     lease_expires_at: datetime | None
     consumer_id: str | None
@@ -396,6 +401,7 @@ class QueueSettings(Taken, kw_only=True):
     archive_ttl: Span | SpanByOutcome | UnsetType | None = UNSET
     archive_limit: Whole | CountByOutcome | UnsetType | None = UNSET
     dedup_window: Span | UnsetType | None = UNSET
+    expires: Span | UnsetType | None = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
 
@@ -414,6 +420,7 @@ class Queue(Given, kw_only=True):
     archive_ttl: float | dict[str, float] | None
     archive_limit: int | dict[str, int] | None
     dedup_window: float | None
+    expires: float | None
     max_payload_bytes: int
     kind_timeout: float
     columns: list[str]

@@ -44,7 +44,11 @@ def overview(view: View) -> Response:
     sparks = {
         name: (
             sparkline(minutes, lambda minute: minute.done, "done"),
-            sparkline(minutes, lambda minute: minute.failed + minute.rejected, "dead letters"),
+            sparkline(
+                minutes,
+                lambda minute: minute.failed + minute.rejected + minute.expired,
+                "dead letters",
+            ),
         )
         for name, minutes in seen.history.items()
     }

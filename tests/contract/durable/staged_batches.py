@@ -20,6 +20,7 @@ TYPES = {
     "headers": pa.string(),
     "priority": pa.int16(),
     "_delay": pa.int64(),
+    "_expires": pa.int64(),
     "_at": pa.int64(),
     "amount": pa.int64(),
     "share": pa.float64(),

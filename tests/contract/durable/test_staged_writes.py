@@ -134,6 +134,38 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
     ]
 
 
+def test_messages_of_a_batch_expire(service: QueueService) -> None:
+    """In their own time or the queue's, staged or in hand, new or in place of others."""
+    for default, usual in ((None, None), (7200, 7200.0)):
+        queue = service.create_queue("jobs", expires=default)
+        queue.publish("old", key="k", expires=5)
+        publisher = StagedPublisher(queue, on_conflict="replace")
+        given: dict[str, list[Any]] = {
+            "message_key": ["k", None],
+            "payload": ["1", "2"],
+            "_expires": [60_000_000, None],
+        }
+        in_memory = InMemoryBatch(
+            ["payload", "_expires"], [batch_of(payload=["3", "4"], _expires=[60_000_000, None])]
+        )
+        name = BatchName(f"writer {default}", 1)
+        publisher.publish(name, [staged(publisher, **given)], in_memory=in_memory)
+        name = BatchName(f"writer {default}", 2)
+        publisher.publish(name, [staged(publisher, payload=["5"])])
+        waits = {
+            message.payload: message.expires_at
+            and round((message.expires_at - message.published_at).total_seconds())
+            for message in queue.messages().list()
+            if message.payload != 1
+        }
+        assert {2: usual, 3: 60, 4: usual, 5: usual} == waits
+        (replaced,) = queue.messages(key="k").list()
+        assert 1 == replaced.payload
+        assert replaced.expires_at is not None
+        assert 55 < (replaced.expires_at - replaced.published_at).total_seconds() < 120
+        queue.purge()
+
+
 def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:
     """A column that no fast path knows goes by the driver's own conversion."""
     from datetime import datetime

@@ -31,6 +31,27 @@ VALUES (:p_message_key, :p_payload, :p_priority,
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay),
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay));
 
+-- publish, expiring (1 of 2)
+SELECT queue_over_sql_queues.expiring_since
+FROM queue_over_sql_queues
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+  AND queue_over_sql_queues.name = :name_1;
+
+-- publish, expiring (2 of 2)
+INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at, expires_at)
+VALUES (:p_payload, :p_priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_expires));
+
+-- publish, first expiring
+UPDATE queue_over_sql_queues
+SET schema_release=:p_release,
+    expiring_since=TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+  AND queue_over_sql_queues.name = :name_1
+  AND queue_over_sql_queues.expiring_since IS NULL;
+
 -- publish, replace (1 of 2)
 -- reads queue_jobs by its unique key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -38,7 +59,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.message_key = :p_key
 FOR UPDATE;
@@ -61,7 +82,8 @@ SET kind=:p_kind,
     lease_expires_at=:lease_expires_at,
     last_attempt_at=:last_attempt_at,
     last_error=:last_error,
-    last_traceback=:last_traceback
+    last_traceback=:last_traceback,
+    expires_at=(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_expires)
 WHERE queue_jobs.id = :p_id_0;
 
 -- publish, batch (1 of 2)
@@ -100,7 +122,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.message_key = :p_key;
 
@@ -131,7 +153,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
@@ -194,15 +217,16 @@ FROM JSON_TABLE(JSON_ARRAY(:p_id_0, :p_id_1), '$[*]' COLUMNS (id BIGINT PATH '$'
 -- take, archive (2 of 3)
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    :p_outcome AS anon_2
+    queue_jobs.expires_at, queue_jobs.last_traceback,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
@@ -214,15 +238,16 @@ WHERE queue_jobs.id = :p_id_0;
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    :p_outcome AS anon_2
+    queue_jobs.expires_at, queue_jobs.last_traceback,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
@@ -262,15 +287,16 @@ FOR UPDATE;
 -- ack, archive (2 of 3)
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    :p_outcome AS anon_2
+    queue_jobs.expires_at, queue_jobs.last_traceback,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.consumer_id = :p_consumer
@@ -284,15 +310,16 @@ WHERE queue_jobs.id = :p_id_0
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    :p_outcome AS anon_2
+    queue_jobs.expires_at, queue_jobs.last_traceback,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
@@ -470,7 +497,7 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
@@ -482,7 +509,7 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), queue_jobs.id
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
@@ -536,7 +563,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
@@ -727,7 +755,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
@@ -758,6 +786,49 @@ FOR UPDATE OF queue_jobs SKIP LOCKED;
 -- reap, dead-letter unknown kinds (2 of 3): as take, archive, batch, 2
 
 -- reap, dead-letter unknown kinds (3 of 3): as take, batch, 2
+
+-- reap, find expired messages (1 of 2)
+-- reads queue_jobs by its primary key
+SELECT max(next_rows.id) AS max_1
+FROM (
+  SELECT queue_jobs.id AS id
+  FROM queue_jobs
+  WHERE queue_jobs.id > :p_after
+  ORDER BY queue_jobs.id
+  LIMIT :p_count
+) AS next_rows;
+
+-- reap, find expired messages (2 of 2)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs FORCE INDEX (PRIMARY)
+WHERE queue_jobs.id > :p_after
+  AND queue_jobs.id <= :p_up_to
+  AND queue_jobs.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1
+  AND queue_jobs.available_at IS NOT NULL
+ORDER BY queue_jobs.id;
+
+-- reap, end expired messages (1 of 3)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error, queue_jobs.expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
+  AND queue_jobs.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1
+  AND queue_jobs.available_at IS NOT NULL
+FOR UPDATE SKIP LOCKED;
+
+-- reap, end expired messages (2 of 3): as take, archive, batch, 2
+
+-- reap, end expired messages (3 of 3): as take, batch, 2
 
 -- reap, find edited claims
 -- reads queue_jobs by its primary key
@@ -843,7 +914,8 @@ WHERE queue_over_sql_stages.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01
 -- queue, read settings
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
-    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release
+    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
+    queue_over_sql_queues.expiring_since
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1
@@ -877,7 +949,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id > :id_1
 ORDER BY queue_jobs.id
@@ -893,7 +965,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
@@ -915,7 +987,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
   AND queue_jobs.consumer_id IS NULL
@@ -1099,7 +1171,8 @@ SELECT queue_jobs_archive.id, queue_jobs_archive.message_key, queue_jobs_archive
     queue_jobs_archive.max_attempts, queue_jobs_archive.lease_us, queue_jobs_archive.consumer_id,
     queue_jobs_archive.consumer_round, queue_jobs_archive.claimed_at,
     queue_jobs_archive.lease_expires_at, queue_jobs_archive.last_attempt_at,
-    queue_jobs_archive.last_error, queue_jobs_archive.finished_at, queue_jobs_archive.outcome
+    queue_jobs_archive.last_error, queue_jobs_archive.expires_at, queue_jobs_archive.finished_at,
+    queue_jobs_archive.outcome
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:id_1_1, :id_1_2)
 ORDER BY queue_jobs_archive.id
@@ -1240,6 +1313,18 @@ SET claimed_count=:claimed_count
 WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1
   AND queue_over_sql_consumer_rounds.consumer_round = :consumer_round_1;
 
+-- durable consumer, find expired (1 of 2): as publish, expiring, 1
+
+-- durable consumer, find expired (2 of 2)
+-- reads queue_jobs by its claim index
+SELECT queue_jobs.id, queue_jobs.expires_at - queue_jobs.published_at AS anon_1
+FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+WHERE queue_jobs.consumer_id = :p_consumer
+  AND queue_jobs.consumer_round = :p_round
+  AND queue_jobs.lease_expires_at = :p_expires
+  AND queue_jobs.expires_at <= queue_jobs.claimed_at
+  AND queue_jobs.attempt_count <= :attempt_count_1;
+
 -- durable consumer, read round
 -- reads queue_jobs by its claim index
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -1247,7 +1332,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 WHERE queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round
@@ -1289,15 +1374,16 @@ FOR UPDATE;
 -- reads queue_jobs by its claim index
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    :p_outcome AS anon_2
+    queue_jobs.expires_at, queue_jobs.last_traceback,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
 FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 WHERE queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round >= :p_round

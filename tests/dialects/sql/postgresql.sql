@@ -39,6 +39,29 @@ VALUES (:p_message_key::VARCHAR, :p_payload, :p_priority::SMALLINT,
 ON CONFLICT (message_key) DO NOTHING
 RETURNING queue_jobs.id, queue_jobs.message_key;
 
+-- publish, expiring (1 of 2)
+SELECT queue_over_sql_queues.expiring_since
+FROM queue_over_sql_queues
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_queues.name = :name_1::VARCHAR;
+
+-- publish, expiring (2 of 2)
+INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at, expires_at)
+VALUES (:p_payload, :p_priority::SMALLINT,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
+    (CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_expires::BIGINT))
+RETURNING queue_jobs.id, queue_jobs.message_key;
+
+-- publish, first expiring
+UPDATE queue_over_sql_queues
+SET schema_release=:p_release::VARCHAR,
+    expiring_since=CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_queues.name = :name_1::VARCHAR
+  AND queue_over_sql_queues.expiring_since IS NULL;
+
 -- publish, replace (1 of 2)
 -- reads queue_jobs by its unique key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
@@ -46,7 +69,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.message_key = :p_key::VARCHAR
 FOR UPDATE;
@@ -69,7 +92,8 @@ SET kind=:p_kind::VARCHAR,
     lease_expires_at=:lease_expires_at::BIGINT,
     last_attempt_at=:last_attempt_at::BIGINT,
     last_error=:last_error::VARCHAR,
-    last_traceback=:last_traceback::VARCHAR
+    last_traceback=:last_traceback::VARCHAR,
+    expires_at=(CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_expires::BIGINT)
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
 -- publish, batch (1 of 3)
@@ -129,7 +153,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.message_key = :p_key::VARCHAR;
 
@@ -194,7 +218,7 @@ RETURNING queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error;
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at;
 
 -- claim, batch: as claim
 
@@ -205,7 +229,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error,
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
@@ -239,7 +263,8 @@ WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
@@ -247,7 +272,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.lease_expires_at,
     coalesce(:p_attempted::BIGINT, queue_jobs.last_attempt_at) AS coalesce_1, CASE
     WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN queue_jobs.last_error
-    ELSE :p_error::VARCHAR END AS anon_1, queue_jobs.last_traceback,
+    ELSE :p_error::VARCHAR END AS anon_1, queue_jobs.expires_at, queue_jobs.last_traceback,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     :p_outcome::VARCHAR AS anon_2
 FROM queue_jobs
@@ -261,7 +286,8 @@ WHERE queue_jobs.id = :p_id_0::BIGINT;
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
@@ -269,7 +295,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.lease_expires_at,
     coalesce(:p_attempted::BIGINT, queue_jobs.last_attempt_at) AS coalesce_1, CASE
     WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN queue_jobs.last_error
-    ELSE :p_error::VARCHAR END AS anon_1, queue_jobs.last_traceback,
+    ELSE :p_error::VARCHAR END AS anon_1, queue_jobs.expires_at, queue_jobs.last_traceback,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     :p_outcome::VARCHAR AS anon_2
 FROM queue_jobs
@@ -305,17 +331,18 @@ WITH gone AS (
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
       queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
-      queue_jobs.last_traceback
+      queue_jobs.last_traceback, queue_jobs.expires_at
 )
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT gone.id, gone.message_key, gone.kind, gone.payload, gone.headers, gone.priority,
     gone.published_at, gone.scheduled_at, gone.available_at, gone.attempt_count, gone.max_attempts,
     gone.lease_us, gone.consumer_id, gone.consumer_round, gone.claimed_at, gone.lease_expires_at,
     coalesce(:p_attempted::BIGINT, gone.last_attempt_at) AS coalesce_1, CASE
     WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN gone.last_error
-    ELSE :p_error::VARCHAR END AS anon_1, gone.last_traceback,
+    ELSE :p_error::VARCHAR END AS anon_1, gone.expires_at, gone.last_traceback,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     :p_outcome::VARCHAR AS anon_2
 FROM gone
@@ -333,17 +360,18 @@ WITH gone AS (
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
       queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
-      queue_jobs.last_traceback
+      queue_jobs.last_traceback, queue_jobs.expires_at
 )
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT gone.id, gone.message_key, gone.kind, gone.payload, gone.headers, gone.priority,
     gone.published_at, gone.scheduled_at, gone.available_at, gone.attempt_count, gone.max_attempts,
     gone.lease_us, gone.consumer_id, gone.consumer_round, gone.claimed_at, gone.lease_expires_at,
     coalesce(:p_attempted::BIGINT, gone.last_attempt_at) AS coalesce_1, CASE
     WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN gone.last_error
-    ELSE :p_error::VARCHAR END AS anon_1, gone.last_traceback,
+    ELSE :p_error::VARCHAR END AS anon_1, gone.expires_at, gone.last_traceback,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     :p_outcome::VARCHAR AS anon_2
 FROM gone
@@ -448,13 +476,14 @@ WITH acked AS (
       queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
-      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error
+      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
+      queue_jobs.expires_at
 )
 SELECT settled.acked, settled.ids, claimed.id, claimed.message_key, claimed.kind, claimed.payload,
     claimed.headers, claimed.priority, claimed.published_at, claimed.scheduled_at,
     claimed.available_at, claimed.attempt_count, claimed.max_attempts, claimed.lease_us,
     claimed.consumer_id, claimed.consumer_round, claimed.claimed_at, claimed.lease_expires_at,
-    claimed.last_attempt_at, claimed.last_error
+    claimed.last_attempt_at, claimed.last_error, claimed.expires_at
 FROM settled
 LEFT OUTER JOIN claimed ON true;
 
@@ -513,13 +542,14 @@ WITH acked AS (
       queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
-      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error
+      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
+      queue_jobs.expires_at
 )
 SELECT settled.acked, settled.ids, claimed.id, claimed.message_key, claimed.kind, claimed.payload,
     claimed.headers, claimed.priority, claimed.published_at, claimed.scheduled_at,
     claimed.available_at, claimed.attempt_count, claimed.max_attempts, claimed.lease_us,
     claimed.consumer_id, claimed.consumer_round, claimed.claimed_at, claimed.lease_expires_at,
-    claimed.last_attempt_at, claimed.last_error
+    claimed.last_attempt_at, claimed.last_error, claimed.expires_at
 FROM settled
 LEFT OUTER JOIN claimed ON true;
 
@@ -536,12 +566,12 @@ WITH gone AS (
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
       queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
-      queue_jobs.last_traceback
+      queue_jobs.last_traceback, queue_jobs.expires_at
 ), acked AS (
   INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
       scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id,
-      consumer_round, claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback,
-      finished_at, outcome)
+      consumer_round, claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at,
+      last_traceback, finished_at, outcome)
   SELECT gone.id AS id, gone.message_key AS message_key, gone.kind AS kind, gone.payload AS payload,
       gone.headers AS headers, gone.priority AS priority, gone.published_at AS published_at,
       gone.scheduled_at AS scheduled_at, gone.available_at AS available_at,
@@ -551,7 +581,8 @@ WITH gone AS (
       gone.lease_expires_at AS lease_expires_at,
       coalesce(:p_attempted::BIGINT, gone.last_attempt_at) AS coalesce_1, CASE
       WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN gone.last_error
-      ELSE :p_error::VARCHAR END AS anon_1, gone.last_traceback AS last_traceback,
+      ELSE :p_error::VARCHAR END AS anon_1, gone.expires_at AS expires_at,
+      gone.last_traceback AS last_traceback,
       CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
       :p_outcome::VARCHAR AS anon_2
   FROM gone
@@ -602,13 +633,14 @@ WITH gone AS (
       queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
-      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error
+      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
+      queue_jobs.expires_at
 )
 SELECT settled.acked, settled.ids, claimed.id, claimed.message_key, claimed.kind, claimed.payload,
     claimed.headers, claimed.priority, claimed.published_at, claimed.scheduled_at,
     claimed.available_at, claimed.attempt_count, claimed.max_attempts, claimed.lease_us,
     claimed.consumer_id, claimed.consumer_round, claimed.claimed_at, claimed.lease_expires_at,
-    claimed.last_attempt_at, claimed.last_error
+    claimed.last_attempt_at, claimed.last_error, claimed.expires_at
 FROM settled
 LEFT OUTER JOIN claimed ON true;
 
@@ -625,12 +657,12 @@ WITH gone AS (
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
       queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
-      queue_jobs.last_traceback
+      queue_jobs.last_traceback, queue_jobs.expires_at
 ), acked AS (
   INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
       scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id,
-      consumer_round, claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback,
-      finished_at, outcome)
+      consumer_round, claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at,
+      last_traceback, finished_at, outcome)
   SELECT gone.id AS id, gone.message_key AS message_key, gone.kind AS kind, gone.payload AS payload,
       gone.headers AS headers, gone.priority AS priority, gone.published_at AS published_at,
       gone.scheduled_at AS scheduled_at, gone.available_at AS available_at,
@@ -640,7 +672,8 @@ WITH gone AS (
       gone.lease_expires_at AS lease_expires_at,
       coalesce(:p_attempted::BIGINT, gone.last_attempt_at) AS coalesce_1, CASE
       WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN gone.last_error
-      ELSE :p_error::VARCHAR END AS anon_1, gone.last_traceback AS last_traceback,
+      ELSE :p_error::VARCHAR END AS anon_1, gone.expires_at AS expires_at,
+      gone.last_traceback AS last_traceback,
       CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
       :p_outcome::VARCHAR AS anon_2
   FROM gone
@@ -691,13 +724,14 @@ WITH gone AS (
       queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
-      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error
+      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
+      queue_jobs.expires_at
 )
 SELECT settled.acked, settled.ids, claimed.id, claimed.message_key, claimed.kind, claimed.payload,
     claimed.headers, claimed.priority, claimed.published_at, claimed.scheduled_at,
     claimed.available_at, claimed.attempt_count, claimed.max_attempts, claimed.lease_us,
     claimed.consumer_id, claimed.consumer_round, claimed.claimed_at, claimed.lease_expires_at,
-    claimed.last_attempt_at, claimed.last_error
+    claimed.last_attempt_at, claimed.last_error, claimed.expires_at
 FROM settled
 LEFT OUTER JOIN claimed ON true;
 
@@ -787,7 +821,7 @@ SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queu
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
@@ -799,7 +833,7 @@ SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), queu
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
 
@@ -889,7 +923,7 @@ RETURNING queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error;
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at;
 
 -- held, read keys
 -- reads queue_over_sql_consumers by its primary key
@@ -1068,7 +1102,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority::BIGINT
@@ -1101,6 +1135,49 @@ FOR UPDATE OF queue_jobs SKIP LOCKED;
 -- reap, dead-letter unknown kinds (2 of 3): as take, archive, batch, 2
 
 -- reap, dead-letter unknown kinds (3 of 3): as take, batch, 2
+
+-- reap, find expired messages (1 of 2)
+-- reads queue_jobs by its primary key
+SELECT max(next_rows.id) AS max_1
+FROM (
+  SELECT queue_jobs.id AS id
+  FROM queue_jobs
+  WHERE queue_jobs.id > :p_after::BIGINT
+  ORDER BY queue_jobs.id
+  LIMIT :p_count::BIGINT
+) AS next_rows;
+
+-- reap, find expired messages (2 of 2)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id > :p_after::BIGINT
+  AND queue_jobs.id <= :p_up_to::BIGINT
+  AND queue_jobs.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1::INTEGER
+  AND queue_jobs.available_at IS NOT NULL
+ORDER BY queue_jobs.id;
+
+-- reap, end expired messages (1 of 3)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
+    CAST(queue_jobs.payload AS TEXT) AS payload, CAST(queue_jobs.headers AS TEXT) AS headers,
+    queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
+  AND queue_jobs.expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1::INTEGER
+  AND queue_jobs.available_at IS NOT NULL
+FOR UPDATE SKIP LOCKED;
+
+-- reap, end expired messages (2 of 3): as take, archive, batch, 2
+
+-- reap, end expired messages (3 of 3): as take, batch, 2
 
 -- reap, find edited claims
 -- reads queue_jobs by its primary key
@@ -1186,7 +1263,8 @@ WHERE queue_over_sql_stages.expires_at <= CAST(EXTRACT(EPOCH FROM statement_time
 -- queue, read settings
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
-    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release
+    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
+    queue_over_sql_queues.expiring_since
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_queues.name = :name_1::VARCHAR
@@ -1220,7 +1298,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id > :id_1::BIGINT
 ORDER BY queue_jobs.id
@@ -1236,7 +1314,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)) THEN 1
@@ -1258,7 +1336,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT)
   AND queue_jobs.consumer_id IS NULL
@@ -1446,7 +1524,8 @@ SELECT queue_jobs_archive.id, queue_jobs_archive.message_key, queue_jobs_archive
     queue_jobs_archive.max_attempts, queue_jobs_archive.lease_us, queue_jobs_archive.consumer_id,
     queue_jobs_archive.consumer_round, queue_jobs_archive.claimed_at,
     queue_jobs_archive.lease_expires_at, queue_jobs_archive.last_attempt_at,
-    queue_jobs_archive.last_error, queue_jobs_archive.finished_at, queue_jobs_archive.outcome
+    queue_jobs_archive.last_error, queue_jobs_archive.expires_at, queue_jobs_archive.finished_at,
+    queue_jobs_archive.outcome
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT)
 ORDER BY queue_jobs_archive.id
@@ -1602,6 +1681,18 @@ SET claimed_count=:claimed_count::BIGINT
 WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1::VARCHAR
   AND queue_over_sql_consumer_rounds.consumer_round = :consumer_round_1::BIGINT;
 
+-- durable consumer, find expired (1 of 2): as publish, expiring, 1
+
+-- durable consumer, find expired (2 of 2)
+-- reads queue_jobs by its lease index
+SELECT queue_jobs.id, queue_jobs.expires_at - queue_jobs.published_at AS anon_1
+FROM queue_jobs
+WHERE queue_jobs.consumer_id = :p_consumer::VARCHAR
+  AND queue_jobs.consumer_round = :p_round::BIGINT
+  AND queue_jobs.lease_expires_at = :p_expires::BIGINT
+  AND queue_jobs.expires_at <= queue_jobs.claimed_at
+  AND queue_jobs.attempt_count <= :attempt_count_1::INTEGER;
+
 -- durable consumer, read round
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
@@ -1609,7 +1700,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.consumer_id = :p_consumer::VARCHAR
   AND queue_jobs.consumer_round = :p_round::BIGINT
@@ -1643,17 +1734,18 @@ WITH gone AS (
       queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts,
       queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
       queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
-      queue_jobs.last_traceback
+      queue_jobs.last_traceback, queue_jobs.expires_at
 )
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT gone.id, gone.message_key, gone.kind, gone.payload, gone.headers, gone.priority,
     gone.published_at, gone.scheduled_at, gone.available_at, gone.attempt_count, gone.max_attempts,
     gone.lease_us, gone.consumer_id, gone.consumer_round, gone.claimed_at, gone.lease_expires_at,
     coalesce(:p_attempted::BIGINT, gone.last_attempt_at) AS coalesce_1, CASE
     WHEN (:p_outcome::VARCHAR = :param_1::VARCHAR) THEN gone.last_error
-    ELSE :p_error::VARCHAR END AS anon_1, gone.last_traceback,
+    ELSE :p_error::VARCHAR END AS anon_1, gone.expires_at, gone.last_traceback,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     :p_outcome::VARCHAR AS anon_2
 FROM gone;

@@ -39,6 +39,29 @@ VALUES (:p_message_key, :p_payload, :p_priority,
 ON CONFLICT (message_key) DO NOTHING
 RETURNING id, message_key;
 
+-- publish, expiring (1 of 2)
+SELECT queue_over_sql_queues.expiring_since
+FROM queue_over_sql_queues
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+  AND queue_over_sql_queues.name = :name_1;
+
+-- publish, expiring (2 of 2)
+INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at, expires_at)
+VALUES (:p_payload, :p_priority,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
+    ((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_expires))
+RETURNING id, message_key;
+
+-- publish, first expiring
+UPDATE queue_over_sql_queues
+SET schema_release=:p_release,
+    expiring_since=(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+  AND queue_over_sql_queues.name = :name_1
+  AND queue_over_sql_queues.expiring_since IS NULL;
+
 -- publish, replace (1 of 2)
 -- reads queue_jobs by its unique key
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -46,7 +69,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.message_key = :p_key;
 
@@ -68,7 +91,8 @@ SET kind=:p_kind,
     lease_expires_at=:lease_expires_at,
     last_attempt_at=:last_attempt_at,
     last_error=:last_error,
-    last_traceback=:last_traceback
+    last_traceback=:last_traceback,
+    expires_at=((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_expires)
 WHERE queue_jobs.id = :p_id_0;
 
 -- publish, batch (1 of 3)
@@ -157,7 +181,7 @@ WHERE queue_jobs.id IN (
   AND queue_jobs.consumer_id IS NULL
 RETURNING id, message_key, kind, payload AS payload, headers AS headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error;
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at;
 
 -- claim, batch: as claim
 
@@ -173,7 +197,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error,
+    queue_jobs.last_error, queue_jobs.expires_at,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
@@ -210,14 +234,15 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback,
+    queue_jobs.expires_at, queue_jobs.last_traceback,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     :p_outcome AS anon_2
 FROM queue_jobs
@@ -233,14 +258,15 @@ WHERE queue_jobs.id = :p_id_0;
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback,
+    queue_jobs.expires_at, queue_jobs.last_traceback,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     :p_outcome AS anon_2
 FROM queue_jobs
@@ -278,14 +304,15 @@ WHERE queue_jobs.id = :p_id_0
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback,
+    queue_jobs.expires_at, queue_jobs.last_traceback,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     :p_outcome AS anon_2
 FROM queue_jobs
@@ -309,14 +336,15 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
 -- reads queue_jobs by its primary key
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback,
+    queue_jobs.expires_at, queue_jobs.last_traceback,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     :p_outcome AS anon_2
 FROM queue_jobs
@@ -498,7 +526,7 @@ SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 10
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
@@ -510,7 +538,7 @@ SELECT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 10
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
@@ -593,7 +621,7 @@ WHERE queue_jobs.id IN (
   AND queue_jobs.consumer_id IS NULL
 RETURNING id, message_key, kind, payload AS payload, headers AS headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error;
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at;
 
 -- claim, look first
 -- reads queue_jobs by its claim index
@@ -798,7 +826,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
@@ -829,6 +857,51 @@ OFFSET :param_4;
 -- reap, dead-letter unknown kinds (3 of 4): as take, archive, batch, 3
 
 -- reap, dead-letter unknown kinds (4 of 4): as take, batch, 3
+
+-- reap, find expired messages (1 of 2)
+-- reads queue_jobs by its primary key
+SELECT max(next_rows.id) AS max_1
+FROM (
+  SELECT queue_jobs.id AS id
+  FROM queue_jobs
+  WHERE queue_jobs.id > :p_after
+  ORDER BY queue_jobs.id
+  LIMIT :p_count
+  OFFSET :param_1
+) AS next_rows;
+
+-- reap, find expired messages (2 of 2)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id > :p_after
+  AND queue_jobs.id <= :p_up_to
+  AND queue_jobs.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1
+  AND queue_jobs.available_at IS NOT NULL
+ORDER BY queue_jobs.id;
+
+-- reap, end expired messages (1 of 4): as take, 1
+
+-- reap, end expired messages (2 of 4)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
+    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
+    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error, queue_jobs.expires_at
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
+  AND queue_jobs.expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+  AND queue_jobs.consumer_id IS NULL
+  AND queue_jobs.attempt_count = :attempt_count_1
+  AND queue_jobs.available_at IS NOT NULL;
+
+-- reap, end expired messages (3 of 4): as take, archive, batch, 3
+
+-- reap, end expired messages (4 of 4): as take, batch, 3
 
 -- reap, find edited claims
 -- reads queue_jobs by its primary key
@@ -917,7 +990,8 @@ WHERE queue_over_sql_stages.expires_at <= (CAST(ROUND((julianday('now') - 244058
 -- queue, read settings
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
-    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release
+    queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
+    queue_over_sql_queues.expiring_since
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1
@@ -951,7 +1025,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id > :value_1
 ORDER BY queue_jobs.id
@@ -968,7 +1042,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)) THEN 1
@@ -992,7 +1066,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.id IN (:value_1, :value_2)
   AND queue_jobs.consumer_id IS NULL
@@ -1186,7 +1260,8 @@ SELECT queue_jobs_archive.id, queue_jobs_archive.message_key, queue_jobs_archive
     queue_jobs_archive.max_attempts, queue_jobs_archive.lease_us, queue_jobs_archive.consumer_id,
     queue_jobs_archive.consumer_round, queue_jobs_archive.claimed_at,
     queue_jobs_archive.lease_expires_at, queue_jobs_archive.last_attempt_at,
-    queue_jobs_archive.last_error, queue_jobs_archive.finished_at, queue_jobs_archive.outcome
+    queue_jobs_archive.last_error, queue_jobs_archive.expires_at, queue_jobs_archive.finished_at,
+    queue_jobs_archive.outcome
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:value_1, :value_2)
 ORDER BY queue_jobs_archive.id;
@@ -1326,6 +1401,18 @@ SET claimed_count=:claimed_count
 WHERE queue_over_sql_consumer_rounds.consumer_id = :consumer_id_1
   AND queue_over_sql_consumer_rounds.consumer_round = :consumer_round_1;
 
+-- durable consumer, find expired (1 of 2): as publish, expiring, 1
+
+-- durable consumer, find expired (2 of 2)
+-- reads queue_jobs by its lease index
+SELECT queue_jobs.id, queue_jobs.expires_at - queue_jobs.published_at AS anon_1
+FROM queue_jobs
+WHERE queue_jobs.consumer_id = :p_consumer
+  AND queue_jobs.consumer_round = :p_round
+  AND queue_jobs.lease_expires_at = :p_expires
+  AND queue_jobs.expires_at <= queue_jobs.claimed_at
+  AND queue_jobs.attempt_count <= :attempt_count_1;
+
 -- durable consumer, read round
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
@@ -1333,7 +1420,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.expires_at
 FROM queue_jobs
 WHERE queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round
@@ -1367,14 +1454,15 @@ WHERE queue_jobs.consumer_id = :p_consumer
 -- reads queue_jobs by its lease index
 INSERT INTO queue_jobs_archive (id, message_key, kind, payload, headers, priority, published_at,
     scheduled_at, available_at, attempt_count, max_attempts, lease_us, consumer_id, consumer_round,
-    claimed_at, lease_expires_at, last_attempt_at, last_error, last_traceback, finished_at, outcome)
+    claimed_at, lease_expires_at, last_attempt_at, last_error, expires_at, last_traceback,
+    finished_at, outcome)
 SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload,
     queue_jobs.headers, queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
     queue_jobs.available_at, queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
     queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
     queue_jobs.lease_expires_at, coalesce(:p_attempted, queue_jobs.last_attempt_at) AS coalesce_1,
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
-    queue_jobs.last_traceback,
+    queue_jobs.expires_at, queue_jobs.last_traceback,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     :p_outcome AS anon_2
 FROM queue_jobs

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 def rows(*available_at: int) -> Sequence[MessageRow]:
     """Claimed rows that were due at these instants."""
-    blank = MessageRow(*[None] * 19)  # type: ignore[arg-type]
+    blank = MessageRow(*[None] * 20)  # type: ignore[arg-type]
     return [blank._replace(id=n, available_at=at) for n, at in enumerate(available_at)]
 
 

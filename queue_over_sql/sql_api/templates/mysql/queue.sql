@@ -10,6 +10,8 @@ BEGIN
   DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
   DECLARE _content <content>;
+  DECLARE _expires BIGINT DEFAULT <setting expires_us>;
+  DECLARE _noted BIGINT;
   -- MySQL's answer to JSON of more than 100 levels.
   DECLARE EXIT HANDLER FOR 3157
     CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
@@ -28,9 +30,17 @@ BEGIN
   ELSEIF <malformed> THEN
     CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   END IF;
+  IF _expires IS NOT NULL THEN
+    SELECT expiring_since INTO _noted FROM queue_over_sql_queues
+     WHERE table_prefix = '<prefix>' AND name = '<queue>';
+    IF _noted IS NULL THEN
+      UPDATE queue_over_sql_queues SET expiring_since = _now, schema_release = '<release_of_expiry>'
+       WHERE table_prefix = '<prefix>' AND name = '<queue>' AND expiring_since IS NULL;
+    END IF;
+  END IF;
   -- The trace that the client is in, as OpenTelemetry writes it.
-  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers)
-  VALUES (_content, _now, _now, _now, _allowed, _lease,
+  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, expires_at, headers)
+  VALUES (_content, _now, _now, _now, _allowed, _lease, _now + _expires,
     IF(@queue_over_sql_traceparent REGEXP '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$',
        CONCAT('{"traceparent":"', @queue_over_sql_traceparent, '"}'), NULL));
   RETURN LAST_INSERT_ID();
@@ -177,13 +187,14 @@ BEGIN
   DECLARE _ids LONGTEXT <text> DEFAULT '';
   DECLARE _missing BIGINT DEFAULT _how_many;
   DECLARE _level, _look, _restored INT DEFAULT 0;
-  DECLARE _done, _suspects BOOLEAN DEFAULT FALSE;
-  DECLARE _now, _id, _token, _together, _most BIGINT;
+  DECLARE _done, _suspects, _late, _ended BOOLEAN DEFAULT FALSE;
+  DECLARE _now, _id, _token, _together, _most, _expiry, _waited BIGINT;
   DECLARE _due CURSOR FOR
     SELECT id, CASE WHEN last_error LIKE '<died>: %' THEN 1
                     WHEN last_error REGEXP '^<died> and [0-9]{1,9} others?: '
                     THEN GREATEST(1, FLOOR(SQRT(1 + CAST(SUBSTRING_INDEX(SUBSTR(last_error, <behind_died>), ' ', 1) AS SIGNED))) DIV 2)
-               END
+               END,
+           IF(attempt_count = 0, expires_at, NULL), expires_at - published_at
       FROM <live> <claim_index>
      WHERE consumer_id IS NULL AND priority = _level AND available_at <= _now
      ORDER BY available_at, id LIMIT _missing FOR UPDATE SKIP LOCKED;
@@ -198,12 +209,18 @@ BEGIN
     SET _level = 0;
     SET _now = queue_over_sql_now();
     WHILE _level < _levels AND _missing > 0 AND NOT _suspects DO
-      SET _done = FALSE;
+      SET _done = FALSE, _late = FALSE;
       OPEN _due;
       each_row: LOOP
-        FETCH _due INTO _id, _together;
+        FETCH _due INTO _id, _together, _expiry, _waited;
         IF _done THEN
           LEAVE each_row;
+        END IF;
+        IF _expiry <= _now THEN
+          SET _ended = <routine finish>(_settings, _id, 'expired',
+            CONCAT('expired: not started within ', TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM CAST(_waited / 1000000 AS CHAR))), ' s'));
+          SET _late = TRUE;
+          ITERATE each_row;
         END IF;
         IF _together IS NOT NULL THEN
           SET _most = LEAST(COALESCE(_most, _together), _together);
@@ -230,7 +247,10 @@ BEGIN
         END IF;
       END LOOP;
       CLOSE _due;
-      SET _level = _level + 1;
+      -- What had expired hides no others.
+      IF NOT _late THEN
+        SET _level = _level + 1;
+      END IF;
     END WHILE;
     SET _look = _look + 1;
     IF _missing = 0 OR _suspects OR _look = 2 THEN

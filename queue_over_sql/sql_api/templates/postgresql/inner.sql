@@ -92,6 +92,13 @@ EXCEPTION WHEN invalid_parameter_value THEN
 END
 $body$;
 -----
+-- Whether messages of a queue may expire. Only then its tables surely have the column.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_expiring(queue text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT EXISTS (SELECT FROM <schema>.queue_over_sql_queues AS q
+                  WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.expiring_since IS NOT NULL)
+$body$;
+-----
 -- Publish one message; bytes payloads are base64.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
@@ -102,6 +109,8 @@ DECLARE
   new_id bigint;
   -- The trace that the client is in, as OpenTelemetry writes it.
   traced text := current_setting('queue_over_sql.traceparent', true);
+  expires bigint := CAST(settings->>'expires_us' AS bigint);
+  now_us bigint := <schema>.queue_over_sql_now();
 BEGIN
   IF payload IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'QS004', MESSAGE = 'The payload must not be NULL.',
@@ -117,13 +126,18 @@ BEGIN
   IF kind_of = 'json' THEN
     PERFORM <schema>.queue_over_sql_json('The payload', payload, 'QS004');
   END IF;
+  IF expires IS NOT NULL AND NOT <schema>.queue_over_sql_expiring(queue) THEN
+    UPDATE <schema>.queue_over_sql_queues AS q SET expiring_since = now_us, schema_release = '<release_of_expiry>'
+     WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.expiring_since IS NULL;
+  END IF;
   EXECUTE format(
-    'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers)'
-    ' VALUES (%s, $2, $2, $2, $3, $4, $5) RETURNING id',
-    <schema>.queue_over_sql_table(queue, ''),
-    CASE kind_of WHEN 'json' THEN 'CAST($1 AS json)' WHEN 'text' THEN '$1' ELSE 'decode($1, ''base64'')' END)
-  INTO new_id USING payload, <schema>.queue_over_sql_now(), allowed, lease,
-    CASE WHEN traced ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN json_build_object('traceparent', traced) END;
+    'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers%s)'
+    ' VALUES (%s, $2, $2, $2, $3, $4, $5%s) RETURNING id',
+    <schema>.queue_over_sql_table(queue, ''), CASE WHEN expires IS NOT NULL THEN ', expires_at' ELSE '' END,
+    CASE kind_of WHEN 'json' THEN 'CAST($1 AS json)' WHEN 'text' THEN '$1' ELSE 'decode($1, ''base64'')' END,
+    CASE WHEN expires IS NOT NULL THEN ', $2 + $6' ELSE '' END)
+  INTO new_id USING payload, now_us, allowed, lease,
+    CASE WHEN traced ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN json_build_object('traceparent', traced) END, expires;
   RETURN new_id;
 END
 $body$;

@@ -53,6 +53,8 @@ DECLARE
   suspects boolean := false;
   own text;
   one record;
+  late int;
+  expiry text := CASE WHEN <schema>.queue_over_sql_expiring(queue) THEN 'expires_at' ELSE 'NULL::bigint' END;
 BEGIN
   IF how_many IS NULL OR how_many NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION USING ERRCODE = 'QS003', MESSAGE = 'how_many must be between 1 and 1000.';
@@ -68,52 +70,63 @@ BEGIN
   FOR look IN 1..2 LOOP
     FOR level IN 0..CAST(settings->>'priorities' AS int) - 1 LOOP
       EXIT WHEN missing = 0 OR suspects;
-      -- Suspects, one of which may have killed its consumer, come apart, and nothing else with them.
-      -- MATERIALIZED: a planner that ran the pick twice would exceed the limit.
-      FOR one IN EXECUTE format(
-        'WITH picked AS MATERIALIZED ('
-        ' SELECT id, available_at,'
-        ' CASE WHEN last_error IS NOT NULL THEN %4$I.queue_over_sql_together(last_error) END AS together'
-        ' FROM %1$s WHERE consumer_id IS NULL AND priority = $1 AND available_at <= $2'
-        ' ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED),'
-        ' seen AS ('
-        ' SELECT id, row_number() OVER oldest AS place,'
-        ' bool_and(together IS NULL) OVER oldest AS innocent, bool_or(together IS NULL) OVER oldest AS mixed,'
-        ' min(together) OVER () AS together FROM picked WINDOW oldest AS (ORDER BY available_at, id)),'
-        ' kept AS ('
-        ' SELECT id FROM seen WHERE innocent OR (NOT mixed AND $6 AND place <= together)),'
-        ' stamped AS ('
-        ' UPDATE %1$s AS m SET consumer_id = ''<me>'', consumer_round = $4, claimed_at = $2,'
-        ' lease_expires_at = $2 + coalesce(CASE WHEN m.lease_us > 31557600000000000 THEN 31557600000000000 ELSE m.lease_us END, $5),'
-        ' attempt_count = CASE WHEN m.attempt_count < 2147483647 THEN m.attempt_count + 1 ELSE m.attempt_count END'
-        ' FROM kept WHERE m.id = kept.id RETURNING m.*)'
-        -- Of the same types for all queues: a session keeps the plans of what is done with them.
-        ' SELECT id, %3$s AS payload, CAST(kind AS text) AS kind, CAST(headers AS text) AS headers,'
-        ' CAST(message_key AS text) AS message_key, priority, attempt_count, max_attempts,'
-        ' published_at, lease_expires_at, %2$s AS own, met FROM stamped'
-        ' RIGHT JOIN (SELECT count(together) > 0 AS met FROM picked) AS suspects ON true'
-        ' ORDER BY available_at, id', live, own,
-        CASE settings->>'payload' WHEN 'bytes' THEN 'translate(encode(payload, ''base64''), E''\n'', '''')'
-                                  ELSE 'CAST(payload AS text)' END, <schema_text>)
-        USING level, <schema>.queue_over_sql_now(), missing, stamp, CAST(settings->>'lease_us' AS bigint), missing = how_many
+      -- What had expired hides no others.
       LOOP
-        suspects := one.met;
-        EXIT WHEN one.id IS NULL;
-        id := one.id;
-        token := stamp;
-        payload := one.payload;
-        kind := one.kind;
-        headers := one.headers;
-        message_key := one.message_key;
-        priority := one.priority;
-        read_cnt := one.attempt_count;
-        max_read_cnt := coalesce(one.max_attempts, CAST(settings->>'max_attempts' AS int));
-        created_at := to_timestamp(one.published_at / 1000000.0);
-        next_read := to_timestamp(one.lease_expires_at / 1000000.0);
-        own_columns := one.own;
-        missing := missing - 1;
-        claims := format(' %s:%s:%s', queue, id, stamp) || claims;
-        RETURN NEXT;
+        late := 0;
+        -- Suspects, one of which may have killed its consumer, come apart, and nothing else with them.
+        -- MATERIALIZED: a planner that ran the pick twice would exceed the limit.
+        FOR one IN EXECUTE format(
+          'WITH picked AS MATERIALIZED ('
+          ' SELECT id, available_at,'
+          ' CASE WHEN last_error IS NOT NULL THEN %4$I.queue_over_sql_together(last_error) END AS together'
+          ' FROM %1$s WHERE consumer_id IS NULL AND priority = $1 AND available_at <= $2'
+          ' ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED),'
+          ' seen AS ('
+          ' SELECT id, row_number() OVER oldest AS place,'
+          ' bool_and(together IS NULL) OVER oldest AS innocent, bool_or(together IS NULL) OVER oldest AS mixed,'
+          ' min(together) OVER () AS together FROM picked WINDOW oldest AS (ORDER BY available_at, id)),'
+          ' kept AS ('
+          ' SELECT id FROM seen WHERE innocent OR (NOT mixed AND $6 AND place <= together)),'
+          ' stamped AS ('
+          ' UPDATE %1$s AS m SET consumer_id = ''<me>'', consumer_round = $4, claimed_at = $2,'
+          ' lease_expires_at = $2 + coalesce(CASE WHEN m.lease_us > 31557600000000000 THEN 31557600000000000 ELSE m.lease_us END, $5),'
+          ' attempt_count = CASE WHEN m.attempt_count < 2147483647 THEN m.attempt_count + 1 ELSE m.attempt_count END'
+          ' FROM kept WHERE m.id = kept.id RETURNING m.*)'
+          -- Of the same types for all queues: a session keeps the plans of what is done with them.
+          ' SELECT id, %3$s AS payload, CAST(kind AS text) AS kind, CAST(headers AS text) AS headers,'
+          ' CAST(message_key AS text) AS message_key, priority, attempt_count, max_attempts,'
+          ' published_at, lease_expires_at, claimed_at, %5$s AS expires_at, %2$s AS own, met FROM stamped'
+          ' RIGHT JOIN (SELECT count(together) > 0 AS met FROM picked) AS suspects ON true'
+          ' ORDER BY available_at, id', live, own,
+          CASE settings->>'payload' WHEN 'bytes' THEN 'translate(encode(payload, ''base64''), E''\n'', '''')'
+                                    ELSE 'CAST(payload AS text)' END, <schema_text>, expiry)
+          USING level, <schema>.queue_over_sql_now(), missing, stamp, CAST(settings->>'lease_us' AS bigint), missing = how_many
+        LOOP
+          suspects := one.met;
+          EXIT WHEN one.id IS NULL;
+          IF one.attempt_count = 1 AND one.expires_at <= one.claimed_at THEN
+            PERFORM <schema>.queue_over_sql_finish(queue, settings, one.id, '<me>', stamp, 'expired',
+              format('expired: not started within %s s', (one.expires_at - one.published_at) / 1000000.0::float8));
+            late := late + 1;
+            CONTINUE;
+          END IF;
+          id := one.id;
+          token := stamp;
+          payload := one.payload;
+          kind := one.kind;
+          headers := one.headers;
+          message_key := one.message_key;
+          priority := one.priority;
+          read_cnt := one.attempt_count;
+          max_read_cnt := coalesce(one.max_attempts, CAST(settings->>'max_attempts' AS int));
+          created_at := to_timestamp(one.published_at / 1000000.0);
+          next_read := to_timestamp(one.lease_expires_at / 1000000.0);
+          own_columns := one.own;
+          missing := missing - 1;
+          claims := format(' %s:%s:%s', queue, id, stamp) || claims;
+          RETURN NEXT;
+        END LOOP;
+        EXIT WHEN late = 0 OR missing = 0 OR suspects;
       END LOOP;
     END LOOP;
     EXIT WHEN missing = 0 OR suspects OR look = 2 OR <schema>.queue_over_sql_restore(queue, settings) = 0;
