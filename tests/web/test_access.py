@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from queue_over_sql import NotPermitted
 from queue_over_sql.queues import tables as ddl
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.web import access as access_module
 from queue_over_sql.web.access import COOKIE, Access, Principal, Refused, check_binding, is_loopback
 from queue_over_sql.web.attempts import Attempts
@@ -343,6 +344,7 @@ def test_tables_that_are_missing(make_server: MakeServer, monkeypatch: pytest.Mo
     """Without the tables nobody logs in, but whoever needs no token looks; and help is noticed."""
     ensure = ddl.ensure_tables
 
+    @operation(atomic=True, creates=True)
     def forbidden(connection: Any, tables: Any, dialect: Any) -> None:
         if "_web_" in tables[0].name:
             raise NotPermitted("no")
