@@ -34,7 +34,7 @@ from queue_over_sql.cli import (
 )
 from queue_over_sql.cli.session import (
     Commands,
-    Connection,
+    DatabaseOptions,
     JsonOption,
     PrefixOption,
     SchemaOption,
@@ -109,7 +109,7 @@ def _globals(
     ] = False,
 ) -> None:
     del version
-    context.obj = Connection(url, schema, table_prefix, as_json)
+    context.obj = DatabaseOptions(url, schema, table_prefix, as_json)
 
 
 def build_app() -> typer.Typer:

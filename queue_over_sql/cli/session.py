@@ -114,7 +114,7 @@ JsonOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Connection:
+class DatabaseOptions:
     """The database options of one part of the command line; None: not given there."""
 
     url: UrlOption = None
@@ -122,18 +122,18 @@ class Connection:
     table_prefix: PrefixOption = None
     as_json: JsonOption = False
 
-    def over(self, other: Connection) -> Connection:
+    def over(self, other: DatabaseOptions) -> DatabaseOptions:
         """These options, completed by those of `other`."""
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Connection(*(mine or theirs for mine, theirs in pairs))
+        return DatabaseOptions(*(mine or theirs for mine, theirs in pairs))
 
 
-def environment() -> Connection:
+def environment() -> DatabaseOptions:
     """The connection options given by environment variables."""
     url, schema, prefix = (
         os.environ.get(name) or None for name in (URL_VARIABLE, SCHEMA_VARIABLE, PREFIX_VARIABLE)
     )
-    return Connection(url, schema, prefix)
+    return DatabaseOptions(url, schema, prefix)
 
 
 class Tables(TypedDict, total=False):
@@ -147,13 +147,13 @@ class CommandSession(typer.Context):
     """One run of a command: its database and its output. Typer hands it to the command."""
 
     @property
-    def given(self) -> Connection:
+    def given(self) -> DatabaseOptions:
         """The database options of the command line."""
-        given: Connection = self.obj or Connection()
+        given: DatabaseOptions = self.obj or DatabaseOptions()
         return given
 
     @cached_property
-    def connection(self) -> Connection:
+    def connection(self) -> DatabaseOptions:
         """The database options of the command line, completed by the environment."""
         return self.given.over(environment())
 
@@ -215,10 +215,10 @@ class CommandSession(typer.Context):
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of queues with this prefix, for completion; none if the database does not answer."""
     at: Any = context
-    given = Connection()
+    given = DatabaseOptions()
     while at is not None:
-        said = {field.name: at.params.get(field.name) for field in fields(Connection)}
-        given, at = given.over(Connection(**said)), at.parent
+        said = {field.name: at.params.get(field.name) for field in fields(DatabaseOptions)}
+        given, at = given.over(DatabaseOptions(**said)), at.parent
     given = given.over(environment())
     # A shell prints everything that a completion writes, in the middle of the line.
     logging.disable()
@@ -244,8 +244,8 @@ class _Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         session: CommandSession = ctx
-        own = Connection(
-            **{field.name: session.params.pop(field.name) for field in fields(Connection)}
+        own = DatabaseOptions(
+            **{field.name: session.params.pop(field.name) for field in fields(DatabaseOptions)}
         )
         session.obj = own.over(session.given)
         with errors_as_exit_codes(session.output, self._by_options), sigterm_raised():
@@ -273,7 +273,7 @@ _WORD = re.compile(r"(?<![\w'\"./-])[a-z_]+(?![\w'\"])")
 @functools.cache
 def _database_options() -> list[Any]:
     declared = typer.Typer(add_completion=False)
-    declared.command()(Connection)
+    declared.command()(DatabaseOptions)
     return typer.main.get_command(declared).params
 
 

@@ -16,7 +16,7 @@ from queue_over_sql.cli.values import format_instant
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
-    from queue_over_sql.web.tables import Token, WebStore
+    from queue_over_sql.web.tables import StoredToken, WebStore
 
 _log = logging.getLogger(__name__)
 
@@ -223,13 +223,13 @@ def serve(
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
 
 
-def fields(token: Token) -> dict[str, Any]:
+def fields(token: StoredToken) -> dict[str, Any]:
     """A token as JSON-ready values, without its hash."""
     names = ("name", "role", "created_at", "expires_at")
     return {name: getattr(token, name) for name in names}
 
 
-def _listed(token: Token) -> tuple[object, ...]:
+def _listed(token: StoredToken) -> tuple[object, ...]:
     until = format_instant(token.expires_at) or "never"
     return token.name, token.role.value, format_instant(token.created_at), until
 

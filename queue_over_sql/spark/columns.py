@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Queue
     from queue_over_sql.inside import QueueTables
-    from queue_over_sql.spark.options import MessageOptions
+    from queue_over_sql.spark.options import ColumnOptions
 
 _HEADERS: Final = "headers"
 _CLAIM: Final = {"consumer_id": StringType(), "consumer_round": LongType()}
@@ -127,7 +127,7 @@ class MessageColumns:
 
 
 def message_columns(
-    queue: Queue, options: MessageOptions, *, archived: bool = False, epoch: int | None = None
+    queue: Queue, options: ColumnOptions, *, archived: bool = False, epoch: int | None = None
 ) -> MessageColumns:
     """The columns of a queue's messages, live or ``archived``.
 

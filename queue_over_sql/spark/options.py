@@ -208,7 +208,7 @@ class Location:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QueueOptions:
+class FormatOptions:
     """The options of every use of the format: databases by their labels, and the queue.
 
     A single database has the label "".
@@ -224,7 +224,7 @@ class QueueOptions:
         cls,
         options: Mapping[str, str],
         *,
-        others: Sequence[type[QueueOptions]] = (),
+        others: Sequence[type[FormatOptions]] = (),
     ) -> Self:
         """Read the options from Spark, which may include options of other uses of the format.
 
@@ -263,7 +263,7 @@ SchemaStyle = Literal["native", "kafka"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MessageOptions(QueueOptions):
+class ColumnOptions(FormatOptions):
     """The columns of messages, and the approximate size of an Arrow batch.
 
     ``columns`` selects columns, because Spark does not tell a source which ones it needs.
@@ -276,7 +276,7 @@ class MessageOptions(QueueOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadOptions(MessageOptions):
+class ReadOptions(ColumnOptions):
     """The options of ``spark.read``.
 
     Attributes:
@@ -298,7 +298,7 @@ class ReadOptions(MessageOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StreamOptions(MessageOptions):
+class StreamOptions(ColumnOptions):
     """The options of a stream.
 
     Attributes:
@@ -352,7 +352,7 @@ class StreamOptions(MessageOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WriteOptions(QueueOptions):
+class WriteOptions(FormatOptions):
     """The options of a write.
 
     Attributes:
@@ -391,25 +391,25 @@ def camel(name: str) -> str:
 _PLACES: Final = ("url", "urls", "urlEnv", "urlFile", "schema", "tablePrefix", "queue")
 
 
-def known_names(options: type[QueueOptions]) -> list[str]:
+def known_names(options: type[FormatOptions]) -> list[str]:
     """The options of a use of the format, in their spelling."""
     own = [camel(f.name) for f in dataclasses.fields(options) if "read" in f.metadata]
     return [*_PLACES, *own]
 
 
-def gives_any_of(options: Mapping[str, str], use: type[QueueOptions]) -> bool:
+def gives_any_of(options: Mapping[str, str], use: type[FormatOptions]) -> bool:
     """Whether an option is given that only this use of the format has, under any of its names."""
     given = {ALIASES.get(name.lower(), name.lower()) for name in options}
     return not given.isdisjoint(_own_names(use))
 
 
-def _own_names(use: type[QueueOptions]) -> dict[str, str]:
-    common = {name.lower() for name in known_names(MessageOptions)}
+def _own_names(use: type[FormatOptions]) -> dict[str, str]:
+    common = {name.lower() for name in known_names(ColumnOptions)}
     return {name.lower(): name for name in known_names(use) if name.lower() not in common}
 
 
 def _canonical(
-    options: Mapping[str, str], use: type[QueueOptions], others: Sequence[type[QueueOptions]]
+    options: Mapping[str, str], use: type[FormatOptions], others: Sequence[type[FormatOptions]]
 ) -> dict[str, str]:
     spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
     given: dict[str, str] = {}
@@ -444,7 +444,7 @@ def _with_path(options: Mapping[str, str], given: dict[str, str]) -> dict[str, s
 
 
 def _misplaced(
-    lower: str, use: type[QueueOptions], others: Sequence[type[QueueOptions]]
+    lower: str, use: type[FormatOptions], others: Sequence[type[FormatOptions]]
 ) -> str | None:
     for other in _USES:
         if other not in {use, *others} and lower in (own := _own_names(other)):
@@ -455,7 +455,7 @@ def _misplaced(
 
 
 def _unknown(
-    name: str, lower: str, use: type[QueueOptions], others: Sequence[type[QueueOptions]]
+    name: str, lower: str, use: type[FormatOptions], others: Sequence[type[FormatOptions]]
 ) -> str:
     spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
     near = difflib.get_close_matches(lower, [*spelled, *ALIASES], n=1, cutoff=0.7)

@@ -49,7 +49,7 @@ class JavaMissing(QueueError, RuntimeError):
     """No suitable Java was found for Spark; the message says what was found and how to get one."""
 
 
-class Java(NamedTuple):
+class JavaRuntime(NamedTuple):
     """A Java runtime: its home, and its version (None if it does not say)."""
 
     home: Path
@@ -103,27 +103,27 @@ def _remove(folder: Path, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _java_named(home: Path) -> Java:
+def _java_named(home: Path) -> JavaRuntime:
     if not (home / "bin" / "java").is_file():
         msg = f"JAVA_HOME is {home}, which has no bin/java. {_GET_ONE}"
         raise JavaMissing(msg)
-    java = Java(home, _version(home))
+    java = JavaRuntime(home, _version(home))
     if not java.fits:
         msg = f"JAVA_HOME names {java}, but Spark requires Java {OLDEST_JAVA} or newer. {_GET_ONE}"
         raise JavaMissing(msg)
     return java
 
 
-def _of_the_system() -> Iterator[Java]:
+def _of_the_system() -> Iterator[JavaRuntime]:
     program = shutil.which("java")
     if program is not None:
         home = Path(program).resolve().parents[1]
-        yield Java(home, _version(home))
+        yield JavaRuntime(home, _version(home))
     for folder in _FOLDERS:
         for place in sorted(folder.glob("*"), reverse=True):
             for home in (place / inner for inner in _HOMES):
                 if (home / "bin" / "java").is_file():
-                    yield Java(home, _version(home))
+                    yield JavaRuntime(home, _version(home))
 
 
 def _packaged() -> Path | None:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.attempts import Attempts, parsed_address
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
+from queue_over_sql.web.tables import StoredToken, WebStore, hash_of, utc_now
 from queue_over_sql.web.threads import Threads
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class Access:
         self._wrong.count(address)
         raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
 
-    async def _find(self, text: str) -> Token | None:
+    async def _find(self, text: str) -> StoredToken | None:
         known = await self._tokens.by_hash(self.threads)
         if not 0 < len(text) <= _LONGEST_TOKEN:
             return None
@@ -402,7 +402,7 @@ class WebSession:
         address: the address of the login.
     """
 
-    token: Token
+    token: StoredToken
     cookie: str = dataclasses.field(repr=False)
     until: datetime
     address: str | None
@@ -419,25 +419,25 @@ class _FreshTokens:
     def __init__(self, store: WebStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._known: list[Token] = []
+        self._known: list[StoredToken] = []
         self._read_at = float("-inf")
 
     def forget(self) -> None:
         self._read_at = float("-inf")
 
-    async def by_hash(self, threads: Threads) -> dict[str, Token]:
+    async def by_hash(self, threads: Threads) -> dict[str, StoredToken]:
         return {token.token_hash: token for token in await self._fresh(threads)}
 
-    async def by_name(self, threads: Threads) -> dict[str, Token]:
+    async def by_name(self, threads: Threads) -> dict[str, StoredToken]:
         return {token.name: token for token in await self._fresh(threads)}
 
-    async def _fresh(self, threads: Threads) -> list[Token]:
+    async def _fresh(self, threads: Threads) -> list[StoredToken]:
         insist_on_tables(self._store)
         if time.monotonic() - self._read_at <= _FRESH_SECONDS:
             return self._known
         return await threads.run_quick(self._read)
 
-    def _read(self) -> list[Token]:
+    def _read(self) -> list[StoredToken]:
         with self._lock:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 began = time.monotonic()
@@ -533,14 +533,14 @@ def _text64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _new_session(token: Token, until: datetime) -> str:
+def _new_session(token: StoredToken, until: datetime) -> str:
     # A random part, so that each login has its own session and forms.
     ends = str(int(until.timestamp()))
     body = ".".join([_text64(token.name.encode()), ends, secrets.token_urlsafe(16)])
     return f"{body}.{_signed(token.token_hash.encode(), 'session', body)}"
 
 
-def _session_of(cookie: str, known: dict[str, Token]) -> tuple[Token, str] | None:
+def _session_of(cookie: str, known: dict[str, StoredToken]) -> tuple[StoredToken, str] | None:
     body, _, signature = cookie.rpartition(".")
     name, _, rest = body.partition(".")
     ends = rest.partition(".")[0]

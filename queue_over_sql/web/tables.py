@@ -104,7 +104,7 @@ def web_tables(engine: inside.EngineFacts, schema: str | None) -> WebTables:
 
 
 @dataclasses.dataclass(frozen=True)
-class Token:
+class StoredToken:
     """A stored token, without the token itself.
 
     Attributes:
@@ -127,7 +127,7 @@ class Token:
 
 
 @dataclasses.dataclass(frozen=True)
-class AuditRow:
+class AuditEntry:
     """A row of the audit.
 
     Attributes:
@@ -222,7 +222,9 @@ class WebStore:
 
     # -- tokens
 
-    def add_token(self, name: str, role: Role, lasts: timedelta | None = None) -> tuple[str, Token]:
+    def add_token(
+        self, name: str, role: Role, lasts: timedelta | None = None
+    ) -> tuple[str, StoredToken]:
         """Create a token of 256 random bits.
 
         Args:
@@ -246,7 +248,7 @@ class WebStore:
         secret = TOKEN_MARK + secrets.token_urlsafe(32)
         table, engine = self.tables.tokens, inside.engine(self._service)
 
-        def add(connection: Connection) -> Token | None:
+        def add(connection: Connection) -> StoredToken | None:
             c = table.c
             mine = (c.table_prefix == self._prefix, c.name == name)
             if connection.execute(select(c.name).where(*mine)).first() is not None:
@@ -263,7 +265,7 @@ class WebStore:
             }
             if not inside.insert_unless_there(self._service, connection, table, values):
                 return None
-            return Token(name, role, hash_of(secret), instant(now), optional_instant(until))
+            return StoredToken(name, role, hash_of(secret), instant(now), optional_instant(until))
 
         added = self._run(add, atomic=False, repeat=False)
         if added is None:
@@ -271,7 +273,7 @@ class WebStore:
             raise TokenTaken(msg)
         return secret, added
 
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[StoredToken]:
         """All tokens by name; those that cannot be read are logged and left out."""
         c = self.tables.tokens.c
         wanted = (c.name, c.role, c.token_hash, c.created_at, c.expires_at)
@@ -281,7 +283,7 @@ class WebStore:
         for row in rows:
             try:
                 times = instant(row[3]), optional_instant(row[4])
-                found.append(Token(str(row[0]), Role(row[1]), str(row[2]), *times))
+                found.append(StoredToken(str(row[0]), Role(row[1]), str(row[2]), *times))
             except (QueueError, ValueError) as error:
                 _log.warning("A token is left out of the list: %s", error)
         return found
@@ -352,7 +354,7 @@ class WebStore:
 
     def audit(
         self, limit: int = 100, before: int | None = None, queue: str | None = None
-    ) -> list[AuditRow]:
+    ) -> list[AuditEntry]:
         """One page of the audit, the newest first.
 
         Args:
@@ -369,7 +371,7 @@ class WebStore:
             listed = listed.where(c.queue == queue)
         page = listed.order_by(c.id.desc()).limit(limit)
         rows = self._run(lambda connection: connection.execute(page).all())
-        return [AuditRow(row[0], instant(row[1]), *row[2:]) for row in rows]
+        return [AuditEntry(row[0], instant(row[1]), *row[2:]) for row in rows]
 
     def prune_sometimes(self) -> None:
         """Prune the audit after each hundred rows of this process. Never raises."""

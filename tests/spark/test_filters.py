@@ -26,7 +26,7 @@ from sqlalchemy import Boolean, Column, DateTime, Float, Integer, String
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.filters import pushed
-from queue_over_sql.spark.options import MessageOptions
+from queue_over_sql.spark.options import ColumnOptions
 
 KEYS = ["a", "A", "a ", "ab", "a%c", "á", None, None]
 NUMBERS = [1, 2, 3, None, 5, 6, None, 8]
@@ -52,7 +52,7 @@ def filled(service: QueueService) -> Queue:
 
 def columns_of(queue: Queue, style: str = "native") -> MessageColumns:
     given = {"url": "unused://", "queue": queue.name, "schemaStyle": style}
-    return message_columns(queue, MessageOptions.parse(given))
+    return message_columns(queue, ColumnOptions.parse(given))
 
 
 def places(queue: Queue, wanted: Filter) -> tuple[list[int], bool] | None:

@@ -44,7 +44,7 @@ from queue_over_sql.dialects.mysql import columns as reading_mysql
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.filters import pushed
-from queue_over_sql.spark.options import MessageOptions
+from queue_over_sql.spark.options import ColumnOptions
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.existing_tables.users_tables import ODD_NAMES, create_odd_table
 
@@ -67,7 +67,7 @@ def each_way(act: Callable[[], T]) -> list[T]:
 
 def columns_of(queue: Queue, *, archived: bool = False, **options: str) -> MessageColumns:
     """The columns of a queue under some options."""
-    given = MessageOptions.parse({"url": "unused://", "queue": queue.name, **options})
+    given = ColumnOptions.parse({"url": "unused://", "queue": queue.name, **options})
     return message_columns(queue, given, archived=archived)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Connection
+from queue_over_sql.cli.session import DatabaseOptions
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.texts import hide_passwords
@@ -24,7 +24,7 @@ from queue_over_sql_demo.view import View, account_table, rates
 
 def run(
     output: Output,
-    connection: Connection,
+    connection: DatabaseOptions,
     *,
     folder: Path | None,
     serve: bool,

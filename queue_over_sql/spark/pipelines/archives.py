@@ -17,7 +17,7 @@ from queue_over_sql import inside
 from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.options import MessageOptions
+from queue_over_sql.spark.options import ColumnOptions
 from queue_over_sql.spark.pipelines.frames import HISTORY
 from queue_over_sql.spark.ranges import bounds
 from queue_over_sql.values.json_lines import to_json
@@ -126,7 +126,7 @@ class _Reading:
 
     def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
         queue = queue_at(self.location, part.queue)
-        options = MessageOptions(
+        options = ColumnOptions(
             locations={"": self.location}, queue=part.queue, columns=self._asked(part, queue)
         )
         columns = message_columns(queue, options, archived=part.archived)

@@ -46,7 +46,7 @@ def _remove_token(call: Call, name: str) -> None:
     call.api.access.forget_tokens()
 
 
-def _facts(token: tables.Token) -> dict[str, Any]:
+def _facts(token: tables.StoredToken) -> dict[str, Any]:
     return {name: getattr(token, name) for name in shapes.Token.__struct_fields__}
 
 

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
-from queue_over_sql.cli.session import CommandSession, Connection
+from queue_over_sql.cli.session import CommandSession, DatabaseOptions
 from queue_over_sql.cli.spark_process import (
     Left,
     _Processed,
@@ -32,7 +32,7 @@ def session(database: TestDatabase, service: QueueService) -> CommandSession:
     query.batch(most=2)
     query.batch(most=4)
     assert 3 == len(queue.consume(3))
-    return CommandSession(TyperCommand("process"), obj=Connection(url=database.url))
+    return CommandSession(TyperCommand("process"), obj=DatabaseOptions(url=database.url))
 
 
 def _done(messages: int) -> _Processed:

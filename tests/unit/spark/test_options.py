@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from queue_over_sql.spark.options import (
+    ColumnOptions,
     Location,
-    MessageOptions,
     ReadOptions,
     StreamOptions,
     gives_any_of,
@@ -20,7 +20,7 @@ PLACE = {"url": "sqlite:///queues.db", "queue": "orders"}
 
 def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
     """Spark lower-cases names, and users of Kafka's connector write ``subscribe``."""
-    found = MessageOptions.parse(
+    found = ColumnOptions.parse(
         {
             "URL": PLACE["url"],
             "subscribe": "orders",
@@ -37,7 +37,7 @@ def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
 def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
     """A slip of the pen must not be silently without effect."""
     with pytest.raises(ValueError, match=r"unknown option batchByte: did you mean batchBytes\?"):
-        MessageOptions.parse({**PLACE, "batchByte": "4MB"})
+        ColumnOptions.parse({**PLACE, "batchByte": "4MB"})
 
 
 def test_a_slip_is_told_before_what_is_missing_for_it() -> None:
@@ -101,8 +101,8 @@ def test_a_name_in_load_is_the_queue() -> None:
 
 def test_options_of_spark_itself_pass() -> None:
     """Spark hands its own options to the source, too; they change nothing there."""
-    with_sparks = MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "file:/y"})
-    assert MessageOptions.parse(PLACE) == with_sparks
+    with_sparks = ColumnOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "file:/y"})
+    assert ColumnOptions.parse(PLACE) == with_sparks
 
 
 SENSELESS = [
@@ -123,13 +123,13 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
     """The text says which option, as the user writes it."""
     for options, said in SENSELESS:
         with refused(options, ValueError, match=said):
-            MessageOptions.parse(options)
+            ColumnOptions.parse(options)
 
 
 def test_several_databases_have_labels_without_secrets() -> None:
     """Labels stand in checkpoints and in progress."""
     urls = '["postgresql+psycopg://u:secret@a:5432/q", "postgresql+psycopg://u:secret@b/q"]'
-    found = MessageOptions.parse({"urls": urls, "queue": "orders"})
+    found = ColumnOptions.parse({"urls": urls, "queue": "orders"})
     assert ["a:5432/q", "b/q"] == list(found.locations)
     assert "secret" not in repr(found)
 
@@ -137,7 +137,7 @@ def test_several_databases_have_labels_without_secrets() -> None:
 def test_a_label_has_nothing_of_a_password_with_an_at_sign() -> None:
     """However far that goes on behind it."""
     urls = '["postgresql+psycopg://u:sec@ret/x@b/q", "postgresql+psycopg://u@a/my@q"]'
-    found = MessageOptions.parse({"urls": urls, "queue": "orders"})
+    found = ColumnOptions.parse({"urls": urls, "queue": "orders"})
     assert ["b/q", "a/my@q"] == list(found.locations)
 
 
