@@ -179,11 +179,16 @@ def test_publish_stream(server: Server) -> None:
     }
     taken = server.service.queue("jobs").publish(0, key="taken")
     for status, line in refused.items():
-        content = parts(b'{"payload":1}\n' * 3 + line + b'{"payload":2}\n' * 3)
+        content = parts(b'{"payload":1}\n\n' * 3 + line + b'{"payload":2}\n' * 3)
         answer = server.call("POST", path, headers=NDJSON, content=content)
         problem = answer.json()
-        assert (status, 4, 0) == (answer.status_code, problem["line"], problem["published"])
-    server.service.queue("jobs").delete(taken.id)
+        assert (status, 7, 0) == (answer.status_code, problem["line"], problem["published"])
+    content = parts(b'{"payload":1}\n' * 1_000 + b" \n" + b"1" * (4 * 2**20 + 1))
+    answer = server.call("POST", path, headers=NDJSON, content=content)
+    problem = answer.json()
+    assert (413, 1_002, 1_000) == (answer.status_code, problem["line"], problem["published"])
+    jobs = server.service.queue("jobs")
+    jobs.messages(where=jobs.table.c.id >= taken.id).remove()
     assert [*range(2_500), 1, *range(2_000)] == [
         message.payload for message in server.service.queue("jobs").messages().list(10_000)
     ]

@@ -204,9 +204,9 @@ class Call:
         """Whether the client requested NDJSON."""
         return NDJSON in self.request.headers.get("accept", "")
 
-    async def lines(self, longest: int) -> AsyncIterator[bytes]:
-        """The lines of an NDJSON body as they arrive, without empty ones."""
-        rest = b""
+    async def lines(self, longest: int) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines of an NDJSON body as they arrive, with their numbers, without empty ones."""
+        rest, number = b"", 0
         chunks = self.request.stream()
         while True:
             with anyio.fail_after(BODY_SECONDS):
@@ -215,12 +215,14 @@ class Call:
                 break
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
+                number += 1
                 if line.strip():
-                    yield line
+                    yield number, line
             if len(rest) > longest:
-                raise HTTPException(413, f"A line is longer than {longest:,} bytes.")
+                text = f"A line is longer than {longest:,} bytes."
+                raise Problem(413, "too-large", text, line=number + 1)
         if rest.strip():
-            yield rest
+            yield number + 1, rest
 
 
 class Lines:

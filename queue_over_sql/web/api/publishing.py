@@ -83,6 +83,7 @@ async def publish_stream(
     target = await threads.run_quick(lambda: call.service.queue(queue))
     counts: Counter[str] = Counter()
     batch: list[shapes.NewMessage] = []
+    numbers: list[int] = []
     size, number = 0, 0
 
     async def put() -> None:
@@ -91,22 +92,24 @@ async def publish_stream(
             done = await threads.run_quick(lambda: _put(target, batch, query.on_conflict))
         except (Problem, QueueError, ValueError, TypeError) as error:
             about = error
-            number -= await threads.run_quick(lambda: _after_refused(target, batch, about))
+            refused = await threads.run_quick(lambda: _refused(target, batch, about))
+            number = numbers[refused]
             raise
         counts.update(each.outcome.value for each in done)
         batch.clear()
+        numbers.clear()
 
     try:
-        async for line in call.lines(limit):
-            number += 1
+        async for number, line in call.lines(limit):
             batch.append(read_json(line, shapes.NewMessage))
+            numbers.append(number)
             size += len(line)
             if len(batch) >= _BATCH or size >= limit:
                 await put()
                 size = 0
         if batch:
             await put()
-    except (Problem, QueueError, ValueError, TypeError) as error:
+    except (Problem, QueueError, ValueError, TypeError, TimeoutError) as error:
         problem = problem_of(error)
         more = {"line": number, "published": counts.total()} | problem.more
         raise Problem(problem.status, problem.code, problem.text, **more) from error
@@ -161,14 +164,11 @@ def _no_idempotency_key(call: Call) -> None:
         raise Problem(422, "not-valid", text)
 
 
-def _after_refused(queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
-    # How many messages follow the one that was refused; none if it is not known.
-    refused = [each for each in given if _is_refused(queue, each, error)]
-    if not refused:
-        return 0
+def _refused(queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
+    # The position of the refused message; of the last one if it is not known.
+    found = [at for at, each in enumerate(given) if _is_refused(queue, each, error)] or [-1]
     # If a key occurs twice, the second message is the refused one.
-    which = refused[-1 if isinstance(error, DuplicateKey) else 0]
-    return next(after for after, each in enumerate(reversed(given)) if each is which)
+    return found[-1 if isinstance(error, DuplicateKey) else 0]
 
 
 def _is_refused(queue: Queue, given: shapes.NewMessage, error: Exception) -> bool:
