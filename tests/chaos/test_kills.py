@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,9 +11,16 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql import Message
+from queue_over_sql import Message, Publication
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.account import Account, archived_tokens, live_payloads, live_tokens, repeated
+from tests.chaos.account import (
+    Account,
+    archived,
+    archived_tokens,
+    live_payloads,
+    live_tokens,
+    repeated,
+)
 from tests.chaos.processes import Crew
 from tests.chaos.roles import publisher, puppet, worker
 from tests.waiting import eventually
@@ -127,6 +135,40 @@ def test_a_killed_worker_repeats_only_what_it_finished_last(
     assert before[len(before) - len(again) :] == again
     # What it may have in hand: 25 ms of calls that take 1 ms or more, and as many finished ones.
     assert len(again) <= 60
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_kills_around_the_end_of_what_expired(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+) -> None:
+    """Each message ends once: as expired, or done if the claim of it had begun its first attempt.
+
+    One consumer dies between its claim of expired messages and their end, one after the end.
+    """
+    queue = make_service().create_queue("jobs", archive="all")
+    late, fresh = ([f"{name}-{n}" for n in range(9)] for name in ("late", "fresh"))
+    queue.publish_many([Publication({"token": token}, expires=0.001) for token in late])
+    queue.publish_many([Publication({"token": token}, expires=3600) for token in fresh])
+    for when, ended in (("before", []), ("after", late[3:6])):
+        victim = crew.spawn(
+            puppet.Arguments(
+                database.url, consumer_timeout=1.0, started=False, dies_of_expired=when
+            )
+        )
+        victim.expect("ready")
+        victim.tell("consume", count=3)
+        assert -signal.SIGKILL == victim.join()
+        assert [(token, "expired") for token in ended] == archived(sql)
+        assert 18 == len(live_tokens(sql)) + len(ended)
+
+    crew.spawn(worker.Arguments(database.url, str(crew.journals))).expect("ready")
+    eventually(lambda: not live_tokens(sql), "a worker and its reaper have done the rest")
+    assert late[3:] == archived_tokens(sql, "expired")
+    assert late[:3] + fresh == archived_tokens(sql, "done")
+    assert 18 == len(archived(sql))
+    assert sorted(late[:3] + fresh) == sorted(crew.account().tokens("started"))
+    attempts = {m.payload["token"]: m.attempt for m in queue.archive.messages().list()}
+    assert [2] * 3 + [1] * 15 == [attempts[token] for token in late + fresh]
 
 
 def numbers_by_writer(tokens: Iterable[str]) -> dict[str, list[int]]:
