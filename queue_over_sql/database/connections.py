@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from queue_over_sql.database import repetition
 from queue_over_sql.database.callers import CallersConnections
 from queue_over_sql.database.driver_errors import UNSENDABLE, DriverErrors, not_sent
 from queue_over_sql.database.forks import note_connection
 from queue_over_sql.database.handlers_connections import HandlersConnections
 from queue_over_sql.database.opened_engine import OpenedEngine
+from queue_over_sql.database.repetition import Reconnects
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
     GIVES_WAY,
@@ -64,10 +66,6 @@ T = TypeVar("T")
 
 # How long a stop waits for operations of other threads, so that it can release what they claimed.
 _DRAIN_SECONDS = 5.0
-# How long conflicts between transactions are retried before they become an error.
-_RETRY_SECONDS = 30.0
-# How often an operation that is safe to repeat is retried on a new connection.
-_RECONNECTS = 2
 # Where the pool keeps when a connection was made, on the monotonic clock.
 _MADE_AT = "queue_over_sql_made_at"
 # How long new connections count as new after a server was found to only read.
@@ -76,33 +74,6 @@ _SWITCH_SECONDS = 1.0
 
 # The time limit in seconds for statements that only read, in this context.
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
-
-
-class _Reconnects:
-    """How often one operation may still connect again after an error."""
-
-    def __init__(self, writes_again: Callable[[], bool], *, repeatable: bool) -> None:
-        self._writes_again = writes_again
-        # What may only read has changed nothing.
-        may_write = _limit.get() is None
-        self._left = {
-            ErrorKind.DISCONNECT: _RECONNECTS if repeatable else 0,
-            ErrorKind.READ_ONLY: _RECONNECTS if may_write else 0,
-            ErrorKind.STALE_PLAN: _RECONNECTS,
-        }
-        self._may_ask = may_write
-
-    def allow(self, kind: ErrorKind) -> bool:
-        """Whether it may connect again, which counts."""
-        if self._left.get(kind, 0) <= 0 and not self._writes_now(kind):
-            return False
-        self._left[kind] -= 1
-        return True
-
-    def _writes_now(self, kind: ErrorKind) -> bool:
-        asks = self._may_ask and kind is ErrorKind.READ_ONLY
-        self._may_ask = self._may_ask and not asks
-        return asks and self._writes_again()
 
 
 class Connections:
@@ -241,9 +212,9 @@ class Connections:
         """
         operation = as_operation(given)
         creates = operation.creates
-        timeout = self.dialect.features.creation_seconds if creates else _RETRY_SECONDS
+        timeout = self.dialect.features.creation_seconds if creates else repetition.CONFLICT_SECONDS
         deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
-        reconnects: _Reconnects | None = None
+        reconnects: Reconnects | None = None
         tries = 0
         unknown: DBAPIError | None = None
         while True:
@@ -257,8 +228,10 @@ class Connections:
             except DBAPIError as error:
                 kind = self.dialect.errors.classify(error)
                 hopeless = self.watchdog.gave_up
-                reconnects = reconnects or _Reconnects(
-                    self.writes_again, repeatable=operation.repeatable
+                reconnects = reconnects or Reconnects(
+                    self.writes_again,
+                    repeatable=operation.repeatable,
+                    may_write=_limit.get() is None,
                 )
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1

@@ -21,6 +21,7 @@ INSTANTS = (
     "published_at",
     "scheduled_at",
     "available_at",
+    "expires_at",
     "claimed_at",
     "lease_expires_at",
     "last_attempt_at",

@@ -18,7 +18,7 @@ from queue_over_sql import (
     QueueSchemaMismatch,
     QueueSettings,
 )
-from queue_over_sql.database import connections
+from queue_over_sql.database import repetition
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.dialects.engines import dialect_named
 from queue_over_sql.dialects.postgresql.ddl import _CREATION_LOCK
@@ -254,7 +254,7 @@ def test_a_drop_does_not_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A transaction that uses the queue keeps it whole; afterwards it can be dropped."""
-    monkeypatch.setattr(connections, "_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(repetition, "CONFLICT_SECONDS", 0.1)
     features = dialect_named(database.engine).features
     monkeypatch.setitem(vars(features), "lock_seconds", 1)
     service, other = make_service(), make_service()
