@@ -177,6 +177,8 @@ class RowPublisher(Publisher):
             _refuse("key", "use a unique constraint on a column of the table instead")
         if publication.kind is not None:
             _refuse("kind", "all rows of a table have the same kind")
+        if publication.expires is not None:
+            _refuse("expires", "its rows stay until you delete them")
         if publication.columns:
             _refuse(
                 "columns as keywords", "put them into the payload, a mapping of columns to values"

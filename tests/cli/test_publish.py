@@ -39,7 +39,7 @@ def test_lines_from_a_file_come_back_in_order(database: TestDatabase, tmp_path: 
 
 
 def test_one_message_with_all_its_options(sqlite_url: str) -> None:
-    """Key, kind, headers, priority, delay, attempts and a column of the queue's own arrive."""
+    """Key, kind, headers, priority, delay, attempts, expiry and an own column arrive."""
     succeed("create", "jobs", "--priorities", "3", "--column", "tenant:string(9)", url=sqlite_url)
     published = succeed(
         "publish",
@@ -47,6 +47,7 @@ def test_one_message_with_all_its_options(sqlite_url: str) -> None:
         '{"to": "a"}',
         *("--key", "k1", "--kind", "mail", "-H", "trace=abc", "-H", 'deep={"n": 1}'),
         *("--priority", "2", "--delay", "1h", "--max-attempts", "9", "--column", "tenant=acme"),
+        *("--expires", "2h"),
         "--json",
         url=sqlite_url,
     )
@@ -61,6 +62,7 @@ def test_one_message_with_all_its_options(sqlite_url: str) -> None:
     assert {"tenant": "acme"} == message["columns"]
     assert {"trace": "abc", "deep": {"n": 1}} == message["headers"]
     assert timedelta(minutes=59) < due - datetime.now(UTC) <= timedelta(hours=1)
+    assert timedelta(hours=1) == datetime.fromisoformat(message["expires_at"]) - due
 
 
 def test_at_takes_an_instant_with_an_offset(sqlite_url: str) -> None:

@@ -41,6 +41,7 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
         *("--lease", "2m", "--max-attempts", "7", "--retry", "fixed:30s"),
         *("--payload", "text", "--priorities", "3", "--archive", "all", "--archive-ttl", "7d"),
         *("--max-payload-bytes", "1000", "--column", "tenant:string(40):index"),
+        *("--expires", "2h"),
         url=sqlite_url,
     )
     with QueueService(sqlite_url) as service:
@@ -54,6 +55,7 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     assert "all" == settings.archive
     assert timedelta(days=7) == settings.archive_ttl
     assert 1000 == settings.max_payload_bytes
+    assert timedelta(hours=2) == settings.expires
     assert ["tenant"] == columns
 
 

@@ -52,6 +52,26 @@ def test_publish_with_all_options(server: Server) -> None:
     assert {"n": 1} == shown["payload"]
 
 
+def test_what_expired_is_a_dead_letter(server: Server, sqlite_url: str) -> None:
+    """Nobody is given it; the archive shows how it ended and until when it had to be started."""
+    body = {"payload": 1, "expires": 60}
+    made = server.json("POST", "/queues/jobs/messages", body)
+    path = f"/queues/jobs/messages/{made['id']}"
+    shown = server.json("GET", path)["message"]
+    published, expiry = (datetime.fromisoformat(shown[n]) for n in ("published_at", "expires_at"))
+    assert timedelta(seconds=60) == expiry - published
+    engine = create_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_jobs SET expires_at = published_at + 1"))
+    engine.dispose()
+    assert [] == claimed(server)
+    [dead] = server.json("GET", "/queues/jobs/archive?status=expired")["messages"]
+    assert (made["id"], "expired") == (dead["id"], dead["outcome"])
+    assert dead["last_error"].startswith("expired: not started within ")
+    assert dead["expires_at"] is not None
+    assert server.json("GET", path)["archived"] is True
+
+
 def test_idempotency_key(server: Server) -> None:
     """The header is the message's key: sent again it answers with the id of the first."""
     headers = {"Idempotency-Key": "order-1"}

@@ -143,6 +143,7 @@ def test_what_has_no_place_in_an_existing_table_is_refused(
         "archive_ttl": 5,
         "columns": [Column("tenant", Integer)],
         "max_payload_bytes": 10,
+        "expires": 60,
     }
     for name, value in settings.items():
         with refused(name, QueueSchemaMismatch, match=name):
