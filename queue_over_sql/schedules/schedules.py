@@ -113,8 +113,8 @@ class Schedules:
             timezone: time zone of ``cron``: its name or a ``ZoneInfo``.
             missed: what to publish for the times at which no server ran: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
-            options: those of ``Publication``, without ``key`` and ``at``; ``delay`` counts from
-                each time. The queue's own columns as in ``Queue.publish``.
+            options: those of ``Publication``, without ``key`` and ``at``; ``delay`` and
+                ``expires`` count from each time. The queue's own columns as in ``Queue.publish``.
 
         Raises:
             QueueNotFound: there is no such queue.

@@ -78,6 +78,23 @@ def test_a_schedule_says_what_it_is(service: QueueService, queue: Queue) -> None
 
 
 @pytest.mark.engines("sqlite")
+def test_the_expiry_of_a_schedule_counts_from_its_times(
+    service: QueueService, queue: Queue
+) -> None:
+    """Its messages are published ahead, and must not expire before they are due."""
+    added = service.schedules.add("codes", "jobs", 1, cron=hourly(), expires=60)
+    assert {"expires": timedelta(seconds=60)} == dict(added.options)
+    by_hand = service.schedules.run("codes").id
+    for message in everything(queue):
+        assert message.expires_at is not None
+        begins = message.published_at if message.id == by_hand else message.scheduled_at
+        left = message.expires_at - begins
+        # From a look at the clock just before the publish.
+        assert timedelta(seconds=60) <= left < timedelta(seconds=70)
+    assert 2 == len(everything(queue))
+
+
+@pytest.mark.engines("sqlite")
 @pytest.mark.usefixtures("queue")
 def test_schedules_are_listed_by_name(service: QueueService, make_service: MakeService) -> None:
     """Every service of the same tables sees the same ones, with their next instants.
