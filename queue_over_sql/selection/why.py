@@ -77,9 +77,7 @@ class _Why:
         looked = False
         for _ in range(_TRIES):
             found = self._live()
-            answer = (
-                self._gone(looked) if found is None else _BY_STATUS[_status(found)](self, found)
-            )
+            answer = self._gone(looked) if found is None else self._of(found)
             if answer is not None:
                 return answer
             looked = found is None
@@ -92,6 +90,26 @@ class _Why:
 
     def _because(self, reason: Reason, text: str, **facts: Any) -> Explanation:
         return Explanation(self._id, self._context.name, reason, text, **facts)
+
+    def _of(self, found: Live) -> Explanation | None:
+        status = _status(found)
+        if status is Status.CLAIMED or found.expires_at is None:
+            return _BY_STATUS[status](self, found)
+        at = _at(instant(found.expires_at))
+        if found.expired and status is not Status.HELD:
+            seconds = duration_text(self._context.service.reaper_seconds)
+            text = (
+                f"It expired{at}, because nobody had started it. It becomes a dead letter when a "
+                f"consumer claims it, or within about {seconds} by the reaper of any running "
+                "service. Start a service if none runs."
+            )
+            return self._because(Reason.EXPIRED, text)
+        answer = _BY_STATUS[status](self, found)
+        if answer is None:
+            return None
+        ends = "expired" if found.expired else "expires"
+        unless = "and ends once it is released" if found.expired else "unless it is started before"
+        return dataclasses.replace(answer, text=f"{answer.text} It {ends}{at}, {unless}.")
 
     # -- finished
 

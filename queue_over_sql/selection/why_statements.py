@@ -42,6 +42,9 @@ class Live(NamedTuple):
 
     Attributes:
         due: whether it is due.
+        expires_at: until when its first attempt must begin; None: it does not expire, or one has
+            begun.
+        expired: whether that time has passed.
         claim_whole: whether its claim is as a consumer wrote it.
         lease_over: whether the lease of its claim has ended.
         holder_dead: whether the consumer of its claim has missed its heartbeat, or is gone.
@@ -69,6 +72,8 @@ class Live(NamedTuple):
     read: bool
     kind_known: bool
     streamed: bool
+    expires_at: int | None
+    expired: bool
     holder: ConsumerInfo | QueueError | None
 
 
@@ -86,6 +91,7 @@ def select_live(tables: QueueTables) -> Select[Any]:
     """Read a live message, its holder, and the consumers of its queue, at one moment."""
     live, consumers, now = tables.live, tables.system.consumers, tables.expressions.now()
     kind = live.c.kind if tables.has_payloads else null()
+    expiry = _expiry(tables)
     whole = and_(live.c.lease_expires_at.is_not(None), live.c.consumer_round.is_not(None))
     expired = consumers.c.expires_at <= tables.expressions.heartbeat_now()
     dead = or_(consumers.c.expires_at.is_(None), expired)
@@ -108,6 +114,8 @@ def select_live(tables: QueueTables) -> Select[Any]:
             _flag(_is_read(tables)).label("is_read"),
             _flag(_is_read(tables, kind)).label("kind_known"),
             _flag(_is_streamed(tables)).label("streamed"),
+            expiry.label("expiry"),
+            _flag(expiry <= now).label("is_late"),
             *info_columns(tables.system),
         )
         .select_from(live.outerjoin(consumers, consumers.c.consumer_id == live.c.consumer_id))
@@ -117,6 +125,14 @@ def select_live(tables: QueueTables) -> Select[Any]:
 
 def _flag(condition: ColumnElement[bool]) -> ColumnElement[Any]:
     return case((condition, literal_column("1")), else_=literal_column("0"))
+
+
+def _expiry(tables: QueueTables) -> ColumnElement[Any]:
+    """Until when the first attempt must begin; NULL if one has begun, which may come back late."""
+    if not tables.may_expire:
+        return literal_column("NULL", BigInteger())
+    live = tables.live.c
+    return case((live.attempt_count == literal_column("0"), live.expires_at))
 
 
 def _paused_at(tables: QueueTables) -> ColumnElement[Any]:
@@ -215,7 +231,7 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
         return None
     due, available_at, priority, attempts, most, kind, error, claimer = row[:8]
     claimed_at, lease_expires_at, whole, over, dead, paused_at = row[8:14]
-    is_read, kind_known, streamed, *about = row[14:]
+    is_read, kind_known, streamed, expiry, is_late, *about = row[14:]
     return Live(
         bool(due),
         optional_number("available_at", available_at),
@@ -234,6 +250,8 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
         bool(is_read),
         bool(kind_known),
         bool(streamed),
+        optional_number("expires_at", expiry),
+        bool(is_late),
         None if about[0] is None else info(about),
     )
 

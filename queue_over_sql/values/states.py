@@ -55,6 +55,8 @@ class Reason(enum.StrEnum):
     """It is held because the database refused to finish it."""
     HELD = "held"
     """An operator holds it."""
+    EXPIRED = "expired"
+    """Nobody started it in time; the reaper ends it."""
     RETRY_LATER = "retry_later"
     """It failed and is due again later."""
     DUE_LATER = "due_later"

@@ -10,6 +10,7 @@ from sqlalchemy import column, insert, table, update
 from queue_over_sql import FixedDelay, Outcome, Publication, Reason, Status
 from queue_over_sql.selection import why
 from queue_over_sql.selection.why import Explanation
+from queue_over_sql.values.humanize import instant_words
 from queue_over_sql.values.reasons import REFUSED
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 from tests.contract.payloads.kind_types import ORDERS, Order
@@ -74,6 +75,7 @@ def test_each_message_has_exactly_one_reason(
     _not_due(ask, consumed, engine)
     _claimed(ask, service, make_service, engine)
     _finished(ask, consumed, engine)
+    _expiring(ask, consumed, engine)
     _in_line(ask, consumed, engine)
     assert set(Reason) == ask.reasons
 
@@ -203,6 +205,37 @@ def _finished(ask: Asked, consumed: Queue, engine: Engine) -> None:
     assert "attempt 1 of 1" in said[Outcome.FAILED]
     assert "down" in said[Outcome.FAILED]
     assert "no address" in said[Outcome.REJECTED]
+
+
+def _expiring(ask: Asked, consumed: Queue, engine: Engine) -> None:
+    """Whatever it waits for, it says until when it must be started; once it was, nothing."""
+    number = ask.queue.publish("x", expires=3600).id
+    [message] = ask.queue.messages().list()
+    assert message.expires_at is not None
+    until = f"It expires at {instant_words(message.expires_at)} UTC, unless it is started before."
+    assert ask(number).text.endswith(until)
+    ask.queue.pause()
+    assert ask(number).text.endswith(until)
+    ask.queue.messages(where=_is(ask, number)).hold()
+    assert ask(number).text.endswith(until)
+    set_columns(engine, ask.queue, number, expires_at=1_000_000)
+    held = ask(number)
+    assert Reason.HELD is held.reason
+    assert held.text.endswith(
+        "It expired at 1970-01-01 00:00:01 UTC, and ends once it is released."
+    )
+    ask.queue.messages(where=_is(ask, number)).unhold()
+    # Neither a pause nor a delay keeps it from its end.
+    late = ask(number)
+    assert Reason.EXPIRED is late.reason
+    assert "It expired at 1970-01-01 00:00:01 UTC" in late.text
+    ask.queue.resume()
+    assert [] == consumed.consume()
+    assert "It is a dead letter. It expired" in ask(number).text
+    number = ask.queue.publish("tried", expires=3600).id
+    consumed.consume()[0].nack("down", delay=3600)
+    assert "expires" not in ask(number).text
+    ask.queue.purge()
 
 
 def _in_line(ask: Asked, consumed: Queue, engine: Engine) -> None:

@@ -1035,7 +1035,10 @@ SELECT CASE
     AND streams.table_prefix = :table_prefix_4 AND streams.queue = :queue_3
     AND streams.owner IS NOT NULL
     AND streams.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))) THEN 1
-    ELSE 0 END AS streamed, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    ELSE 0 END AS streamed, CASE
+    WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END AS expiry, CASE WHEN (CASE
+    WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
+    ELSE 0 END AS is_late, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
     queue_over_sql_consumers.started_at, queue_over_sql_consumers.heartbeat_at,
     queue_over_sql_consumers.expires_at, queue_over_sql_consumers.durable,

@@ -1385,7 +1385,10 @@ SELECT CASE
     AND streams.table_prefix = :table_prefix_4::VARCHAR AND streams.queue = :queue_3::VARCHAR
     AND streams.owner IS NOT NULL
     AND streams.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))) THEN 1
-    ELSE 0 END AS streamed, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    ELSE 0 END AS streamed, CASE
+    WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END AS expiry, CASE WHEN (CASE
+    WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)) THEN 1
+    ELSE 0 END AS is_late, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
     queue_over_sql_consumers.started_at, queue_over_sql_consumers.heartbeat_at,
     queue_over_sql_consumers.expires_at, queue_over_sql_consumers.durable,
