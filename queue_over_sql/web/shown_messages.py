@@ -60,6 +60,7 @@ class ShownMessage:
     published_at: datetime | None
     scheduled_at: datetime | None
     available_at: datetime | None
+    expires_at: datetime | None
     finished_at: datetime | None
     claimed_at: datetime | None
     last_attempt_at: datetime | None
@@ -349,7 +350,7 @@ def _row_text(queue: Queue, table: Any, message: ShownMessage, mask: Mask) -> st
 _KEYS: Final = (
     *("message_key", "kind", "priority", "attempt_count", "max_attempts", "published_at"),
     *("scheduled_at", "available_at", "claimed_at", "last_attempt_at", "lease_expires_at"),
-    *("consumer_id", "consumer_round", "last_error", "finished_at", "outcome"),
+    *("consumer_id", "consumer_round", "last_error", "expires_at", "finished_at", "outcome"),
 )
 
 
@@ -384,6 +385,7 @@ def _shown(row: Any, queue: Queue) -> ShownMessage:
         published_at=instant("published_at"),
         scheduled_at=instant("scheduled_at"),
         available_at=instant("available_at"),
+        expires_at=instant("expires_at"),
         finished_at=instant("finished_at") if finished else None,
         claimed_at=instant("claimed_at"),
         last_attempt_at=instant("last_attempt_at"),

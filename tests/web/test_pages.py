@@ -115,11 +115,13 @@ def links(text: str) -> list[str]:
 
 def test_the_page_of_a_message_says_why_it_waits(open_site: Open, jobs: Queue) -> None:
     """What waits or is in hand has the reason, and what has ended has its story instead."""
-    number = jobs.publish({"n": 1}, delay=3600).id
+    number = jobs.publish({"n": 1}, delay=3600, expires=7200).id
     path, browser = f"/queues/jobs/messages/{number}", open_site()
     text = browser.get(path)
     assert "<dt>Why it waits</dt>" in text
     assert "It is due at" in text
+    assert "It expires at" in text
+    assert "<li>Expires <time" in text
     jobs.messages(where=jobs.table.c.id == number).reschedule(delay=0)
     [message] = [each for each in jobs.consume(1_000) if each.id == number]
     assert "<dt>Why it is not done</dt>" in browser.get(path)
