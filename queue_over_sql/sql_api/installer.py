@@ -29,7 +29,8 @@ CARRIED: Final = ", ".join(
 """The columns that are copied to the archive unchanged.
 
 Without ``last_traceback`` and ``expires_at``: an earlier release may create queues while the
-routines are installed, whose tables lack these columns until this release opens them.
+routines are installed, whose tables lack these columns until this release opens them. Routines that
+know that ``expires_at`` is there copy it, too.
 """
 
 REASONS: Final = {

@@ -241,7 +241,7 @@ class MySQLForm(InstallForm):
             "archive": _quoted(f"{base}_archive"),
             "keys": _quoted(f"{base}_dedup_keys"),
             "claim_index": f"FORCE INDEX ({_quoted(f'{base}_claim_ix')})",
-            "carried": ", ".join([CARRIED, *own]),
+            "carried": ", ".join([CARRIED, "expires_at", *own]),
             "own": "".join(f", m.{name}" for name in own),
             "content": kind,
             "decoded": decoded,

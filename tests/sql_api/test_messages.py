@@ -14,6 +14,8 @@ from sqlalchemy import Column, Engine, LargeBinary, String
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
+from queue_over_sql.values.durations import instant
+from queue_over_sql.values.reasons import not_started_within
 from tests.contract.queue_state import set_columns
 from tests.sql_api.conftest import MakeClient
 from tests.sql_api.sql_clients import PAYLOAD, UNKNOWN, WRONG, SqlClient, refusal
@@ -343,9 +345,13 @@ def test_what_expired_is_not_got_and_hides_nothing(
     for message in by_id.values():
         assert message.expires_at is not None
         assert timedelta(hours=1) == message.expires_at - message.published_at
-    for late in ids[:2]:
-        set_columns(engine, queue, late, published_at=10**6, expires_at=3601 * 10**6)
+    lengths = (3_600_000_000, 90_061_001_000)
+    for late, length in zip(ids, lengths, strict=False):
+        set_columns(engine, queue, late, published_at=0, expires_at=length)
     assert ['"in time"'] == [got[PAYLOAD] for got in client.get_many(2)]
     ended = list(queue.archive.messages(status="expired").list())
     assert ids[:2] == [message.id for message in ended]
-    assert {"expired: not started within 3600 s"} == {message.last_error for message in ended}
+    assert list(map(instant, lengths)) == [message.expires_at for message in ended]
+    # As the library says it.
+    assert list(map(not_started_within, lengths)) == [message.last_error for message in ended]
+    assert "within 1 d 1 h 1 min 1 s 1 ms" in str(ended[1].last_error)

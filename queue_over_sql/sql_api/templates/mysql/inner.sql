@@ -13,6 +13,21 @@ CREATE FUNCTION queue_over_sql_now() RETURNS BIGINT
 NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 -----
+-- A duration for people, to the millisecond, as the library writes it: 1 h 30 min.
+CREATE FUNCTION queue_over_sql_duration(_us BIGINT) RETURNS VARCHAR(100) <text>
+DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+  DECLARE _ms BIGINT DEFAULT ROUND(_us / 1e3);
+  IF _ms = 0 THEN
+    RETURN '0 s';
+  END IF;
+  -- CONCAT_WS leaves NULL out.
+  RETURN CONCAT_WS(' ',
+    CONCAT(NULLIF(_ms DIV 86400000, 0), ' d'), CONCAT(NULLIF(_ms DIV 3600000 % 24, 0), ' h'),
+    CONCAT(NULLIF(_ms DIV 60000 % 60, 0), ' min'), CONCAT(NULLIF(_ms DIV 1000 % 60, 0), ' s'),
+    CONCAT(NULLIF(_ms % 1000, 0), ' ms'));
+END
+-----
 -- The settings of a queue.
 CREATE FUNCTION queue_over_sql_settings(_queue VARCHAR(64) <exact>) RETURNS LONGTEXT <text>
 NOT DETERMINISTIC READS SQL DATA SQL SECURITY INVOKER

@@ -218,7 +218,7 @@ BEGIN
         END IF;
         IF _expiry <= _now THEN
           SET _ended = <routine finish>(_settings, _id, 'expired',
-            CONCAT('expired: not started within ', TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM CAST(_waited / 1000000 AS CHAR))), ' s'));
+            CONCAT('expired: not started within ', queue_over_sql_duration(_waited)));
           SET _late = TRUE;
           ITERATE each_row;
         END IF;

@@ -99,6 +99,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
                   WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.expiring_since IS NOT NULL)
 $body$;
 -----
+-- A duration for people, to the millisecond, as the library writes it: 1 h 30 min.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_duration(us bigint) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT coalesce(string_agg(count || ' ' || unit, ' ' ORDER BY place), '0 s')
+    FROM (SELECT CAST(round(us / 1000.0::float8) AS bigint) AS ms) AS given,
+         LATERAL (VALUES (1, ms / 86400000, 'd'), (2, ms / 3600000 % 24, 'h'), (3, ms / 60000 % 60, 'min'),
+                         (4, ms / 1000 % 60, 's'), (5, ms % 1000, 'ms')) AS parts (place, count, unit)
+   WHERE count > 0
+$body$;
+-----
 -- Publish one message; bytes payloads are base64.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
@@ -171,6 +181,9 @@ BEGIN
   IF settings->>'archive' = 'all' OR (settings->>'archive' = 'failed' AND outcome <> 'done') THEN
     SELECT coalesce(string_agg(', ' || quote_ident(name), ''), '') INTO own
       FROM jsonb_object_keys(settings->'columns') AS name;
+    IF <schema>.queue_over_sql_expiring(queue) THEN
+      own := own || ', expires_at';
+    END IF;
     EXECUTE format(
       'WITH gone AS (DELETE FROM %1$s WHERE id = $1 RETURNING *)'
       ' INSERT INTO %2$s (<carried>, last_attempt_at, last_error, finished_at, outcome%3$s)'

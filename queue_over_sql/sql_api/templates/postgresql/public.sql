@@ -106,7 +106,7 @@ BEGIN
           EXIT WHEN one.id IS NULL;
           IF one.attempt_count = 1 AND one.expires_at <= one.claimed_at THEN
             PERFORM <schema>.queue_over_sql_finish(queue, settings, one.id, '<me>', stamp, 'expired',
-              format('expired: not started within %s s', (one.expires_at - one.published_at) / 1000000.0::float8));
+              'expired: not started within ' || <schema>.queue_over_sql_duration(one.expires_at - one.published_at));
             late := late + 1;
             CONTINUE;
           END IF;
