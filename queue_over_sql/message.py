@@ -70,10 +70,11 @@ class Publication(Generic[Payload_co]):
         at: the message becomes due at this time; instead of ``delay``.
         max_attempts: deliveries before it becomes a dead letter, instead of the queue's.
         lease: length of the lease, instead of the queue's.
-        expires: a message that was not started within this time of its publish becomes a dead
-            letter with the outcome ``expired``, instead of the queue's. It must not be shorter than
-            ``delay``. Once an attempt began, the message does not expire: neither its retries, nor
-            what a dead consumer gives back. After a ``release`` it counts as not started.
+        expires: a message that was not started within this time of its publish, or of ``at`` if
+            that is later, becomes a dead letter with the outcome ``expired``, instead of the
+            queue's. It must not be shorter than ``delay``. Once an attempt began, the message does
+            not expire: neither its retries, nor what a dead consumer gives back. After a
+            ``release`` it counts as not started.
         columns: values of the queue's own columns, by name.
     """
 

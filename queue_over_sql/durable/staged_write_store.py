@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Update,
     and_,
+    case,
     delete,
     func,
     insert,
@@ -387,10 +388,13 @@ def _due(table: Table) -> ColumnElement[int]:
 
 def _expiry(table: Table, expires: int | None) -> ColumnElement[int] | None:
     usual = None if expires is None else literal_column(str(expires), BigInteger())
+    begins: ColumnElement[int] = number("p_now")
+    if AT in table.c:
+        begins = case((table.c[AT] > begins, table.c[AT]), else_=begins)
     if EXPIRES not in table.c:
-        return None if usual is None else number("p_now") + usual
+        return None if usual is None else begins + usual
     own = table.c[EXPIRES]
-    return number("p_now") + (own if usual is None else func.coalesce(own, usual))
+    return begins + (own if usual is None else func.coalesce(own, usual))
 
 
 def _is_free(staged: StagedTable, on_conflict: str) -> ColumnElement[bool]:

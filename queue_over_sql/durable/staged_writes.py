@@ -418,5 +418,6 @@ def _timed(batch: RecordBatch, now: int, expires: int | None) -> RecordBatch:
     if EXPIRES in names or expires is not None:
         usual = pa.scalar(expires, pa.int64())
         own = batch.column(EXPIRES) if EXPIRES in names else pa.array([usual] * batch.num_rows)
-        plain = plain.append_column(EXPIRY, pc.add(whenever, pc.coalesce(own, usual)))
+        begins = pc.max_element_wise(whenever, batch.column(AT)) if AT in names else whenever
+        plain = plain.append_column(EXPIRY, pc.add(begins, pc.coalesce(own, usual)))
     return plain

@@ -66,11 +66,19 @@ class NewMessage(NamedTuple):
             given |= {"p_delay": self.delay, "p_at": self.at if now is None else self.due(now)}
         if timed or self.expires is not None:
             given["p_expires"] = self.expires
+            if now is not None and self.at is None and self.expires is not None:
+                # The statement counts from the time at which it is due, which includes the delay.
+                given["p_expires"] = self.expires - self.delay
         return given
 
     def due(self, now: int) -> int:
         """When it is due if it is published at ``now``."""
         return now + self.delay if self.at is None else self.at
+
+    def expiry(self, now: int) -> int | None:
+        """Until when it must be started if it is published at ``now``."""
+        begins = now if self.at is None else max(now, self.at)
+        return None if self.expires is None else begins + self.expires
 
 
 class MixedMessages:
@@ -131,9 +139,7 @@ class MixedMessages:
         else:
             same |= {"scheduled_at": now, "available_at": now}
         if self.expiring:
-            differing["expires_at"] = [
-                None if message.expires is None else now + message.expires for message in messages
-            ]
+            differing["expires_at"] = [message.expiry(now) for message in messages]
         return NewRows(len(messages), same, differing)
 
 

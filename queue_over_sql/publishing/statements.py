@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, case, func, select, update
 
 from queue_over_sql.publishing.new_messages import CONTENT
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
@@ -47,10 +47,16 @@ def publish(
         values["message_key"] = _value(tables, "message_key")
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
     if expiring:
-        times["expires_at"] = now + number("p_expires")
+        times["expires_at"] = (now if at_once else _begins(tables)) + number("p_expires")
     return _returning_id(
         tables, tables.expressions.insert(live).values(values | times), keyed=keyed
     )
+
+
+def _begins(tables: QueueTables) -> ColumnElement[Any]:
+    """From when an expiry counts: the time at which a message is due, if that is still to come."""
+    now = tables.expressions.now()
+    return case((number("p_at") > now, number("p_at")), else_=now)
 
 
 def publish_many(
@@ -113,7 +119,7 @@ def replace(tables: QueueTables) -> Update:
     kept = {"message_key", "published_at"}
     due = func.coalesce(number("p_at"), tables.expressions.now() + number("p_delay"))
     times = {"scheduled_at": due, "available_at": due}
-    expiry = {EXPIRY: tables.expressions.now() + number("p_expires")}
+    expiry = {EXPIRY: _begins(tables) + number("p_expires")}
     given = {
         name: _value(tables, name)
         for name in insert_columns(tables)

@@ -90,32 +90,23 @@ class ScheduledMessages:
         """Whether the message for a time is due now."""
         return at + self._template.delay <= now
 
-    def publish(self, connection: Connection, instants: Sequence[int], now: int) -> int:
+    def publish(self, connection: Connection, instants: Sequence[int]) -> int:
         """Publish the messages for some times; returns how many did not exist yet."""
-        published = self.published(connection, instants, now)
+        published = self.published(connection, instants)
         return [one.outcome for one in published].count(PublishOutcome.CREATED)
 
-    def published(
-        self, connection: Connection, instants: Sequence[int], now: int
-    ) -> list[Published]:
+    def published(self, connection: Connection, instants: Sequence[int]) -> list[Published]:
         """Publish the messages for some times; one that exists already is skipped."""
-        delay = self._template.delay
+        delay, expires = self._template.delay, self._template.expires
+        # An expiry counts from the time at which the message is due, which includes the delay.
+        template = self._template._replace(expires=None if expires is None else expires - delay)
         messages = [
-            self._template._replace(
-                key=message_key(self.schedule, instant(at)),
-                at=at + delay,
-                expires=self._expires(at, now),
-            )
+            template._replace(key=message_key(self.schedule, instant(at)), at=at + delay)
             for at in instants
         ]
         if not messages:
             return []
         return publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
-
-    def _expires(self, at: int, now: int) -> int | None:
-        """How long after its publish the message for a time expires: it comes ahead of its time."""
-        expires = self._template.expires
-        return None if expires is None else expires + max(0, at - now)
 
 
 @operation(atomic=True, durable=True)
@@ -143,11 +134,11 @@ def put(
     if before is not None:
         removed = store.remove_ahead(connection, before, name, now, passed=True)
         # Those of passed times, which wait because of a delay, would not come again.
-        messages.publish(connection, [at for at in removed if at <= now], now)
+        messages.publish(connection, [at for at in removed if at <= now])
     next_at = _first_without_message(record, previous, definition, now)
     if record is None or not record.paused:
         firing = plan(definition.trigger, next_at, now, definition.missed)
-        messages.publish(connection, firing.instants, now)
+        messages.publish(connection, firing.instants)
         next_at = firing.next_at
     values = {"queue": queue, "definition": definition.to_json(), "next_at": next_at}
     if record is not None:
@@ -189,7 +180,7 @@ def fire(
         return None
     now = store.clock(connection, scope)
     firing = look(messages, dataclasses.replace(record, now=now))
-    count = messages.publish(connection, firing.instants, now)
+    count = messages.publish(connection, firing.instants)
     if not store.change_schedule(connection, scope, record, next_at=firing.next_at):
         raise Conflict(name)
     late = any(messages.is_due(at, now) for at in firing.instants)
@@ -214,7 +205,7 @@ def run(
     if _content(record) != _content(seen):
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
-    [published] = messages.published(connection, [now], now)
+    [published] = messages.published(connection, [now])
     if published.outcome != PublishOutcome.CREATED:
         # Clocks may be coarse: another one came in this very instant.
         raise Conflict(messages.schedule)
@@ -266,7 +257,7 @@ def resume(
     now = store.clock(connection, scope)
     trigger, missed = messages.definition.trigger, messages.definition.missed
     firing = plan(trigger, trigger.after(now), now, missed)
-    messages.publish(connection, firing.instants, now)
+    messages.publish(connection, firing.instants)
     values = {"next_at": firing.next_at, "paused_at": None}
     return store.change_schedule(connection, scope, record, **values)
 

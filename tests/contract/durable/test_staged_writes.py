@@ -20,6 +20,7 @@ from queue_over_sql.durable.staged_write_store import BatchName
 from queue_over_sql.durable.staged_writes import InMemoryBatch, StagedPublisher
 from queue_over_sql.queue import core_of
 from queue_over_sql.reaper import StagedWriteCleanup
+from queue_over_sql.values.durations import instant
 from tests.contract.durable.staged_batches import BATCH, batch_of, registered, stage_names, staged
 
 if TYPE_CHECKING:
@@ -164,6 +165,17 @@ def test_messages_of_a_batch_expire(service: QueueService) -> None:
         assert replaced.expires_at is not None
         assert 55 < (replaced.expires_at - replaced.published_at).total_seconds() < 120
         queue.purge()
+
+
+def test_messages_of_a_batch_expire_after_they_are_due(service: QueueService) -> None:
+    """The expiry of those that have a time counts from it, staged or in hand."""
+    queue = service.create_queue("jobs")
+    publisher, late = StagedPublisher(queue), 4_000_000_000_000_000
+    given: dict[str, list[Any]] = {"payload": ["6"], "_expires": [60_000_000], "_at": [late]}
+    in_memory = InMemoryBatch([*given], [batch_of(**given)])
+    name = BatchName("writer", 3)
+    publisher.publish(name, [staged(publisher, **given)], in_memory=in_memory)
+    assert [instant(late + 60_000_000)] * 2 == [m.expires_at for m in queue.messages().list()]
 
 
 def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -195,6 +196,29 @@ def test_every_way_to_publish_takes_an_expiry(service: QueueService) -> None:
         "usually loaded": 7200.0,
         "told": 60.0,
     } == waits
+
+
+def test_an_expiry_counts_from_the_time_at_which_it_is_due(service: QueueService) -> None:
+    """Or it would end before it may begin; a time that has passed counts for nothing."""
+    queue = service.create_queue("jobs")
+    later, passed = datetime.now(UTC) + timedelta(days=1), datetime.now(UTC) - timedelta(days=1)
+    for at in (later, passed):
+        one = Publication("single", expires=60, at=at)
+        queue.publish("single", expires=60, at=at)
+        queue.publish("old", key=f"k{at}")
+        queue.publish("replaced", key=f"k{at}", expires=60, at=at, on_conflict="replace")
+        queue.publish_many([dataclasses.replace(one, payload="many")])
+        queue.publish_many([dataclasses.replace(one, payload="keyed", key=f"m{at}")])
+        queue.load([dataclasses.replace(one, payload="loaded")])
+    queue.publish_many([Publication("delayed", key="d", delay=30, expires=60)])
+    found = queue.messages().list()
+    assert 11 == len(found)
+    for message in found:
+        due = message.payload != "delayed" and message.scheduled_at > message.published_at
+        begins = message.scheduled_at if due else message.published_at
+        assert message.expires_at is not None
+        # A replaced message keeps the time of its first publish.
+        assert 59 < (message.expires_at - begins).total_seconds() < 65
 
 
 def test_a_new_life_has_an_expiry_of_its_own(queue: Queue, engine: Engine) -> None:

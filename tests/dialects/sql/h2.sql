@@ -101,7 +101,9 @@ SET kind=:p_kind,
     last_attempt_at=:last_attempt_at,
     last_error=:last_error,
     last_traceback=:last_traceback,
-    expires_at=(CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT) + :p_expires)
+    expires_at=(CASE
+        WHEN (:p_at > CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT)) THEN :p_at
+        ELSE CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT) END + :p_expires)
 WHERE queue_jobs.id = :p_id_0;
 
 -- publish, batch (1 of 3)

@@ -88,7 +88,9 @@ SET kind=:p_kind,
     last_attempt_at=:last_attempt_at,
     last_error=:last_error,
     last_traceback=:last_traceback,
-    expires_at=(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_expires)
+    expires_at=(CASE
+        WHEN (:p_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN :p_at
+        ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END + :p_expires)
 WHERE queue_jobs.id = :p_id_0;
 
 -- publish, batch (1 of 3)

@@ -93,7 +93,9 @@ SET kind=:p_kind::VARCHAR,
     last_attempt_at=:last_attempt_at::BIGINT,
     last_error=:last_error::VARCHAR,
     last_traceback=:last_traceback::VARCHAR,
-    expires_at=(CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_expires::BIGINT)
+    expires_at=(CASE
+        WHEN (:p_at::BIGINT > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)) THEN :p_at::BIGINT
+        ELSE CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) END + :p_expires::BIGINT)
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
 -- publish, batch (1 of 3)

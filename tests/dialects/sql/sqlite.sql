@@ -92,7 +92,9 @@ SET kind=:p_kind,
     last_attempt_at=:last_attempt_at,
     last_error=:last_error,
     last_traceback=:last_traceback,
-    expires_at=((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_expires)
+    expires_at=(CASE
+        WHEN (:p_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)) THEN :p_at
+        ELSE (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) END + :p_expires)
 WHERE queue_jobs.id = :p_id_0;
 
 -- publish, batch (1 of 3)
