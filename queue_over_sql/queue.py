@@ -26,6 +26,7 @@ from queue_over_sql.message import (
     Published,
     claim_of,
     claimed_lease_us,
+    expiry_of,
     is_by_token,
     is_expired,
     lease_ends_at,
@@ -270,6 +271,8 @@ class QueueCore:
 
     def not_expired(self, messages: Sequence[Message]) -> list[Message]:
         """Those that may be started now; ends the others, which expired since they were claimed."""
+        if not any(map(expiry_of, messages)):
+            return list(messages)
         now = elapsed_clock()
         late = [message for message in messages if may_have_expired(message, now)]
         if late:

@@ -119,7 +119,9 @@ def take(
         end_locked(connection, sql, [(done, handed_out)])
     for end, same in apart:
         refused |= end_apart(connection, sql, end, {row.id: row for row in same})
-    return len(rows), [message for message in messages if message.id not in refused]
+    if refused:
+        messages = [message for message in messages if message.id not in refused]
+    return len(rows), messages
 
 
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:

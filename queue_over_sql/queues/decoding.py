@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import Message, MessageRow, Unreadable
+from queue_over_sql.message import Message, MessageRow, Unreadable, expiry_of_row
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.sql.conditions import check_condition
@@ -85,10 +85,11 @@ class Decoder:
 
         Those that had expired when they were claimed end.
         """
-        expired = [row for row in rows if row.expires_at is not None]
-        if expired and (expired := [row for row in expired if row.is_expired(row.claimed_at)]):
-            self._expire(expired)
-            rows = [row for row in rows if row not in expired]
+        if any(map(expiry_of_row, rows)):
+            expired = [row for row in rows if row.is_expired(row.claimed_at)]
+            if expired:
+                self._expire(expired)
+                rows = [row for row in rows if row not in expired]
         with contextlib.suppress(*UNDECODABLE):
             return decoded_rows(self._context, rows, self._settler)
         messages = []
@@ -113,7 +114,7 @@ class Decoder:
         These cannot be decoded, or have expired. ``clock`` is the database's, in microseconds.
         """
         unreadable: dict[Disposition, list[MessageRow]] = {}
-        if any(row.expires_at is not None for row in rows):
+        if any(map(expiry_of_row, rows)):
             settings, now = self._context.settings, clock()
             for row in rows:
                 if row.is_expired(now):
