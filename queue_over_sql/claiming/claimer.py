@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.claiming.low_watermark import LowWatermark
@@ -61,6 +62,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
+_last_error = attrgetter("last_error")
 # How long each claim looks for one whose answer was lost. The server may still be running that one,
 # for as long as a lock or a standby lets it wait; so looks go on after that, at growing intervals.
 _LATE_SECONDS = 5.0
@@ -219,7 +221,7 @@ class Claimer:
     def _apart(self, rows: list[MessageRow]) -> list[MessageRow]:
         """Give back, uncounted, what must not run beside suspects; the first rows stay."""
         limits: Sequence[int | None] = ()
-        if any(row.last_error for row in rows):
+        if any(map(_last_error, rows)):
             limits = [may_run_together(row.last_error) for row in rows]
         suspected = [limit for limit in limits if limit is not None]
         self._at_most = min(suspected, default=None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import bindparam, update
@@ -57,6 +58,7 @@ _NO_CONTENTS: Final = MessageRow(
     expires_at=None,
     columns={},
 )
+_first: Final = itemgetter(0)
 LONGEST_ERROR: Final = 20_000
 """How many characters of a failure's text are kept: enough for a stack trace, and small."""
 
@@ -308,7 +310,7 @@ def _settle(
         statement = sql.get(builder, bucket_of(len(ids)))
         result = statement.run(connection, {**id_values(ids), **stamp, **values})
         if returning:
-            settled.update(row[0] for row in result)
+            settled.update(map(_first, result))
         elif result.rowcount:
             settled.update(ids)
     return settled
