@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import lease_ends_at, may_come_in_time
+from queue_over_sql.message import expiry_of, lease_ends_at, may_come_in_time
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.worker.call import HandlerCalls
@@ -90,7 +90,9 @@ class HandlerRun:
             _log.warning(
                 "Queue %s: the worker skips messages whose claims are lost.", self.queue.name
             )
-        held = self._not_expired(self._in_time(held))
+        held = self._in_time(held)
+        if any(map(expiry_of, held)):
+            held = self._not_expired(held)
         if not held:
             return []
         if self._transactions is not None and len(held) > 1 and not self._handler.batch:
