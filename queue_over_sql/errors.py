@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 # On some engines tables and indexes share one namespace.
 TAKEN_ENDING: Final = re.compile(
-    r"_(archive|dedup_keys|pkey|id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix|key_uq|json_ck)\Z"
+    r"_(archive|dedup_keys|groups|pkey|id_seq|key_uq|json_ck"
+    r"|(claim|lease|archive|dedup_keys|group|group_held|c\d+)_ix)\Z"
 )
 
 
@@ -61,6 +62,14 @@ def shown(value: object, limit: int = 100) -> str:
         # For example, Python refuses to convert very large integers to text.
         return f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def no_groups(queue: str) -> str:
+    """What an error says of a message with a group for a queue without groups."""
+    return (
+        f"queue {queue!r} has no groups, so it does not accept group. Turn them on with "
+        f"create_queue({queue!r}, group_limit=1), or leave group out."
+    )
 
 
 # Control characters, changes of the direction of writing, and what no character is.

@@ -28,6 +28,7 @@ from queue_over_sql.values.headers import (
     CORRELATION_ID,
     REPLY_TO,
 )
+from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.reasons import not_started_within
 from queue_over_sql.values.states import (
     Outcome,
@@ -64,6 +65,9 @@ class Publication(Generic[Payload_co]):
         payload: a JSON value, a ``str`` or ``bytes``, depending on the queue's payload type.
         key: a queue has at most one live message with this key; up to 200 characters.
         kind: name of the payload's type, up to 100 characters.
+        group: a queue with a ``group_limit`` keeps the order of messages with the same group, and
+            has only so many of them in hand at once; up to 200 characters, and ``""`` is a group,
+            too. Groups are equal if their UTF-8 bytes are.
         headers: a mapping of strings to JSON values, up to 64 KiB.
         priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
         delay: the message becomes due after this time.
@@ -82,6 +86,7 @@ class Publication(Generic[Payload_co]):
     _: dataclasses.KW_ONLY
     key: str | None = None
     kind: str | None = None
+    group: str | None = None
     headers: Mapping[str, Any] | None = None
     priority: int = 0
     delay: Duration | None = None
@@ -304,6 +309,12 @@ class Message(Generic[Payload_co]):
         return self._row.kind
 
     @property
+    def group(self) -> str | None:
+        """The group, in which messages keep their order; None for a message without one."""
+        found: str | None = self._row.columns.get(GROUP_KEY)
+        return found
+
+    @property
     def reply_to(self) -> str | None:
         """Name of a request's reply queue; None for other messages."""
         return _text(self.headers.get(REPLY_TO))
@@ -332,7 +343,10 @@ class Message(Generic[Payload_co]):
     @property
     def columns(self) -> Mapping[str, Any]:
         """Values of the queue's own columns, by name."""
-        return self._row.columns
+        columns = self._row.columns
+        if GROUP_KEY in columns:
+            return {name: value for name, value in columns.items() if name != GROUP_KEY}
+        return columns
 
     @property
     def consumer_id(self) -> str | None:

@@ -352,6 +352,11 @@ class QueueService:
                 not at all.
             expires: how long a message may wait for its first start, unless it has an ``expires``
                 of its own; None (default): for ever.
+            group_limit: how many messages of one ``group`` are in hand at once; None (default):
+                messages have no groups.
+            group_order: ``"fifo"`` (default): messages of a group start in the order in which they
+                were published, and one that waits for a retry holds up those behind it. ``"any"``:
+                they do not wait for each other's order.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
             kinds: the payload types that this program knows: a list of Pydantic models,

@@ -21,6 +21,7 @@ from queue_over_sql.values.checks import (
 )
 from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.values.limits import MAX_PRIORITIES
+from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
 PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
+GROUP_ORDERS: Final = ("fifo", "any")
+GroupOrder = Literal["fifo", "any"]
 
 _NUMBER: Final = ("precision", "asdecimal", "decimal_return_scale")
 _DECIMAL: Final = ("precision", "scale", "asdecimal", "decimal_return_scale")
@@ -88,6 +91,8 @@ class QueueSettings:
     archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET
     dedup_window: Duration | Unset | None = UNSET
     expires: Duration | Unset | None = UNSET
+    group_limit: int | Unset | None = UNSET
+    group_order: GroupOrder | Unset = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
     kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
@@ -116,6 +121,8 @@ class QueueOptions(OptionsOfAdopted, total=False):
     archive_limit: int | Mapping[str, int | None] | Unset | None
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
+    group_limit: int | Unset | None
+    group_order: GroupOrder | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
     kind_timeout: Duration | Unset
@@ -158,6 +165,8 @@ class EffectiveSettings:
     archive_limit: int | Mapping[str, int] | None = None
     dedup_window: timedelta | None = None
     expires: timedelta | None = None
+    group_limit: int | None = None
+    group_order: GroupOrder = "fifo"
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
@@ -167,6 +176,11 @@ class EffectiveSettings:
     def lease_us(self) -> int:
         """The lease in microseconds."""
         return self.lease // MICROSECOND
+
+    @property
+    def grouped(self) -> bool:
+        """Whether messages of the queue may have a group."""
+        return self.group_limit is not None
 
     @property
     def dedup_us(self) -> int | None:
@@ -208,9 +222,12 @@ def settings_json(
 ) -> str:
     """Encode the settings for the registry.
 
-    ``columns`` has the SQL type of each of the queue's own columns, alone or as ``sql`` beside the
+    ``columns`` has the SQL type of each of the user's columns, alone or as ``sql`` beside the
     result of ``described_type``.
     """
+    if settings.grouped:
+        # An earlier release, which would not keep the order, sees that it has other columns.
+        columns = {**columns, GROUP_KEY: "VARCHAR"}
     adopted = (
         {} if settings.adoption is None else {"adoption": dataclasses.asdict(settings.adoption)}
     )
@@ -238,7 +255,7 @@ class StoredSettings:
         queue: its name.
         data: the settings as ``settings_json`` wrote them.
         adoption: the adopted table; None for an ordinary queue.
-        columns: the SQL types of the queue's own columns, by name.
+        columns: the SQL types of the user's columns, by name.
         types: the declared types, if they could be stored.
     """
 
@@ -258,6 +275,8 @@ class StoredSettings:
             columns = {
                 name: kind["sql"] if isinstance(kind, dict) else kind for name, kind in written
             }
+            if data.get("group_limit") is not None:
+                columns.pop(GROUP_KEY, None)
             if not all(isinstance(sql, str) for sql in columns.values()):
                 msg = "the type of a column must be text"
                 raise TypeError(msg)
@@ -488,6 +507,8 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "archive_limit": _whole(0, 2**62).by_outcome(),
     "dedup_window": _DURATION.or_none(),
     "expires": _DURATION.or_none(),
+    "group_limit": _whole(1, 2**31 - 1).or_none(),
+    "group_order": _one_of(GROUP_ORDERS),
     "kind_timeout": _DURATION,
     "max_payload_bytes": _whole(1, 2**30),
 }

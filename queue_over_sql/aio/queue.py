@@ -54,6 +54,7 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
     id: Fact[int] = Fact(Message.id)
     key: Fact[str | None] = Fact(Message.key)
     kind: Fact[str | None] = Fact(Message.kind)
+    group: Fact[str | None] = Fact(Message.group)
     priority: Fact[int] = Fact(Message.priority)
     attempt: Fact[int] = Fact(Message.attempt)
     max_attempts: Fact[int] = Fact(Message.max_attempts)

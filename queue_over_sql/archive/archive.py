@@ -74,7 +74,7 @@ class Archive:
     ) -> int:
         """Write archived messages to a JSON Lines file, one message per line, ordered by id.
 
-        Each line has all attributes of a message: ``id``, ``queue``, ``key``, ``kind``,
+        Each line has all attributes of a message: ``id``, ``queue``, ``key``, ``kind``, ``group``,
         ``headers``, ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the
         times as ISO 8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
         ``last_error`` and ``outcome``. Bytes are written in Base64, and marked by

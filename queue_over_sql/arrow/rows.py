@@ -196,7 +196,7 @@ def schema_of(tables: QueueTables) -> pa.Schema:
     facts = [pa.field(name, payload if kind is None else kind) for name, _, kind in FACTS]
     dialect: Any = tables.dialect
     own = [
-        pa.field(name, dialect.columns.arrow_type(tables.live.c[name].type))
+        pa.field(tables.shown_as(name), dialect.columns.arrow_type(tables.live.c[name].type))
         for name in tables.own_columns
     ]
     return pa.schema([*facts, *own])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy.exc import CompileError
@@ -27,7 +28,7 @@ from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.queues.stats import highest_priority
+from queue_over_sql.queues.stats import has_groups, highest_priority
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
@@ -84,6 +85,11 @@ class Versions(Protocol):
 
     def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
         """Upgrade the tables of one queue."""
+
+    def add_groups(
+        self, system: SystemTables, tables: QueueTables, record: Callable[[Connection], object]
+    ) -> bool:
+        """Add what groups need to the tables of a queue, and record it, unless others did."""
 
 
 class Catalog:
@@ -149,10 +155,7 @@ class Catalog:
         )
         if not known:
             self.forget(name)
-        record = self._record(name)
-        if record is None:
-            raise QueueNotFound(name)
-        self._change(record, requested)
+        self._change(self._existing_record(name), requested)
         return self.get(name)
 
     def checked_name(self, name: object) -> str:
@@ -293,9 +296,15 @@ class Catalog:
             for table in (tables.live, tables.archive) if dialect.features.ddl_commits else ():
                 # An earlier release may have begun to create them and left them incomplete.
                 ddl.add_missing_columns(connection, table, dialect)
-            name = tables.queue
             return registry.add_queue(
-                connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
+                connection,
+                system,
+                dialect,
+                prefix=prefix,
+                name=tables.queue,
+                settings=text,
+                owner=owner,
+                grouped=tables.grouped,
             )
 
     def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
@@ -306,7 +315,8 @@ class Catalog:
         check_settings(stored, requested, core_of(queue).context.tables, dialect)
         present = queue.settings
         self._check_same_schema(stored, present, requested)
-        columns = written = stored.data["columns"]
+        written = {name: stored.data["columns"][name] for name in stored.columns}
+        columns: Mapping[str, Any] = written
         if not isinstance(requested.columns, Unset):
             columns = self._written(requested.columns)
             queue = self._with_types(record, queue, requested.columns)
@@ -319,15 +329,57 @@ class Catalog:
         given = given_of(requested).keys() - {"kinds"}
         changed = sorted(n for n in given if getattr(wanted, n) != getattr(present, n))
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
-        system, prefix = self.system(), self._settings.table_prefix
         if wanted.dedup_window is not None and present.dedup_window is None:
             self._add_tables(_needed(core_of(queue).context.tables, wanted))
-        self.connections.run(
-            lambda c: registry.change_queue(
-                c, system, prefix, record.name, settings=settings_json(wanted, columns, policies)
-            )
+        text = settings_json(wanted, columns, policies)
+        of_groups = (wanted.group_limit, wanted.group_order) != (
+            present.group_limit,
+            present.group_order,
         )
+        store = partial(
+            registry.change_settings,
+            system=self.system(),
+            dialect=self.connections.dialect,
+            prefix=self._settings.table_prefix,
+            name=record.name,
+            of_groups=of_groups,
+        )
+        if wanted.grouped and not present.grouped:
+            tables = self._define(record.name, wanted)
+            turn_on = partial(store, settings=text, grouped=True)
+            if not self._versions.add_groups(self.system(), tables, turn_on):
+                # Another process did it, perhaps with other settings.
+                queue.refresh()
+                self._change(self._existing_record(record.name), requested)
+                return
+        elif present.grouped and not wanted.grouped:
+            former = settings_json(present, written, policies)
+            turn_on = partial(store, settings=former, grouped=True)
+            self._turn_groups_off(queue, partial(store, settings=text, grouped=False), turn_on)
+        else:
+            self.connections.run(partial(store, settings=text))
         queue.refresh()
+
+    def _turn_groups_off(
+        self,
+        queue: Queue,
+        turn_off: Callable[[Connection], object],
+        turn_on: Callable[[Connection], object],
+    ) -> None:
+        """Turn groups off; ValueError if a live message has one."""
+        context = core_of(queue).context
+        sql = context.sql
+        if not context.run(lambda c: has_groups(c, sql)):
+            context.run(turn_off)
+            # One may have been published meanwhile, by those who did not know of it yet.
+            if not context.run(lambda c: has_groups(c, sql)):
+                return
+            context.run(turn_on)
+        msg = (
+            f"groups cannot be turned off: queue {queue.name!r} has messages with a group, which "
+            "would lose their order. Wait until they are finished, or remove them. Then try again."
+        )
+        raise ValueError(msg)
 
     def _add_tables(self, tables: Sequence[Table]) -> None:
         self.connections.run(ddl.ensure_tables.of(tables, self.connections.dialect))
@@ -402,6 +454,12 @@ class Catalog:
         system, prefix = self.system(), self._settings.table_prefix
         return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
 
+    def _existing_record(self, name: str) -> QueueRecord:
+        record = self._record(name)
+        if record is None:
+            raise QueueNotFound(name)
+        return record
+
     def _near(self, name: str, on: Connection | None) -> list[str]:
         system, prefix = self.system(), self._settings.table_prefix
         try:
@@ -450,7 +508,7 @@ class Catalog:
                 lambda c: ddl.own_columns(c, table, schema, stored.columns, types), on
             )
         tables = self._define(record.name, dataclasses.replace(settings, columns=columns))
-        own = tuple(tables.live.c[name] for name in tables.own_columns)
+        own = tuple(tables.live.c[column.name] for column in columns)
         return tables, dataclasses.replace(settings, columns=own)
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
@@ -461,6 +519,7 @@ class Catalog:
             settings.columns,
             system=self.system(),
             dialect=self.connections.dialect,
+            grouped=settings.grouped,
         )
 
     def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:
@@ -486,4 +545,4 @@ def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:
 
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:
     memory = [] if settings.dedup_window is None else [tables.dedup_keys]
-    return [tables.live, tables.archive, *memory]
+    return [tables.live, tables.archive, *memory, *tables.only_with_groups]

@@ -500,6 +500,8 @@ class Claimer:
             return False
         self._edits = edits
         self.look_fully()
+        # Somebody may have turned groups on or off.
+        self._context.refresh()
         return True
 
     def _edit_count(self) -> int:

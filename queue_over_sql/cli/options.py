@@ -159,6 +159,15 @@ MESSAGE_OPTIONS: Final[Mapping[str, SharedOption]] = {
     "kind": SharedOption(
         str, typer.Option("--kind", metavar="KIND", help="Name of the payload's type.")
     ),
+    "group": SharedOption(
+        str,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Group of the message, if the queue has groups. Messages of a group keep their "
+            "order.",
+        ),
+    ),
     "headers": SharedOption(
         list[str],
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),

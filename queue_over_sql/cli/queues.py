@@ -56,11 +56,11 @@ def _window(text: str) -> float | None:
     return None if text == "none" else parse_duration(text)
 
 
-def _number(text: str) -> int | None:
-    if text == UNLIMITED:
+def _number(text: str, no_limit: str = UNLIMITED) -> int | None:
+    if text == no_limit:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED}")
+        raise typer.BadParameter(f"{text!r} is neither a number nor {no_limit}")
     return int(text)
 
 
@@ -169,6 +169,23 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--expires", _window),
     ),
+    "group_limit": SharedOption(
+        str,
+        typer.Option(
+            metavar="N|none",
+            show_default="none for a new queue",
+            help="How many messages of one group are in hand at once; none: no groups.",
+        ),
+        read=lambda text: _read(text, "--group-limit", lambda text: _number(text, "none")),
+    ),
+    "group_order": SharedOption(
+        str,
+        typer.Option(
+            metavar="fifo|any",
+            show_default="fifo for a new queue",
+            help="Whether messages of one group start in the order in which they were published.",
+        ),
+    ),
     "kind_timeout": SharedOption(
         float,
         duration(
@@ -202,9 +219,15 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("kept ", _in_words(settings.archive_limit, lambda number: f"newest {number:,}")),
         ("keys ", "" if window is None else _duration(window)),
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
+        ("groups of ", _groups(settings)),
         ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )
     return "; ".join(what + value for what, value in parts if value)
+
+
+def _groups(settings: EffectiveSettings) -> str:
+    order = "" if settings.group_order == "fifo" else ", any order"
+    return "" if settings.group_limit is None else f"{settings.group_limit:,}{order}"
 
 
 def _in_words(value: Any, say: Callable[[Any], str]) -> str:

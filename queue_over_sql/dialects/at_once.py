@@ -47,6 +47,15 @@ class AtOnceExpressions(Expressions):
         Index(f"{base}_claim_ix", columns.priority, columns.available_at, columns.id, **unclaimed)
         Index(f"{base}_lease_ix", columns.lease_expires_at, **claimed)
 
+    def add_group_indexes(self, table: Table, base: str) -> None:
+        """Define an index of each group's unclaimed messages, and one of those in hand."""
+        columns, option = table.c, f"{self.features.name}_where"
+        grouped = columns.group_key.is_not(None)
+        unclaimed: dict[str, Any] = {option: and_(columns.consumer_id.is_(None), grouped)}
+        claimed: dict[str, Any] = {option: and_(self.is_claimed(table), grouped)}
+        Index(f"{base}_group_ix", columns.group_key, columns.id, **unclaimed)
+        Index(f"{base}_group_held_ix", columns.group_key, **claimed)
+
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         return table.c.lease_expires_at.is_not(None)
 

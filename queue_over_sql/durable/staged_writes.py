@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.queue import Queue
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 _log = logging.getLogger(__name__)
@@ -141,9 +142,12 @@ class StagedPublisher:
         )
         context.tables.expect_payloads(UnsupportedByEngine(msg))
         self._context = context
-        self._tables = context.tables
         self._on_conflict = on_conflict
         self._ttl = int(stage_ttl * _SECOND)
+
+    @property
+    def _tables(self) -> QueueTables:
+        return self._context.tables
 
     # -- staging
 

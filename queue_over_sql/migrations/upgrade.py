@@ -21,7 +21,7 @@ from queue_over_sql.migrations.changes import (
 )
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from queue_over_sql.schema.queue_tables import COLUMNS_OF_GROUPS, SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.queues.registry import QueueRecord
+    from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import ServiceSettings
 
 
@@ -164,6 +165,47 @@ class Upgrader:
             self._upgraded(system)
         return done
 
+    def add_groups(
+        self,
+        system: SystemTables,
+        tables: QueueTables,
+        record: Callable[[Connection], object],
+    ) -> bool:
+        """Add what groups need to the tables of a queue, and record it; ``tables`` have groups.
+
+        Returns:
+            Whether this did it; otherwise another process was quicker.
+
+        Raises:
+            DatabaseUnavailable: the tables stayed in use, or on H2 others were connected.
+            DatabaseRefused: this login may not alter the tables.
+        """
+
+        def lacks(connection: Connection) -> bool:
+            found = registry.queue_record(connection, system, tables.prefix, tables.queue)
+            return found is not None and not found.grouped
+
+        def do(connection: Connection) -> bool:
+            dialect = self._connections.dialect
+            with dialect.ddl.creating(connection, self._settings.schema):
+                if not lacks(connection):
+                    return False
+                for table in (tables.live, tables.archive):
+                    lacking = ddl.missing(connection, table, dialect)
+                    for column in [each for each in lacking if each.name in COLUMNS_OF_GROUPS]:
+                        self._add(connection, column)
+                with dialect.ddl.waiting_briefly(connection):
+                    _check_alone(self._others(connection))
+                    ddl.create_indexes(connection, tables.live, dialect)
+                ddl.create_tables(connection, tables.only_with_groups, dialect)
+                record(connection)
+                return True
+
+        done = self._until_timeout(f"queue {tables.queue!r}", _TIMEOUT, do, lacks, "changed")
+        if done:
+            self._upgraded(system)
+        return bool(done)
+
     # -- the shared tables
 
     def _complete(self, system: SystemTables, *, requested: bool = False) -> None:
@@ -270,6 +312,7 @@ class Upgrader:
         timeout: float,
         do: Callable[[Connection], T],
         lacks: Callable[[Connection], bool],
+        done: str = "upgraded",
     ) -> T | None:
         deadline = time.monotonic() + timeout
         self._leave()
@@ -288,7 +331,7 @@ class Upgrader:
                 if time.monotonic() > deadline:
                     lasted = f" for {timeout:g} seconds" if timeout else ""
                     msg = (
-                        f"Not upgraded: {what} of {self._connections.where}, because {busy.why}"
+                        f"Not {done}: {what} of {self._connections.where}, because {busy.why}"
                         f"{lasted}. Workers continue as before. {busy.advice}"
                     )
                     raise ddl.TablesInUse(msg) from busy.__cause__

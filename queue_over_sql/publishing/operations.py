@@ -33,6 +33,7 @@ from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import read_rows
+from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ def _changes_nothing(
     """Whether a replace would change nothing; a delay or an expiry always means another time.
 
     The engine may round or reformat a value of an own column. So if only such columns differ, they
-    are written, read again and compared.
+    are written, read again and compared. A group is kept as it is.
     """
     if message.delay or (message.at is not None and message.at != existing.scheduled_at):
         return False
@@ -322,7 +323,7 @@ def _changes_nothing(
         return False
     present = existing._asdict() | dict(existing.columns)
     changed = [n for n, value in message.content.items() if not _is_equal(value, present[n])]
-    if not changed or not existing.columns.keys() >= set(changed):
+    if not changed or GROUP_KEY in changed or not existing.columns.keys() >= set(changed):
         return not changed
     parameters = sql.subject.parameters
     values = {parameters[name]: message.content[name] for name in changed}

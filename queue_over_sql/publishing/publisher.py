@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
+from queue_over_sql.errors import DatabaseRefused, DuplicateKey, no_groups, shown
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.publishing.column_values import own_value
@@ -16,8 +16,8 @@ from queue_over_sql.publishing.new_messages import CONTENT, NewMessage, PlainMes
 from queue_over_sql.publishing.operations import load, publish_many, publishing
 from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
 from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
-from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Publisher:
             **encode_options(publication, settings.priorities),
             **self._own_values(publication.columns),
         }
+        if publication.group is not None:
+            content[GROUP_KEY] = self._group(publication.group)
         delay, at = due(publication.delay, publication.at)
         expires = _optional_duration("expires", publication.expires)
         if expires is None:
@@ -171,7 +173,7 @@ class Publisher:
 
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         tables = self._context.tables
-        own = tables.own_columns
+        own = tables.users_columns
         if not isinstance(given, Mapping):
             msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
             raise TypeError(msg)
@@ -192,7 +194,16 @@ class Publisher:
         values = {
             name: own_value(columns[name], value, expressions) for name, value in given.items()
         }
-        return {name: values.get(name) for name in own}
+        return {name: values.get(name) for name in tables.own_columns}
+
+    def _group(self, given: str) -> str | None:
+        context = self._context
+        if not context.tables.grouped:
+            # Another process may have turned groups on.
+            context.look_again()
+        if not context.tables.grouped:
+            raise ValueError(no_groups(context.name))
+        return check_text("group", given, GROUP_LENGTH, least=0)
 
 
 class ObservedPublisher:
@@ -314,6 +325,7 @@ def check_options(publication: Publication) -> None:
         _check_due_before(expires, delay)
     check_text("key", publication.key, KEY_LENGTH)
     check_text("kind", publication.kind, KIND_LENGTH)
+    check_text("group", publication.group, GROUP_LENGTH, least=0)
     encode_options(dataclasses.replace(publication, priority=_DEFAULT_PRIORITY), 1)
 
 

@@ -14,6 +14,7 @@ from queue_over_sql.database.callers import callers
 from queue_over_sql.errors import DatabaseRefused, QueueError, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.kinds import declare_kinds
+from queue_over_sql.schema.queue_tables import queue_tables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.operation import Operation
@@ -136,8 +137,33 @@ class QueueContext:
                 "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
+        if fresh.grouped != present.grouped:
+            self._redefine(fresh)
         self._settings, self.expiring = fresh, record.expiring
         self._read_at = time.monotonic()
+
+    def look_again(self) -> None:
+        """Read the settings from the registry, unless that would end a transaction of the user."""
+        if self.connections.background:
+            self.refresh()
+
+    def _redefine(self, settings: EffectiveSettings) -> None:
+        """Define the tables anew, since somebody turned groups on or off."""
+        present = self.tables
+        tables = queue_tables(
+            present.queue,
+            present.prefix,
+            settings.payload,
+            settings.columns,
+            system=present.system,
+            dialect=present.dialect,
+            grouped=settings.grouped,
+        )
+        known_kinds, temporary = present.known_kinds, present.temporary
+        tables = dataclasses.replace(tables, known_kinds=known_kinds, temporary=temporary)
+        # Other threads work here: who reads one of them before it changes must not find the other.
+        self.sql = StatementCache(tables, self.connections.engine.dialect)
+        self.tables = tables
 
     def run(self, given: Runnable[T], connection: CallersConnection | None = None) -> T:
         """Run an operation, inside the caller's own transaction if there is one.

@@ -29,6 +29,7 @@ from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import (
     OLDEST_BESIDE,
     OLDEST_BESIDE_EXPIRY,
+    OLDEST_BESIDE_GROUPS,
     SCHEMA_VERSION,
 )
 from queue_over_sql.sql.errors import ErrorKind
@@ -69,6 +70,7 @@ class QueueRecord:
         release: JSON about the release that made this version, and the oldest compatible version;
             unchecked.
         expiring: whether a message of it may expire.
+        grouped: whether its messages may have groups.
     """
 
     name: str
@@ -79,6 +81,7 @@ class QueueRecord:
     version: Any = SCHEMA_VERSION
     release: str | None = None
     expiring: bool = False
+    grouped: bool = False
 
 
 def queue_record(
@@ -120,13 +123,14 @@ def _records(
         columns.schema_version,
         columns.schema_release,
         columns.expiring_since,
+        columns.groups_at,
     )
     there = [null().label(column.name) if column.name in lacking else column for column in wanted]
     rows = connection.execute(select(*there).where(condition).order_by(columns.name))
     found = []
-    for name, settings, paused, discarded, owner, version, release, expiring in rows:
-        states = (paused is not None, discarded, owner, version, release, expiring is not None)
-        found.append(QueueRecord(name, settings, *states))
+    for name, settings, paused, discarded, owner, version, release, *since in rows:
+        states = (paused is not None, discarded, owner, version, release)
+        found.append(QueueRecord(name, settings, *states, *(each is not None for each in since)))
     return found
 
 
@@ -146,6 +150,7 @@ def add_queue(
     name: str,
     settings: str,
     owner: str | None = None,
+    grouped: bool = False,
 ) -> bool:
     """Insert the record of a new queue; False if another process created it first."""
     values = {
@@ -155,6 +160,7 @@ def add_queue(
         "owner_id": owner,
         **OF_THIS_RELEASE,
         "created_at": dialect.expressions.now(),
+        **(with_groups(dialect) if grouped else {}),
     }
     try:
         connection.execute(insert(system.queues).values(values))
@@ -166,6 +172,38 @@ def add_queue(
             return False
         raise
     return True
+
+
+def change_settings(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    *,
+    prefix: str,
+    name: str,
+    settings: str,
+    of_groups: bool = False,
+    grouped: bool | None = None,
+) -> bool:
+    """Store new settings of a queue; False if there is no such queue.
+
+    ``of_groups``: claims that know the earlier settings must find nothing, and read them anew.
+    ``grouped``: turn groups on or off.
+    """
+    values: dict[str, Any] = {"settings": settings}
+    if of_groups:
+        values["edit_count"] = system.queues.c.edit_count + 1
+    if grouped is not None:
+        values |= with_groups(dialect) if grouped else {"groups_at": None}
+    return change_queue(connection, system, prefix, name, **values)
+
+
+def with_groups(dialect: QueueDialect) -> dict[str, Any]:
+    """The values of a queue's record that say that its messages may have groups."""
+    return {
+        "groups_at": dialect.expressions.now(),
+        "schema_release": release_text(OLDEST_BESIDE_GROUPS),
+    }
 
 
 def change_queue(
@@ -271,7 +309,7 @@ def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[boo
 
 
 def may_claim(tables: QueueTables) -> ColumnElement[bool]:
-    """The queue is not paused, and a bounded claim is based on the present edit count.
+    """The queue is not paused, has groups as known, and a bounded claim knows all its edits.
 
     The claim itself checks this, so that a pause or an edit takes effect at once. If an edit moved
     a message below a consumer's watermark, the consumer's very next claim finds nothing here and
@@ -279,8 +317,12 @@ def may_claim(tables: QueueTables) -> ColumnElement[bool]:
     """
     columns = tables.system.queues.c
     unaware = and_(number("p_edits") >= 0, columns.edit_count != number("p_edits"))
+    groups_at = columns.groups_at
+    # Whoever does not know that there are groups would not keep their order.
+    mistaken = groups_at.is_(None) if tables.grouped else groups_at.is_not(None)
+    objections = or_(columns.paused_at.is_not(None), mistaken, unaware)
     objection = (
-        select(case((or_(columns.paused_at.is_not(None), unaware), literal_column("1"))))
+        select(case((objections, literal_column("1"))))
         .where(columns.table_prefix == tables.prefix, columns.name == tables.queue)
         .scalar_subquery()
     )

@@ -65,6 +65,26 @@ def greatest_priority(tables: QueueTables) -> Select[Any]:
     return select(func.max(tables.live.c.priority)).where(*tables.live_only())
 
 
+def grouped_unclaimed(tables: QueueTables) -> Select[Any]:
+    """Look for an unclaimed message with a group, by the index on these."""
+    live = tables.live
+    wanted = (live.c.consumer_id.is_(None), live.c.group_key.is_not(None))
+    return select(literal_column("1")).select_from(live).where(*wanted).limit(1)
+
+
+def grouped_claimed(tables: QueueTables) -> Select[Any]:
+    """Look for a claimed message with a group, by the index on these."""
+    live = tables.live
+    wanted = (tables.expressions.is_claimed(live), live.c.group_key.is_not(None))
+    return select(literal_column("1")).select_from(live).where(*wanted).limit(1)
+
+
+def has_groups(connection: Connection, sql: StatementCache) -> bool:
+    """Whether a live message has a group."""
+    looks = (sql.get(look).run(connection) for look in (grouped_unclaimed, grouped_claimed))
+    return any(found.scalar() is not None for found in looks)
+
+
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
     return func.count(case((condition, literal_column("1"))))
 

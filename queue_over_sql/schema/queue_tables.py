@@ -26,8 +26,8 @@ from sqlalchemy import (
 
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 from queue_over_sql.values.cached import cached_property
-from queue_over_sql.values.limits import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.values.options import PUBLISH_OPTIONS
+from queue_over_sql.values.limits import CONSUMER_LENGTH, GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ OLDEST_BESIDE: Final = 1
 """The oldest schema version whose releases can use the tables of this release."""
 OLDEST_BESIDE_EXPIRY: Final = 3
 """As ``OLDEST_BESIDE``, for queues with messages that expire: earlier releases would start them."""
+OLDEST_BESIDE_GROUPS: Final = 3
+"""As ``OLDEST_BESIDE``, for queues with groups: earlier releases would not keep their order."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix of a derived name; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
@@ -80,6 +82,8 @@ MESSAGE_COLUMNS: Final = (
 UNREAD_COLUMNS: Final = ("last_traceback",)
 """Further columns of messages, also in the archive; no claim reads them."""
 
+COLUMNS_OF_GROUPS: Final = (GROUP_KEY, "parked_at", "blocks")
+"""Further columns of a queue with groups; its archive has only the first."""
 _READ_AS_TEXT: Final = frozenset({"payload", "headers"})
 _OPTIONS_OF_PUBLISH = {*PUBLISH_OPTIONS, "on_conflict", "connection", "id_0"} - {"columns"}
 
@@ -106,6 +110,9 @@ class QueueTables:
         own_columns: keys of the queue's own columns; of an adopted table, the user's columns.
         known_kinds: the kinds that this server claims; empty: all messages.
         temporary: whether it belongs to a consumer and is dropped with it.
+        groups: the groups of messages; None if the queue has no groups. Only with groups ``live``
+            has the columns ``group_key``, ``parked_at`` and ``blocks``, and ``own_columns`` ends
+            with ``group_key``.
     """
 
     has_payloads: ClassVar[bool] = True
@@ -126,6 +133,17 @@ class QueueTables:
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
     temporary: bool = False
+    groups: Table | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether messages of the queue may have a group."""
+        return self.groups is not None
+
+    @property
+    def only_with_groups(self) -> Sequence[Table]:
+        """The tables that only a queue with groups has."""
+        return () if self.groups is None else (self.groups,)
 
     @property
     def base_name(self) -> str:
@@ -156,6 +174,15 @@ class QueueTables:
     def own_names(self) -> tuple[str, ...]:
         """The names of ``own_columns`` in the database."""
         return tuple(self.live.c[key].name for key in self.own_columns)
+
+    @cached_property
+    def users_columns(self) -> tuple[str, ...]:
+        """Those of ``own_columns`` that the user declared."""
+        return tuple(name for name in self.own_columns if not (self.grouped and name == GROUP_KEY))
+
+    def shown_as(self, key: str) -> str:
+        """The name of one of ``own_columns`` where messages are rows of columns, as in Spark."""
+        return "group" if self.grouped and key == GROUP_KEY else self.live.c[key].name
 
     @cached_property
     def end_returning(self) -> bool:
@@ -316,12 +343,13 @@ def queue_tables(
     *,
     system: SystemTables,
     dialect: QueueDialect,
+    grouped: bool = False,
 ) -> QueueTables:
-    """Define the tables of one queue; the name must have been checked."""
+    """Define the tables of one queue, which may have groups; the name must have been checked."""
     # Each has its own metadata, because a queue may be dropped and defined again.
     metadata = MetaData(schema=system.metadata.schema)
     table = prefix + queue
-    own, expressions = _own_columns(columns), dialect.expressions
+    own, expressions = _own_columns(columns, grouped=grouped), dialect.expressions
     live = Table(
         table,
         metadata,
@@ -329,12 +357,15 @@ def queue_tables(
         *message_columns_of(payload, expressions),
         *added_columns_of(expressions),
         *[_copy(column, nullable=column.nullable) for column in own],
+        *(_columns_of_groups(expressions) if grouped else ()),
         *_payload_check(table, payload, expressions),
         UniqueConstraint("message_key", name=f"{table}_key_uq"),
         **expressions.table_options,
         **expressions.live_table_options,
     )
     expressions.add_queue_indexes(live, table)
+    if grouped:
+        expressions.add_group_indexes(live, table)
     for number, column in enumerate(own):
         if column.index:
             Index(f"{table}_c{number}_ix", live.c[column.name])
@@ -347,12 +378,16 @@ def queue_tables(
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
+        *([_group_key(expressions)] if grouped else ()),
         Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
         **expressions.table_options,
     )
     dedup_keys = memory_of_keys(table, metadata, expressions)
-    names = tuple(column.name for column in own)
-    return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
+    names = (*(column.name for column in own), *([GROUP_KEY] if grouped else ()))
+    groups = _groups(table, metadata, expressions) if grouped else None
+    return QueueTables(
+        queue, prefix, live, archive, dedup_keys, system, dialect, names, groups=groups
+    )
 
 
 def memory_of_keys(base: str, metadata: MetaData, expressions: Expressions) -> Table:
@@ -366,6 +401,38 @@ def memory_of_keys(base: str, metadata: MetaData, expressions: Expressions) -> T
         Index(f"{base}_dedup_keys_ix", "expires_at"),
         **expressions.table_options,
     )
+
+
+def _groups(base: str, metadata: MetaData, expressions: Expressions) -> Table:
+    """Define the table of groups. Claims and settings write its rows, but no publish does."""
+    return Table(
+        f"{base}_groups",
+        metadata,
+        Column(GROUP_KEY, expressions.exact_string(GROUP_LENGTH), primary_key=True),
+        # Grows with each claim of the group, where a claim must notice those beside it.
+        Column("seq", BigInteger, nullable=False, server_default="0"),
+        # An operator's limit of this group alone; NULL: the queue's.
+        Column("own_limit", Integer),
+        Column("paused_at", BigInteger),
+        # The dead letter that blocks the group.
+        Column("blocked_by", BigInteger),
+        Column("created_at", BigInteger),
+        **expressions.table_options,
+    )
+
+
+def _group_key(expressions: Expressions) -> Column[Any]:
+    return Column(GROUP_KEY, expressions.exact_string(GROUP_LENGTH))
+
+
+def _columns_of_groups(expressions: Expressions) -> list[Column[Any]]:
+    return [
+        _group_key(expressions),
+        # When a message was due that waits, out of the claim index, for others of its group.
+        Column("parked_at", BigInteger),
+        # 1: others of its group may be parked until this message ends.
+        Column("blocks", SmallInteger),
+    ]
 
 
 def message_columns_of(payload: str, expressions: Expressions) -> list[Column[Any]]:
@@ -408,8 +475,10 @@ def _payload_check(table: str, payload: str, expressions: Expressions) -> list[C
     return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
 
 
-def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
+def _own_columns(columns: Sequence[Column[Any]], *, grouped: bool) -> list[Column[Any]]:
     taken = {*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
+    if grouped:
+        taken.update(COLUMNS_OF_GROUPS)
     for column in columns:
         if not isinstance(column.name, str) or not QUEUE_NAME.match(column.name):
             msg = (

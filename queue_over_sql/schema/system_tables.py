@@ -112,6 +112,8 @@ def _queues(expressions: Expressions) -> list[SchemaItem]:
         Column("created_at", BigInteger, nullable=False),
         # Since when a message of it may expire.
         Column("expiring_since", BigInteger),
+        # Since when its messages may have groups; NULL: they have none.
+        Column("groups_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]
 

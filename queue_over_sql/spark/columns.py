@@ -200,10 +200,10 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
     taken = {"attempt", *_TIMES, *_CLAIM, _EPOCH, *_ENDS, _HEADERS, "id", "priority"}
     if tables.has_payloads:
         taken |= {"key", "kind", "payload"}
-    for key, name in zip(tables.own_columns, tables.own_names, strict=True):
+    for key in tables.own_columns:
         if key == "id":
             continue
-        shown = name
+        shown = tables.shown_as(key)
         # In Spark, names must differ by more than case.
         while shown.lower() in taken:
             shown = f"row_{shown}"

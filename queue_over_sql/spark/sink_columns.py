@@ -26,10 +26,11 @@ from sqlalchemy import (
 )
 
 from queue_over_sql import inside
-from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
+from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge, no_groups
 from queue_over_sql.inside.columns import AT, DELAY, EXPIRES, encode_headers
 from queue_over_sql.values.json_text import check_json_text
-from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, MAX_HEADERS_BYTES
+from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH, MAX_HEADERS_BYTES
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +61,7 @@ _ACCEPTED: Final[Mapping[str, _Accepted]] = {
     ),
     "key": _Accepted(_TEXT, "a string", "message_key"),
     "kind": _Accepted((spark.StringType,), "a string", "kind"),
+    "group": _Accepted((spark.StringType,), "a string", GROUP_KEY),
     "headers": _Accepted(
         (spark.MapType, spark.StringType, spark.ArrayType),
         "a map of strings, the text of a JSON object, or an array of key and value",
@@ -115,7 +117,7 @@ def plan_of(schema: spark.StructType, tables: QueueTables) -> tuple[ColumnPlan, 
 
 def _plan(field: spark.StructField, tables: QueueTables) -> ColumnPlan:
     name = field.name.lower()
-    if name in tables.own_columns:
+    if name in tables.users_columns:
         _check_own(field, tables.live.c[name])
         return ColumnPlan(field.name, name, own=True)
     role = _ALIASES.get(name, name)
@@ -124,6 +126,9 @@ def _plan(field: spark.StructField, tables: QueueTables) -> ColumnPlan:
     types, expected, _ = _ACCEPTED[role]
     if not isinstance(field.dataType, types) or not _elements_fit(field.dataType):
         raise TypeError(_misfit(field, expected))
+    if role == "group" and not tables.grouped:
+        msg = f"column {field.name}: {no_groups(tables.queue)}"
+        raise ValueError(msg)
     return ColumnPlan(field.name, role)
 
 
@@ -160,12 +165,12 @@ def _check_complete(found: Iterable[str], tables: QueueTables) -> None:
 
 
 def _unknown(name: str, tables: QueueTables) -> str:
-    known = [*_ACCEPTED, *_ALIASES, *tables.own_columns]
+    known = [*_ACCEPTED, *_ALIASES, *tables.users_columns]
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     hint = f": did you mean {near[0]}?" if near else ": drop it, or select the columns to write."
     return (
         f"queue {tables.queue!r} does not accept the column {name}{hint} It accepts: "
-        f"{', '.join([*_ACCEPTED, *tables.own_columns])}."
+        f"{', '.join([*_ACCEPTED, *tables.users_columns])}."
     )
 
 
@@ -197,6 +202,7 @@ class Encoder:
             "payload": self._payload,
             "key": lambda column: self._name(column, "key", KEY_LENGTH),
             "kind": lambda column: self._name(column, "kind", KIND_LENGTH),
+            "group": lambda column: self._name(column, "group", GROUP_LENGTH, least=0),
             "headers": self._headers,
             "priority": self._priority,
             "delay": lambda column: self._duration(column, "delay", least=0),
@@ -267,12 +273,12 @@ class Encoder:
         depth = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
         return _true(pc.greater(depth, _DEPTH))
 
-    def _name(self, column: Any, what: str, limit: int) -> Any:
+    def _name(self, column: Any, what: str, limit: int, least: int = 1) -> Any:
         texts = self._text(column, what)
         length = pc.utf8_length(texts)
-        bad = pc.or_(pc.less(length, 1), pc.greater(length, limit))
+        bad = pc.or_(pc.less(length, least), pc.greater(length, limit))
         bad = pc.or_(bad, pc.match_substring(texts, "\0"))
-        self._refuse(bad, f"has a {what} that is not 1 to {limit} characters without NUL")
+        self._refuse(bad, f"has a {what} that is not {least} to {limit} characters without NUL")
         return texts
 
     def _headers(self, column: Any) -> Any:

@@ -158,6 +158,11 @@ class Expressions:
         c = table.c
         Index(f"{base}_claim_ix", c.consumer_id, c.priority, c.available_at, c.id)
 
+    def add_group_indexes(self, table: Table, base: str) -> None:
+        """Define the index that has the messages of each group, those in hand apart."""
+        c = table.c
+        Index(f"{base}_group_ix", c.group_key, c.consumer_id, c.id)
+
     def claim_index_hint(self, base: str) -> str | None:
         """A hint with which a locking select follows the claim index and needs no ORDER BY."""
         del base

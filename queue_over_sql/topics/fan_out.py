@@ -256,7 +256,7 @@ class FanOut:
         return rows
 
     def _learn(self, rows: list[SubscriptionRow]) -> None:
-        """Store new subscriptions; their queues may have been created again since."""
+        """Store new subscriptions; their queues may have been created again or changed since."""
         new = {row.queue for row in set(rows) - set(self._seen)}
         # A query on the user's own connection would end the user's transaction.
         for name in sorted(new) if self._parts.connections.background else ():
@@ -300,8 +300,10 @@ class FanOut:
         payload = _NO_JSON if everything else message.plain
         if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
             return None
-        core = core_of(self._parts.queue(name, on))
-        copy = Copy(name, core.context.sql, core.publisher.encode(message.publication))
+        core, publication = core_of(self._parts.queue(name, on)), message.publication
+        if publication.group is not None and not core.context.tables.grouped:
+            publication = dataclasses.replace(publication, group=None)
+        copy = Copy(name, core.context.sql, core.publisher.encode(publication))
         if everything or payload is not _NO_JSON:
             return copy
         # An object of one of the queue's kinds, whose JSON was unknown until now.

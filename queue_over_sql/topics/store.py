@@ -27,29 +27,38 @@ if TYPE_CHECKING:
 
 
 def subscriptions_of_topic(system: SystemTables) -> Select[Any]:
-    """The subscriptions of a topic, by the primary keys of both tables.
+    """The subscriptions of a topic, by the primary keys of the tables.
 
     One row of NULLs if it has no subscriptions; no row if there is no such topic.
     """
-    topics, bound = system.topics, system.subscriptions
+    topics, bound, queues = system.topics, system.subscriptions, system.queues
     of_topic = and_(
         bound.c.table_prefix == topics.c.table_prefix,
         bound.c.topic == topics.c.name,
     )
+    of_queue = and_(
+        queues.c.table_prefix == bound.c.table_prefix,
+        queues.c.name == bound.c.queue,
+    )
+    columns = bound.c.queue, bound.c.pattern, bound.c.filter, bound.c.created_at
     return (
-        select(bound.c.queue, bound.c.pattern, bound.c.filter, bound.c.created_at)
-        .select_from(topics.outerjoin(bound, of_topic))
+        select(*columns, queues.c.groups_at)
+        .select_from(topics.outerjoin(bound, of_topic).outerjoin(queues, of_queue))
         .where(topics.c.table_prefix == words("p_prefix"), topics.c.name == words("p_topic"))
     )
 
 
 class SubscriptionRow(NamedTuple):
-    """A row of the subscriptions; ``created_at`` in microseconds since the epoch."""
+    """A row of the subscriptions, and since when the queue has groups.
+
+    Times are microseconds since the epoch.
+    """
 
     queue: str
     pattern: str
     filter: str | None
     created_at: int
+    groups_at: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(msg)
 
 
-def check_text(argument: str, value: Any, limit: int) -> str | None:
+def check_text(argument: str, value: Any, limit: int, least: int = 1) -> str | None:
     """Check an optional short text; TypeError or ValueError names the argument."""
     if value is None:
         return None
@@ -73,7 +73,8 @@ def check_text(argument: str, value: Any, limit: int) -> str | None:
         msg = f"{argument} must be a str, not {type(value).__name__}"
         raise TypeError(msg)
     text: str = plain(value)
-    if not text or len(text) > limit or not is_storable(text):
-        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {text[:50]!r}"
+    if not least <= len(text) <= limit or not is_storable(text):
+        allowed = f"{least} to {limit} characters of text without NUL"
+        msg = f"{argument} must be {allowed}, not {text[:50]!r}"
         raise ValueError(msg)
     return text

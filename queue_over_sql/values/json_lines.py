@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final
 
-CONTENT_FIELDS: Final = ("key", "kind", "headers", "priority", "max_attempts", "columns")
+CONTENT_FIELDS: Final = ("key", "kind", "group", "headers", "priority", "max_attempts", "columns")
 """The fields that the publisher sets, besides the payload."""
 
 DELIVERY_FIELDS: Final = (

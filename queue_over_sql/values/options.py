@@ -16,6 +16,7 @@ class OptionsOfAll(TypedDict, total=False):
     """The options of a message that each way to publish takes; ``Publication`` describes them."""
 
     kind: str | None
+    group: str | None
     headers: Mapping[str, Any] | None
     priority: int
     max_attempts: int | None
@@ -59,6 +60,9 @@ PUBLISH_DEFAULTS: Final[Mapping[str, Any]] = {**dict.fromkeys(PUBLISH_OPTIONS), 
 
 DURATIONS: Final = frozenset({"delay", "lease", "expires"})
 """The options of a message that are durations."""
+
+GROUP_KEY: Final = "group_key"
+"""The column of a message's group; only queues with groups have it, as one of their own."""
 
 DEFAULT_PREFIX: Final = "queue_over_sql_"
 """The beginning of the names of database roles."""

@@ -12,7 +12,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH, LARGEST, MAX_PRIORITIES
+from queue_over_sql.values.limits import (
+    GROUP_LENGTH,
+    KEY_LENGTH,
+    KIND_LENGTH,
+    LARGEST,
+    MAX_PRIORITIES,
+)
 from queue_over_sql.values.states import OnConflict, Reason
 from queue_over_sql.web.settings import Role
 
@@ -39,6 +45,7 @@ Lease: TypeAlias = Annotated[
 Span: TypeAlias = Annotated[float, Meta(ge=0.001, le=100 * _YEAR, description="Seconds.")]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH)]
 Kind: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KIND_LENGTH)]
+Group: TypeAlias = Annotated[str, Meta(max_length=GROUP_LENGTH)]
 Instant: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Level: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_PRIORITIES, description="0 is most urgent.")]
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -83,6 +90,7 @@ class MessageOptions(Taken, kw_only=True):
 
     key: Key | None = None
     kind: Kind | None = None
+    group: Group | None = None
     headers: dict[str, Any] | None = None
     priority: Level = 0
     delay: Seconds | None = None
@@ -168,6 +176,7 @@ class Message(Given, kw_only=True):
     queue: str
     key: str | None
     kind: str | None
+    group: str | None
     payload: Any
     payload_encoding: Encoding | UnsetType = UNSET
     headers: dict[str, Any]
@@ -402,6 +411,8 @@ class QueueSettings(Taken, kw_only=True):
     archive_limit: Whole | CountByOutcome | UnsetType | None = UNSET
     dedup_window: Span | UnsetType | None = UNSET
     expires: Span | UnsetType | None = UNSET
+    group_limit: Attempts | UnsetType | None = UNSET
+    group_order: Literal["fifo", "any"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
 
@@ -421,6 +432,8 @@ class Queue(Given, kw_only=True):
     archive_limit: int | dict[str, int] | None
     dedup_window: float | None
     expires: float | None
+    group_limit: int | None
+    group_order: str
     max_payload_bytes: int
     kind_timeout: float
     columns: list[str]

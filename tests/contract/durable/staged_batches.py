@@ -25,6 +25,7 @@ TYPES = {
     "amount": pa.int64(),
     "share": pa.float64(),
     "city": pa.string(),
+    "group_key": pa.string(),
 }
 
 
