@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, Index, Insert, Table, Update, and_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from queue_over_sql.claiming import statements as claim
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest

@@ -173,6 +173,11 @@ class Expressions:
         del base
         return None
 
+    def group_index_hint(self, base: str) -> str | None:
+        """A hint with which a select reads no messages but those of the groups that it names."""
+        del base
+        return None
+
     def archive_index_hint(self, base: str) -> str | None:
         """A hint with which pruning reads only its outcome in the archive's index."""
         del base

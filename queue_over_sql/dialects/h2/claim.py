@@ -8,7 +8,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.claiming import statements as claim
+from queue_over_sql.claiming import statements
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.dialects.skip_locked import LockedClaims
 from queue_over_sql.message import MessageRow
@@ -16,6 +16,7 @@ from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import ClaimRequest, read_rows
 
@@ -43,7 +44,7 @@ class H2Claims(Claims):
         marked = sql.get(mark_first).run(connection, values)
         if not marked.rowcount:
             return []
-        return read_rows(connection, sql, sql.get(claim.stamped).run(connection, request.stamp()))
+        return read_rows(connection, sql, sql.get(statements.stamped).run(connection, request.stamp()))
 
 
 def mark_first(tables: QueueTables) -> Update:

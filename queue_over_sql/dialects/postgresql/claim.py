@@ -17,7 +17,7 @@ from sqlalchemy import (
     true,
 )
 
-from queue_over_sql.claiming import statements as claim
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.dialects.at_once import ClaimsAtOnce, claim_at_once
 from queue_over_sql.dialects.postgresql.archive import archive_at_once, held_before, held_values
 from queue_over_sql.message import MessageRow

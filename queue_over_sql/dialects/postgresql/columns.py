@@ -62,7 +62,7 @@ from queue_over_sql.arrow.rows import (
     schema_of,
 )
 from queue_over_sql.arrow.types import conformed, is_plain
-from queue_over_sql.claiming import statements as claim
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 from queue_over_sql.queues.registry import may_claim

@@ -1,0 +1,156 @@
+"""Operations on groups: their rows, and the messages that wait out of the claim index.
+
+A message that its group blocks is *parked*: moved out of the claim index, so that no claim meets it
+again. A message of the group that is not parked, the *carrier*, notes that (``blocks``). Whoever
+ends a carrier moves the next message of the group back, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.groups import statements
+from queue_over_sql.groups.strategy import GroupClaims
+from queue_over_sql.sql.errors import ErrorKind
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.groups.strategy import GroupRequest, Seen
+    from queue_over_sql.sql.compiled import Builder, StatementCache
+
+_MOST_TRIES = 5
+
+
+def know(connection: Connection, sql: StatementCache, names: Sequence[str]) -> int:
+    """Create the rows of groups that have none; returns how many lacked.
+
+    Run it without a transaction around it: whoever meets the same groups would wait for that.
+    """
+    lacking = _lacking(connection, sql, names)
+    found = len(lacking)
+    for _ in range(_MOST_TRIES):
+        for first, size in _powers(len(lacking)):
+            some = lacking[first : first + size]
+            values = statements.group_values(some, size)
+            try:
+                sql.get(statements.add_groups, size).run(connection, values)
+            except DBAPIError as error:
+                errors = sql.subject.dialect.errors
+                if errors.classify(error) is not ErrorKind.DUPLICATE:
+                    raise
+                # Another consumer created one of them; the statement created none.
+                lacking = _lacking(connection, sql, lacking)
+                break
+        else:
+            break
+    return found
+
+
+def _lacking(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
+    there = {row[0] for row in _of_groups(connection, sql, statements.known_groups, names)}
+    # In one order, so that those who create the same ones do not wait for each other in a circle.
+    return sorted(set(names) - there)
+
+
+def _powers(count: int) -> Iterator[tuple[int, int]]:
+    """Split a number of rows into powers of two, because few texts shall serve all numbers."""
+    first = 0
+    while first < count:
+        size = 1 << (min(count - first, 256).bit_length() - 1)
+        yield first, size
+        first += size
+
+
+def park(
+    connection: Connection, sql: StatementCache, request: GroupRequest, blocked: Sequence[Seen]
+) -> int:
+    """Move messages that their groups block out of the claim index; returns how many.
+
+    Run it in a transaction of its own. It locks what blocks each group, so that nobody ends that
+    meanwhile, and parks the others: of the next ``request.window`` messages along the claim index.
+    What blocks a group is, as far as others have not locked it,
+
+    - the group's row, if it is paused, or blocked by a dead letter: whoever ends that wakes it;
+    - else what is in hand, and the first message that is not;
+    - else the first message that the claim met. It stays in the claim index.
+
+    Args:
+        connection: of the service, never a caller's.
+        sql: the queue's statements.
+        request: the claim that met the messages.
+        blocked: the messages that it met and did not take.
+    """
+    names = list(dict.fromkeys(seen.group for seen in blocked if seen.group is not None))
+    limits = dict.fromkeys(names, request.rules.limit)
+    stopped: list[str] = []
+    for name, own, stops in _of_groups(connection, sql, statements.settings_of_groups, names):
+        limits[name] = request.rules.limit if own is None else own
+        if stops:
+            stopped.append(name)
+    standing = {row[0] for row in _of_groups(connection, sql, statements.lock_stopped, stopped)}
+    moving = [name for name in names if name not in stopped]
+    carriers = _lock_carriers(connection, sql, request, moving, limits)
+    lacking = set(moving) - set(carriers.values())
+    met = [seen.id for seen in blocked if seen.group in lacking]
+    firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.id in met}
+    carriers |= _lock(connection, sql, statements.lock_unparked, list(firsts.values()))
+    waiting = standing | set(carriers.values())
+    if not waiting:
+        return 0
+    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+    moved = claims.move_aside(connection, sql, request, waiting, carriers)
+    if moved:
+        for batch in batches(sorted(carriers)):
+            mark = sql.get(statements.set_carriers, bucket_of(len(batch)))
+            mark.run(connection, id_values(batch))
+    return moved
+
+
+def _lock_carriers(
+    connection: Connection,
+    sql: StatementCache,
+    request: GroupRequest,
+    names: Sequence[str],
+    limits: dict[str, int],
+) -> dict[int, str]:
+    """Lock what is in hand, and the first message that is not where more could be in hand."""
+    held: dict[str, list[int]] = {}
+    for group, message_id in _of_groups(connection, sql, statements.in_hand, names):
+        held.setdefault(group, []).append(message_id)
+    claimed: list[int] = []
+    for name, ids in held.items():
+        # The last one of an ordered group ends last, as a rule.
+        claimed += [max(ids)] if limits[name] == 1 and request.rules.ordered else ids
+    open_ones = [name for name in names if len(held.get(name, ())) < limits[name]]
+    firsts = [row[1] for row in _of_groups(connection, sql, statements.heads, open_ones)]
+    carriers = _lock(connection, sql, statements.lock_claimed, claimed)
+    return carriers | _lock(
+        connection, sql, statements.lock_unparked, [first for first in firsts if first is not None]
+    )
+
+
+def _lock(
+    connection: Connection, sql: StatementCache, builder: Builder, ids: Sequence[int]
+) -> dict[int, str]:
+    locked: dict[int, str] = {}
+    for batch in batches(sorted(ids)):
+        found = sql.get(builder, bucket_of(len(batch))).run(connection, id_values(batch))
+        locked.update({row[0]: row[1] for row in found})
+    return locked
+
+
+def _of_groups(
+    connection: Connection, sql: StatementCache, builder: Builder, names: Sequence[str]
+) -> Iterator[Sequence[object]]:
+    for batch in batches(names):
+        size = bucket_of(len(batch))
+        found: Iterable[Sequence[object]] = sql.get(builder, size).run(
+            connection, statements.group_values(batch, size)
+        )
+        yield from list(found)

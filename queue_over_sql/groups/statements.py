@@ -1,0 +1,208 @@
+"""Statements about messages of groups, and about the groups' rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    literal_column,
+    or_,
+    select,
+    union_all,
+    update,
+)
+
+from queue_over_sql.queues.registry import may_claim
+from queue_over_sql.statements.claims import eligible, oldest_first
+from queue_over_sql.statements.parameters import among_ids, number, update_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import CompoundSelect
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.statements.requests import Where
+
+
+def rows_of_groups(tables: QueueTables) -> Table:
+    """The table of the groups' rows; only for queues with groups."""
+    if tables.groups is None:
+        msg = f"queue {tables.queue!r} has no groups"
+        raise ValueError(msg)
+    return tables.groups
+
+
+# -- parameters
+
+
+def group_values(names: Sequence[str], size: int) -> dict[str, str]:
+    """The bind parameters of groups; the last name fills the unused ones of their bucket."""
+    filled = [*names, *[names[-1]] * (size - len(names))]
+    return {f"p_group_{index}": name for index, name in enumerate(filled)}
+
+
+def group_parameters(table: Table, size: int) -> list[ColumnElement[Any]]:
+    """The parameters that ``group_values`` fills."""
+    kind = table.c.group_key.type
+    return [bindparam(f"p_group_{index}", None, type_=kind) for index in range(size)]
+
+
+def among_groups(table: Table, size: int) -> ColumnElement[bool]:
+    """The condition that the row's group is one of ``size`` parameters."""
+    names = group_parameters(table, size)
+    return table.c.group_key.in_(names) if size > 1 else table.c.group_key == names[0]
+
+
+# -- messages
+
+
+def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Select[Any]:
+    """The next ``p_window`` due messages of a level along the claim index: id, group, due, now.
+
+    With ``locked`` it locks them and skips those that others have locked. If the dialect has an
+    index hint, the index gives the order and there is no ORDER BY.
+    """
+    live = tables.live
+    ranged = where is None
+    statement = (
+        select(live.c.id, live.c.group_key, live.c.available_at, tables.expressions.now())
+        .where(eligible(tables, where, ranged=ranged), may_claim(tables))
+        .limit(number("p_window"))
+    )
+    if locked:
+        statement = statement.with_for_update(skip_locked=tables.features.skip_locked)
+    hint = tables.expressions.claim_index_hint(tables.base_name)
+    if hint is not None:
+        return statement.with_hint(live, hint)
+    hint = tables.expressions.claim_range_hint(tables.base_name)
+    if hint is None or not ranged:
+        return statement.order_by(*oldest_first(tables))
+    statement = statement.order_by(live.c.consumer_id, *oldest_first(tables))
+    return statement.with_hint(live, hint)
+
+
+def in_hand(tables: QueueTables, size: int) -> Select[Any]:
+    """The claimed messages of groups: group and id."""
+    live = tables.live
+    return _by_group(
+        tables,
+        select(live.c.group_key, live.c.id).where(
+            among_groups(live, size), tables.expressions.is_claimed(live)
+        ),
+    )
+
+
+def heads(tables: QueueTables, size: int) -> CompoundSelect[Any]:
+    """The id of the first unclaimed message of each group, with its group; NULL if none."""
+    live = tables.live
+    found = []
+    for name in group_parameters(live, size):
+        first = _by_group(
+            tables, select(live.c.id).where(live.c.group_key == name, live.c.consumer_id.is_(None))
+        )
+        head = first.order_by(live.c.id).limit(literal_column("1")).scalar_subquery()
+        found.append(select(name.label("group_key"), head.label("id")))
+    return union_all(*found)
+
+
+def _by_group(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
+    hint = tables.expressions.group_index_hint(tables.base_name)
+    return statement if hint is None else statement.with_hint(tables.live, hint)
+
+
+def lock_claimed(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that are claimed, whoever claims them: id and group."""
+    return _locked(tables, size, tables.live.c.consumer_id.is_not(None))
+
+
+def lock_unparked(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that are neither claimed nor parked: id and group."""
+    live = tables.live
+    return _locked(tables, size, live.c.consumer_id.is_(None), live.c.parked_at.is_(None))
+
+
+def lock_waiting(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that are in the claim index: id and group."""
+    return _locked(tables, size, *_in_claim_index(tables))
+
+
+def _in_claim_index(tables: QueueTables) -> tuple[ColumnElement[bool], ...]:
+    return tables.live.c.consumer_id.is_(None), tables.live.c.available_at.is_not(None)
+
+
+def _locked(tables: QueueTables, size: int, *conditions: ColumnElement[bool]) -> Select[Any]:
+    live = tables.live
+    locked = (
+        select(live.c.id, live.c.group_key)
+        .where(among_ids(live, size), *conditions)
+        .with_for_update(skip_locked=tables.features.skip_locked)
+    )
+    hint = tables.expressions.id_index_hint()
+    return locked if hint is None else locked.with_hint(live, hint)
+
+
+def set_carriers(tables: QueueTables, size: int) -> Update:
+    """Note on messages that others may be parked behind them."""
+    live = tables.live
+    unmarked = and_(among_ids(live, size), live.c.blocks.is_(None))
+    return update_by_id(tables).where(unmarked).values(blocks=literal_column("1"))
+
+
+def set_parked(tables: QueueTables, size: int) -> Update:
+    """Move messages out of the claim index; they keep their due time in another column."""
+    live = tables.live
+    waiting = and_(among_ids(live, size), *_in_claim_index(tables))
+    # In this order, because MySQL assigns from left to right.
+    return (
+        update_by_id(tables)
+        .where(waiting)
+        .ordered_values((live.c.parked_at, live.c.available_at), (live.c.available_at, None))
+    )
+
+
+# -- the groups' rows
+
+
+def settings_of_groups(tables: QueueTables, size: int) -> Select[Any]:
+    """The rows of groups: name, own limit, whether nothing of it is handed out."""
+    rows = rows_of_groups(tables)
+    return select(rows.c.group_key, rows.c.own_limit, stopped(rows)).where(among_groups(rows, size))
+
+
+def lock_stopped(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock the rows of those groups of which nothing is handed out."""
+    rows = rows_of_groups(tables)
+    return (
+        select(rows.c.group_key)
+        .where(among_groups(rows, size), stopped(rows))
+        .with_for_update(skip_locked=tables.features.skip_locked)
+    )
+
+
+def stopped(rows: Table) -> ColumnElement[bool]:
+    """The condition for groups that are paused, or blocked by a dead letter."""
+    return or_(rows.c.paused_at.is_not(None), rows.c.blocked_by.is_not(None))
+
+
+def known_groups(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the groups have rows."""
+    rows = rows_of_groups(tables)
+    return select(rows.c.group_key).where(among_groups(rows, size))
+
+
+def add_groups(tables: QueueTables, size: int) -> Insert:
+    """Create rows of groups; where the engine can, it leaves out those that others created."""
+    rows, now = rows_of_groups(tables), tables.expressions.now()
+    names = group_parameters(rows, size)
+    # From the time on, because a row that was deleted and comes back must not repeat a number.
+    new = [{"group_key": name, "seq": now, "created_at": now} for name in names]
+    insertion = tables.expressions.insert(rows).values(new)
+    return tables.expressions.ignore_conflict(insertion, rows.c.group_key)

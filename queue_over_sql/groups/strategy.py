@@ -1,0 +1,169 @@
+"""How an engine claims from a queue with groups, and moves aside what must wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.groups import statements
+from queue_over_sql.settings import GROUP_KEY
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.statements.requests import ClaimRequest
+
+
+class GroupRules(NamedTuple):
+    """How messages of one group are handed out.
+
+    Attributes:
+        limit: how many of a group may be in hand, unless the group's row has a limit of its own.
+        ordered: whether they are handed out in the order of their ids, and a message that is not
+            due blocks those behind it. With the limit 1 one claim may then get several, in order.
+    """
+
+    limit: int
+    ordered: bool
+
+    @classmethod
+    def of(cls, settings: EffectiveSettings) -> GroupRules:
+        """The rules of a queue with groups."""
+        return cls(settings.group_limit or 1, settings.group_order == "fifo")
+
+
+class GroupRequest(NamedTuple):
+    """A claim of one priority level from a queue with groups.
+
+    Attributes:
+        claim: the stamp, the largest number of messages, the level, where to start, the condition.
+        rules: of the queue.
+        window: how many messages to look at along the claim index.
+        most: how many of one group to take at most; None: as many as there are.
+    """
+
+    claim: ClaimRequest
+    rules: GroupRules
+    window: int
+    most: int | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The bind parameters; the strategy gives those of names and ids."""
+        return (
+            self.claim.stamp()
+            | self.claim.wanted()
+            | {"p_window": self.window, "p_limit": self.rules.limit, "p_most": self.most}
+        )
+
+    def of(self, count: int) -> GroupRequest:
+        """The same request for at most this many messages."""
+        return self._replace(claim=self.claim.of(count))
+
+
+class Seen(NamedTuple):
+    """A message that a claim met in the claim index, whether it took it or not."""
+
+    id: int
+    group: str | None
+    available_at: int
+
+
+class GroupClaim(NamedTuple):
+    """What a claim took and what it met.
+
+    Attributes:
+        rows: the claimed messages, in no particular order. Some may be outside of the window: they
+            are the first ones of groups that were met.
+        seen: the window, oldest first: by ``available_at`` and id.
+        now: the database's clock; 0 if nothing was seen.
+    """
+
+    rows: list[MessageRow]
+    seen: list[Seen]
+    now: int
+
+
+class GroupClaims:
+    """The portable way, in several statements inside a transaction.
+
+    A claim looks at a window of due messages along the claim index. Of the groups that it meets it
+    takes the first messages by id, whatever their due time was, so that a message that committed
+    late is not overtaken. Two claims of one group exclude each other by a lock on the group's row,
+    which no claim waits for. What is in hand is counted from the messages.
+
+    Messages without a group are claimed as in any other queue, by their place in the window.
+    """
+
+    at_once: ClassVar[bool] = False
+    """A claim is one statement, so that it needs no transaction around it."""
+    needs_rows: ClassVar[bool] = True
+    """A group is claimed only if it has a row."""
+
+    def __init__(self, dialect: QueueDialect) -> None:
+        self._features = dialect.features
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: GroupRequest
+    ) -> GroupClaim:
+        """Claim messages of one priority level, inside a transaction unless ``at_once``.
+
+        It must give what the class says, and further:
+
+        - The window is ``statements.window``; it locks its rows, and skips locked ones.
+        - A group is left out if it has no row (``needs_rows``), if its row is locked by others,
+          paused (``paused_at``) or blocked (``blocked_by``), or if as many of its messages are
+          claimed as the limit allows: ``own_limit`` of its row, else ``rules.limit``. That must be
+          read after its row is locked.
+        - Of each other group, in the order in which the window shows them, take the first unclaimed
+          messages by (group_key, id). With ``rules.ordered`` stop at the first one that is not due
+          (``coalesce(parked_at, available_at)``), does not fit (``claims.fitting``), or is locked;
+          else skip it. Take as many as the window showed of it, at least the count divided by the
+          number of groups, at most ``most``, and at most what the limit leaves. A group with the
+          limit 1, if ordered, has no such end: several go to one consumer.
+        - Together at most ``count``, a group's or a message's place being its first in the window.
+        - A taken message gets the stamp, ``available_at = coalesce(parked_at, available_at)`` and
+          ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, then
+          ``blocks = 1`` for the last one by id of an ordered group, else for all taken ones of it.
+        """
+        raise UnsupportedByEngine("Queues on this engine cannot have groups.")
+
+    def move_aside(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        request: GroupRequest,
+        blocked: Container[str],
+        carriers: Container[int],
+    ) -> int:
+        """Park messages of blocked groups, except the carriers, inside a transaction.
+
+        It looks at the next ``request.window`` due messages along the claim index. Those that
+        others have locked stay where they are. Returns how many it parked.
+        """
+        met = sql.get(statements.window, request.claim.where, False).run(
+            connection, request.values()
+        )
+        ids = [row[0] for row in met if row[1] in blocked and row[0] not in carriers]
+        moved = 0
+        for batch in batches(ids):
+            free: Sequence[int] = batch
+            if self._features.skip_locked:
+                lock = sql.get(statements.lock_waiting, bucket_of(len(batch)))
+                free = sorted(row[0] for row in lock.run(connection, id_values(batch)))
+            if free:
+                park = sql.get(statements.set_parked, bucket_of(len(free)))
+                moved += park.run(connection, id_values(free)).rowcount
+        return moved
+
+
+def group_of(row: MessageRow) -> str | None:
+    """The group of a claimed message of a queue with groups."""
+    group: str | None = row.columns[GROUP_KEY]
+    return group
