@@ -9,12 +9,15 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
+from queue_over_sql.claiming.group_walk import MOST_LOOKS, GroupWalk, in_order, place_after
 from queue_over_sql.claiming.low_watermark import LowWatermark
 from queue_over_sql.claiming.operations import (
     DecodeTaken,
     anything_to_claim,
     claim_messages,
+    claim_of_groups,
     claiming,
+    claiming_of_groups,
     exchange,
     exchanges_at_once,
     oldest_first,
@@ -23,6 +26,7 @@ from queue_over_sql.claiming.operations import (
 )
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.consumers.consumer import Holder
     from queue_over_sql.consumers.isolation import Isolation
+    from queue_over_sql.groups.strategy import GroupRequest
     from queue_over_sql.message import Claim, Message, MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.decoding import Decoder
@@ -67,6 +72,8 @@ _last_error = attrgetter("last_error")
 # for as long as a lock or a standby lets it wait; so looks go on after that, at growing intervals.
 _LATE_SECONDS = 5.0
 _LAST_LATE_PAUSE = 60.0
+# How often a claim from groups begins again because the queue was edited meanwhile.
+_MOST_EDITS = 10
 # Counts below this need no closer check.
 _MANY = 1_000_000
 
@@ -102,6 +109,7 @@ class Claimer:
         self._decoder = decoder
         self._recovery = recovery
         self._marks: dict[int, LowWatermark] = {}
+        self._walk = GroupWalk(context)
         # The queue's edit count that the watermarks are based on.
         self._edits: int | None = None
         # Claims whose answer was lost with the connection, so that nobody works on their messages.
@@ -248,12 +256,35 @@ class Claimer:
         except BaseException:
             self.abandon(rows)
             raise
+        if len(messages) < len(rows) and self._context.tables.grouped:
+            messages = self._undisturbed(rows, messages)
         for message in messages:
             note_claim(message, began)
         observer = self._context.observer
         if observer is not None and messages:
             observer.claimed(self._context.name, facts_of(messages), elapsed_clock() - began)
         return messages
+
+    def _undisturbed(
+        self, rows: Sequence[MessageRow], messages: Sequence[Message]
+    ) -> list[Message]:
+        """Without what is behind messages of its group that were given back; these go back, too."""
+        if not self._rules.ordered:
+            return list(messages)
+        delivered = {message.id for message in messages}
+        broken: set[str] = set()
+        behind: list[MessageRow] = []
+        for row in rows:
+            group = group_of(row)
+            if group is None:
+                continue
+            if group in broken:
+                behind.append(row)
+            elif row.id not in delivered and not row.is_expired(row.claimed_at):
+                broken.add(group)
+        back = {row.id for row in behind}
+        self._unclaim([row for row in behind if row.id in delivered])
+        return [message for message in messages if message.id not in back]
 
     def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
         """Merge two claims, in order and each message once; the first claim got ``first`` rows.
@@ -265,7 +296,8 @@ class Claimer:
         again = [row for row in rows[first:] if row.id in ids]
         self._unclaim(again)
         fresh = [row for row in rows[first:] if row.id not in ids]
-        return oldest_first([*rows[:first], *fresh])
+        both = [*rows[:first], *fresh]
+        return both if self._context.tables.grouped else oldest_first(both)
 
     def _unclaim(self, rows: Sequence[MessageRow], *, wake: bool = True) -> None:
         """Give back messages, uncounted; if this fails, they return with their leases."""
@@ -343,6 +375,20 @@ class Claimer:
         if self._at_most is not None:
             count = min(count, self._at_most)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
+        exchanged = self._exchange_groups if self._context.tables.grouped else self._exchange
+        settled, rows = exchanged(count, lease_us, settlements, keep=keep, where=where)
+        rows = self._apart(rows)
+        return settled, [] if self._came_late(rows) else rows
+
+    def _exchange(
+        self,
+        count: int,
+        lease_us: int | None,
+        settlements: Sequence[Settlement],
+        *,
+        keep: bool,
+        where: Where | None,
+    ) -> tuple[set[int], list[MessageRow]]:
         levels = range(self._context.settings.priorities)
         sql = self._context.sql
         at_once = len(levels) == 1 and exchanges_at_once(sql, settlements)
@@ -395,8 +441,50 @@ class Claimer:
                 self._found(found, request, began)
             if not rows and any(lows):
                 self._was_edited()
-        rows = self._apart(rows)
-        return settled, [] if self._came_late(rows) else rows
+        return settled, rows
+
+    def _exchange_groups(
+        self,
+        count: int,
+        lease_us: int | None,
+        settlements: Sequence[Settlement],
+        *,
+        keep: bool,
+        where: Where | None,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
+        sql = self._context.sql
+        finish = finishing(sql, settlements, keep=keep)
+        expected = sum(len(settlement.ids) for settlement in settlements)
+        requests = [
+            self._group_request(level, count, lease_us, where)
+            for level in range(self._context.settings.priorities)
+        ]
+        looks: list[tuple[GroupRequest, GroupClaim]] = []
+
+        def settle_and_claim(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+            looks.clear()
+            settled = finish.do(connection)
+            rows: list[MessageRow] = []
+            for request in requests if len(settled) == expected else ():
+                if len(rows) == count:
+                    break
+                part = request.of(count - len(rows))
+                found = claim_of_groups(connection, sql, part)
+                looks.append((part, found))
+                rows += in_order(found)
+            return settled, rows
+
+        began = time.monotonic()
+        operation = Operation(settle_and_claim, atomic=True, repeatable=False)
+        settled, rows = self._answered([request.claim for request in requests], operation)
+        for request, found in looks:
+            self._note_look(request, found, began)
+        # Every level must prepare its next look.
+        more = [self._walk.goes_on(request, found) for request, found in looks if found.seen]
+        if not rows and len(settled) == expected and (self._was_edited() or any(more)):
+            rows = self._claimed(count, lease_us, where)
+        return settled, rows
 
     def take(
         self,
@@ -473,10 +561,14 @@ class Claimer:
     def _claim_levels(
         self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
     ) -> None:
+        grouped = self._context.tables.grouped
         for level in range(self._context.settings.priorities):
             left = count - len(rows)
             if left <= 0:
                 return
+            if grouped:
+                rows += self._claim_groups(level, left, lease_us, where)
+                continue
             if where is not None:
                 rows += self._claim_where(level, left, lease_us, where)
                 continue
@@ -489,9 +581,72 @@ class Claimer:
                 found = self._look(mark, self._request(level, left, lease_us, 0, edits=edits))
             rows += found
 
+    def _claim_groups(
+        self, level: int, count: int, lease_us: int | None, where: Where | None
+    ) -> list[MessageRow]:
+        """Walk along the claim index until something is found, or nothing is left to look at."""
+        fully, edits = False, 0
+        for _ in range(MOST_LOOKS):
+            request = self._group_request(level, count, lease_us, where, fully=fully)
+            found = self._look_at_groups(request)
+            low, fully = request.claim.low, False
+            if not found.seen:
+                # The claim is of no use if an edit changed the limits.
+                if edits < _MOST_EDITS and self._was_edited():
+                    edits += 1
+                elif low and self._mark(level).may_look_fully():
+                    fully = True
+                else:
+                    break
+            elif not self._walk.goes_on(request, found) or found.rows:
+                return in_order(found)
+        return []
+
+    def _look_at_groups(self, request: GroupRequest) -> GroupClaim:
+        claim = request.claim
+        began = time.monotonic()
+        found = GroupClaim([], [], 0)
+        if not (self._mark(claim.priority).idle and self._looks_in_vain(claim)):
+            operation = claiming_of_groups(self._context.sql, request)
+            found = self._answered([claim], operation)
+        self._note_look(request, found, began)
+        return found
+
+    def _note_look(self, request: GroupRequest, found: GroupClaim, began: float) -> None:
+        claim = request.claim
+        if claim.edits == self._edits and claim.where is None:
+            seconds = time.monotonic() - began
+            place = place_after(found)
+            self._mark(claim.priority).noted(
+                len(found.rows), place, claim.count, claim.low, seconds
+            )
+
+    def _group_request(
+        self,
+        level: int,
+        count: int,
+        lease_us: int | None,
+        where: Where | None,
+        *,
+        fully: bool = False,
+    ) -> GroupRequest:
+        """The next look at groups; it finds nothing if the limits were changed."""
+        # Read it before the watermark and before the settings.
+        edits = self._known_edits()
+        low = 0 if fully or where is not None else self._mark(level).bound()
+        claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
+        return self._walk.request(claim, self._rules)
+
+    @property
+    def _rules(self) -> GroupRules:
+        return GroupRules.of(self._context.settings)
+
     def _known_edits(self) -> int:
         if self._edits is None:
             self._edits = self._edit_count()
+            if self._context.tables.grouped:
+                # The limits may have been changed since they were read.
+                self._context.refresh()
         return self._edits
 
     def _was_edited(self) -> bool:
@@ -499,6 +654,8 @@ class Claimer:
         if edits == self._edits:
             return False
         self._edits = edits
+        if self._context.tables.grouped:
+            self._context.refresh()
         self.look_fully()
         # Somebody may have turned groups on or off.
         self._context.refresh()

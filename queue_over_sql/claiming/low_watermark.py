@@ -75,7 +75,10 @@ class LowWatermark:
         self.noted(len(rows), latest, wanted, low, seconds)
 
     def noted(self, found: int, latest: int, wanted: int, low: int, seconds: float) -> None:
-        """As ``claimed``, for a number of messages of which the last was due at ``latest``."""
+        """As ``claimed``, for a number of messages.
+
+        ``latest`` is the due time up to which nothing is left to be claimed; 0 if none was found.
+        """
         with self._lock:
             self._short = found < wanted
             if low:
@@ -86,7 +89,7 @@ class LowWatermark:
                 if now - seconds >= self._looked_at:
                     self._full_costs = (self._full_costs[1], seconds)
                 self._looked_at = now
-            if found:
+            if latest:
                 self._low = max(0, latest - SLACK_US)
 
     def lower(self, available_at: int | None = None) -> None:

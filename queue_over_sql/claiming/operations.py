@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.sql.operation import Operation
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from queue_over_sql.groups.strategy import GroupClaim, GroupRequest
     from queue_over_sql.message import Message, MessageRow
     from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.statements.requests import ClaimRequest, Where
@@ -33,6 +35,21 @@ def claim_messages(
 def claiming(sql: StatementCache, request: ClaimRequest) -> Operation[list[MessageRow]]:
     """The operation that claims by itself, in no particular order; it is never repeated."""
     claims: Claims = sql.subject.dialect.strategy(Claims)
+    do = partial(claims.claim, sql=sql, request=request)
+    return Operation(do, atomic=not claims.at_once, repeatable=False)
+
+
+def claim_of_groups(
+    connection: Connection, sql: StatementCache, request: GroupRequest
+) -> GroupClaim:
+    """Claim up to ``request.claim.count`` messages of one priority level, from groups."""
+    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+    return claims.claim(connection, sql, request)
+
+
+def claiming_of_groups(sql: StatementCache, request: GroupRequest) -> Operation[GroupClaim]:
+    """The operation that claims from groups by itself; it is never repeated."""
+    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
     do = partial(claims.claim, sql=sql, request=request)
     return Operation(do, atomic=not claims.at_once, repeatable=False)
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, Index, Insert, Table, Update, and_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from queue_over_sql.statements import claims as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest
@@ -17,6 +16,7 @@ from queue_over_sql.message import MessageRow
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.expressions import Expressions
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.requests import ClaimRequest, Where, read_rows
 
 

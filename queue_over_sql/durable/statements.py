@@ -24,9 +24,9 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.archive import statements as archive
-from queue_over_sql.statements import claims as claim
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.settling import statements as settle
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import among_ids, fence, number, uncounted, words
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def pick_ids(tables: QueueTables) -> Select[Any]:
 
 
 def lock_ids(tables: QueueTables) -> Select[Any]:
-    """Lock the oldest eligible messages, skipping locked ones; see ``pick_rows`` of ``claiming``."""
+    """Lock the oldest eligible messages, skipping locked ones; see ``claiming``'s ``pick_rows``."""
     hint = tables.expressions.claim_index_hint(tables.base_name)
     picked = pick_ids(tables).with_for_update(skip_locked=tables.features.skip_locked)
     return picked if hint is None else picked.order_by(None).with_hint(tables.live, hint)

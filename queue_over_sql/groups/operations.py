@@ -7,7 +7,7 @@ ends a carrier moves the next message of the group back, in the same transaction
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
@@ -69,8 +69,8 @@ def _powers(count: int) -> Iterator[tuple[int, int]]:
 
 def park(
     connection: Connection, sql: StatementCache, request: GroupRequest, blocked: Sequence[Seen]
-) -> int:
-    """Move messages that their groups block out of the claim index; returns how many.
+) -> tuple[int, list[str]]:
+    """Move messages that their groups block out of the claim index.
 
     Run it in a transaction of its own. It locks what blocks each group, so that nobody ends that
     meanwhile, and parks the others: of the next ``request.window`` messages along the claim index.
@@ -85,31 +85,36 @@ def park(
         sql: the queue's statements.
         request: the claim that met the messages.
         blocked: the messages that it met and did not take.
+
+    Returns:
+        How many it moved, and the groups that have no row.
     """
     names = list(dict.fromkeys(seen.group for seen in blocked if seen.group is not None))
     limits = dict.fromkeys(names, request.rules.limit)
+    lacking = set(names)
     stopped: list[str] = []
     for name, own, stops in _of_groups(connection, sql, statements.settings_of_groups, names):
+        lacking.discard(name)
         limits[name] = request.rules.limit if own is None else own
         if stops:
             stopped.append(name)
     standing = {row[0] for row in _of_groups(connection, sql, statements.lock_stopped, stopped)}
     moving = [name for name in names if name not in stopped]
     carriers = _lock_carriers(connection, sql, request, moving, limits)
-    lacking = set(moving) - set(carriers.values())
-    met = [seen.id for seen in blocked if seen.group in lacking]
-    firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.id in met}
+    without = set(moving) - set(carriers.values())
+    firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.group in without}
     carriers |= _lock(connection, sql, statements.lock_unparked, list(firsts.values()))
     waiting = standing | set(carriers.values())
-    if not waiting:
-        return 0
     claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+    missing = sorted(lacking) if claims.needs_rows else []
+    if not waiting:
+        return 0, missing
     moved = claims.move_aside(connection, sql, request, waiting, carriers)
     if moved:
         for batch in batches(sorted(carriers)):
             mark = sql.get(statements.set_carriers, bucket_of(len(batch)))
             mark.run(connection, id_values(batch))
-    return moved
+    return moved, missing
 
 
 def _lock_carriers(
@@ -147,10 +152,10 @@ def _lock(
 
 def _of_groups(
     connection: Connection, sql: StatementCache, builder: Builder, names: Sequence[str]
-) -> Iterator[Sequence[object]]:
+) -> Iterator[Sequence[Any]]:
     for batch in batches(names):
         size = bucket_of(len(batch))
-        found: Iterable[Sequence[object]] = sql.get(builder, size).run(
+        found: Iterable[Sequence[Any]] = sql.get(builder, size).run(
             connection, statements.group_values(batch, size)
         )
         yield from list(found)

@@ -16,7 +16,6 @@ from sqlalchemy import (
     or_,
     select,
     union_all,
-    update,
 )
 
 from queue_over_sql.queues.registry import may_claim

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
-from queue_over_sql.settings import GROUP_KEY
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -121,16 +121,19 @@ class GroupClaims:
           paused (``paused_at``) or blocked (``blocked_by``), or if as many of its messages are
           claimed as the limit allows: ``own_limit`` of its row, else ``rules.limit``. That must be
           read after its row is locked.
-        - Of each other group, in the order in which the window shows them, take the first unclaimed
-          messages by (group_key, id). With ``rules.ordered`` stop at the first one that is not due
-          (``coalesce(parked_at, available_at)``), does not fit (``claims.fitting``), or is locked;
-          else skip it. Take as many as the window showed of it, at least the count divided by the
-          number of groups, at most ``most``, and at most what the limit leaves. A group with the
-          limit 1, if ordered, has no such end: several go to one consumer.
-        - Together at most ``count``, a group's or a message's place being its first in the window.
-        - A taken message gets the stamp, ``available_at = coalesce(parked_at, available_at)`` and
-          ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, then
-          ``blocks = 1`` for the last one by id of an ordered group, else for all taken ones of it.
+        - Without ``rules.ordered`` take of each other group messages of the window, at most
+          ``most`` and what the limit leaves. They get the stamp, and nothing else changes.
+        - With ``rules.ordered`` take its first unclaimed messages by (group_key, id), parked or
+          not, up to the first one that is not due (``coalesce(parked_at, available_at)``), does
+          not fit (``claims.fitting``), or is locked by others. How many: as many as the window
+          showed of it, at least the count divided by the number of groups, at most ``most`` and
+          what the limit leaves. For a group with the limit 1 that leaves any number, because they
+          go to one consumer.
+        - Together at most ``count``, in the order of the window; a group's place in it is that of
+          its first message there.
+        - What is taken with order also gets ``available_at = coalesce(parked_at, available_at)``
+          and ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, the
+          last one by id gets ``blocks = 1``.
         """
         raise UnsupportedByEngine("Queues on this engine cannot have groups.")
 

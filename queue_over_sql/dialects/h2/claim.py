@@ -44,7 +44,9 @@ class H2Claims(Claims):
         marked = sql.get(mark_first).run(connection, values)
         if not marked.rowcount:
             return []
-        return read_rows(connection, sql, sql.get(statements.stamped).run(connection, request.stamp()))
+        return read_rows(
+            connection, sql, sql.get(statements.stamped).run(connection, request.stamp())
+        )
 
 
 def mark_first(tables: QueueTables) -> Update:

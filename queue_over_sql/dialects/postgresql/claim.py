@@ -17,7 +17,6 @@ from sqlalchemy import (
     true,
 )
 
-from queue_over_sql.statements import claims as claim
 from queue_over_sql.dialects.at_once import ClaimsAtOnce, claim_at_once
 from queue_over_sql.dialects.postgresql.archive import archive_at_once, held_before, held_values
 from queue_over_sql.message import MessageRow
@@ -25,6 +24,7 @@ from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.settling import statements as settle
 from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import bucket_of, id_values, number
 from queue_over_sql.statements.requests import ClaimRequest, Settlement, Where, read_rows
 

@@ -62,13 +62,13 @@ from queue_over_sql.arrow.rows import (
     schema_of,
 )
 from queue_over_sql.arrow.types import conformed, is_plain
-from queue_over_sql.statements import claims as claim
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import CompiledStatement, StatementCache
 from queue_over_sql.sql.driver_calls import driver_connection, driver_errors, translated
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import next_attempt, number
 from queue_over_sql.values.states import Outcome
 

@@ -12,12 +12,14 @@ from queue_over_sql.dialects.postgresql.ddl import PostgreSQLDdl
 from queue_over_sql.dialects.postgresql.errors import PostgreSQLErrors
 from queue_over_sql.dialects.postgresql.expressions import PostgreSQLExpressions
 from queue_over_sql.dialects.postgresql.features import FEATURES, of_server
+from queue_over_sql.dialects.postgresql.groups import PostgreSQLGroupClaims
 from queue_over_sql.dialects.postgresql.insert import PostgreSQLInserts
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.dialects.postgresql.rounds import PostgreSQLRounds
 from queue_over_sql.dialects.postgresql.sessions import PostgreSQLCallers, PostgreSQLSessions
 from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.sql.columns import Columns
@@ -49,6 +51,7 @@ def dialect(connection: Connection | None) -> QueueDialect:
         strategies={
             Archiving: PostgreSQLArchiving,
             Claims: PostgreSQLClaims,
+            GroupClaims: PostgreSQLGroupClaims,
             Inserts: PostgreSQLInserts,
             Rounds: PostgreSQLRounds,
         },

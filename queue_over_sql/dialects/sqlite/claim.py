@@ -8,10 +8,10 @@ from sqlalchemy import (
     select,
 )
 
-from queue_over_sql.statements import claims as claim
 from queue_over_sql.dialects.at_once import ClaimsAtOnce
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import Where
 

@@ -13,10 +13,12 @@ from queue_over_sql.dialects.sqlite.errors import SQLiteErrors
 from queue_over_sql.dialects.sqlite.expressions import SQLiteExpressions
 from queue_over_sql.dialects.sqlite.features import FEATURES
 from queue_over_sql.dialects.sqlite.files import SQLiteFiles
+from queue_over_sql.dialects.sqlite.groups import SQLiteGroupClaims
 from queue_over_sql.dialects.sqlite.insert import SQLiteInserts
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.sqlite.sessions import SQLiteCallers, SQLiteSessions
 from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.dialect import QueueDialect
@@ -51,5 +53,10 @@ def dialect(connection: Connection | None) -> QueueDialect:
         notifications=FileNotifications(),
         checkup=SQLiteCheckup(FEATURES),
         columns=_columns,
-        strategies={Claims: SQLiteClaims, Inserts: SQLiteInserts, Rounds: RoundsAtOnce},
+        strategies={
+            Claims: SQLiteClaims,
+            GroupClaims: SQLiteGroupClaims,
+            Inserts: SQLiteInserts,
+            Rounds: RoundsAtOnce,
+        },
     )

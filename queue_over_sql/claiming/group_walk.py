@@ -1,0 +1,146 @@
+"""How claims walk along the claim index of a queue with groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.claiming.low_watermark import SLACK_US
+from queue_over_sql.groups import operations
+from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
+from queue_over_sql.sql.operation import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from queue_over_sql.groups.strategy import GroupClaim, Seen
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.statements.requests import ClaimRequest
+
+MOST_LOOKS: Final = 200
+"""How often a claim that finds nothing looks further, past what it parked."""
+
+# How many messages a claim looks at if what it met before was blocked.
+_WIDE: Final = 50
+# How many messages along the claim index it parks in one transaction, at first and at most.
+_LEAST_PARKED, _MOST_PARKED = 256, 10_000
+# Of how many groups this process remembers that they have rows.
+_MOST_KNOWN: Final = 50_000
+
+
+@dataclasses.dataclass
+class _Level:
+    """The walk on one priority level.
+
+    Attributes:
+        blocked: whether the last look met only messages that their groups block.
+        reach: how many messages the next parking looks at.
+    """
+
+    blocked: bool = False
+    reach: int = _LEAST_PARKED
+
+
+class GroupWalk:
+    """What one service knows of the groups of a queue while its claims walk along the index.
+
+    A look takes what it can of a window. What it met and could not take is blocked. If the next
+    window is blocked, too, or that lasts, the walk parks it, so that no claim meets it again.
+    """
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._levels: dict[int, _Level] = {}
+        self._known: set[str] = set()
+
+    def request(self, claim: ClaimRequest, rules: GroupRules) -> GroupRequest:
+        """The request for the next look on the claim's level."""
+        wide = max(2 * claim.count, _WIDE) if self._level(claim).blocked else claim.count
+        return GroupRequest(claim, rules, wide)
+
+    def goes_on(self, request: GroupRequest, found: GroupClaim) -> bool:
+        """Prepare the next look, after one that met something; whether it may find more.
+
+        It creates rows of groups that have none, and parks what is blocked.
+        """
+        level = self._level(request.claim)
+        if len(found.rows) >= request.claim.count:
+            level.blocked, level.reach = False, _LEAST_PARKED
+            return False
+        full = len(found.seen) >= request.window
+        was_blocked, level.blocked = level.blocked, full
+        left = left_of(found)
+        if not left:
+            return full
+        mine = {group_of(row) for row in found.rows}
+        blocked = [seen for seen in left if seen.group is not None and seen.group not in mine]
+        if self._create_rows(seen.group for seen in blocked):
+            return True
+        lasts = left[0].available_at < found.now - 2 * SLACK_US
+        if blocked and ((full and was_blocked) or lasts) and self._park(request, blocked, level):
+            return True
+        return full and not was_blocked
+
+    def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
+        reached = request._replace(window=max(level.reach, request.window))
+        sql = self._context.sql
+        park = partial(operations.park, sql=sql, request=reached, blocked=blocked)
+        moved, lacking = self._context.run(Operation(park, atomic=True))
+        if lacking:
+            # Their rows were removed while they had no messages.
+            self._known.difference_update(lacking)
+            return self._create_rows(lacking)
+        level.reach = min(4 * reached.window, _MOST_PARKED)
+        return moved > 0
+
+    def _create_rows(self, groups: Iterable[str | None]) -> bool:
+        """Create the rows of groups that have none, unless that is known; whether there were any.
+
+        Apart from the claim, so that nobody waits for an uncommitted row.
+        """
+        context = self._context
+        claims: GroupClaims = context.dialect.strategy(GroupClaims)
+        if not claims.needs_rows:
+            return False
+        named = {group for group in groups if group is not None}
+        fresh = named - self._known
+        if not fresh:
+            return False
+        count = context.run(lambda c: operations.know(c, context.sql, sorted(fresh)))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known |= fresh
+        return count > 0
+
+    def _level(self, claim: ClaimRequest) -> _Level:
+        level = self._levels.get(claim.priority)
+        return level if level is not None else self._levels.setdefault(claim.priority, _Level())
+
+
+def left_of(found: GroupClaim) -> list[Seen]:
+    """What a claim met and did not take, oldest first."""
+    taken = {row.id for row in found.rows}
+    return [seen for seen in found.seen if seen.id not in taken]
+
+
+def place_after(found: GroupClaim) -> int:
+    """The due time up to which everything was taken: what is left must be found again."""
+    left = left_of(found)
+    if left:
+        return left[0].available_at
+    return found.seen[-1].available_at if found.seen else 0
+
+
+def in_order(found: GroupClaim) -> list[MessageRow]:
+    """The claimed messages in the order of the window; those of one group in the order of ids."""
+    places: dict[str | int, int] = {}
+    for place, seen in enumerate(found.seen):
+        places.setdefault(seen.id if seen.group is None else seen.group, place)
+
+    def key(row: MessageRow) -> tuple[int, int]:
+        group = group_of(row)
+        return places.get(row.id if group is None else group, 0), row.id
+
+    return sorted(found.rows, key=key)

@@ -1,0 +1,258 @@
+"""How PostgreSQL claims from a queue with groups: in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Float,
+    Select,
+    and_,
+    any_,
+    case,
+    cast,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    union_all,
+    update,
+)
+
+from queue_over_sql.groups.statements import rows_of_groups, stopped, window
+from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
+from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.statements import claims as claim
+from queue_over_sql.statements.parameters import number
+from queue_over_sql.statements.requests import Where, read_rows
+
+
+class PostgreSQLGroupClaims(GroupClaims):
+    """Looks for groups, locks their rows, takes of them and stamps, all in one statement.
+
+    Its snapshot may be older than its locks. So each claim of a group writes another number into
+    the group's row, and a claim leaves out a group whose number is not that of its snapshot.
+    """
+
+    at_once = True
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: GroupRequest
+    ) -> GroupClaim:
+        statement = sql.get(claim_groups, request.claim.where, request.rules.ordered)
+        found: Sequence[Any] = statement.run(connection, request.values()).all()
+        met = sorted((row[2], row[0], row[1]) for row in found if row[0] is not None)
+        seen = [Seen(message_id, group, due) for due, message_id, group in met]
+        rows = read_rows(connection, sql, [row[4:] for row in found if row[4] is not None])
+        return GroupClaim(rows, seen, found[0][3] if found else 0)
+
+
+def claim_groups(tables: QueueTables, where: Where | None, ordered: bool) -> Select[Any]:
+    """Claim of the groups in the window.
+
+    Each row has a message of the window, the time, and a claimed message; one of the two messages
+    may be missing.
+    """
+    live, groups, now = tables.live, rows_of_groups(tables), tables.expressions.now()
+    picked = _fenced(window(tables, where), "picked")
+    wanted = _wanted(tables, picked, ordered=ordered)
+    locked = _locked(tables, wanted)
+    further: dict[str, Any] = {}
+    if ordered:
+        kept, flagged = _first(tables, picked, locked, where)
+        further = {
+            "available_at": func.coalesce(live.c.parked_at, live.c.available_at),
+            "parked_at": None,
+            "blocks": case((live.c.id == _any_of(flagged.c.id), 1), else_=live.c.blocks),
+        }
+    else:
+        kept = _any(picked, locked)
+    counted = (
+        update(groups)
+        .where(groups.c.group_key == _any_of(kept.c.group_key))
+        .values(seq=func.greatest(groups.c.seq + 1, now))
+        .cte("counted")
+    )
+    changed = (
+        update(live)
+        .where(live.c.id == _any_of(kept.c.id))
+        .values(claim.stamp_values(tables, now) | further)
+        .returning(*tables.message_columns(live))
+        .cte("changed")
+    )
+    return (
+        select(*picked.c, *changed.c)
+        .select_from(picked.outerjoin(changed, picked.c.id == changed.c.id, full=True))
+        .add_cte(counted)
+    )
+
+
+def _fenced(statement: Select[Any] | CompoundSelect[Any], name: str) -> CTE:
+    """MATERIALIZED keeps the planner from running it twice, or inside of a loop."""
+    return statement.cte(name).prefix_with("MATERIALIZED")
+
+
+def _any_of(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """By an array, so that the index is probed for each; see ``PostgreSQLClaims.chosen``."""
+    return any_(func.array(select(column).scalar_subquery()))
+
+
+def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
+    """Groups of which something may be handed out, their number, and how much of each."""
+    groups, held = rows_of_groups(tables), tables.live.alias("held")
+    names = _fenced(
+        select(
+            picked.c.group_key,
+            func.count().label("seen"),
+            func.min(picked.c.available_at).label("place"),
+        )
+        .where(picked.c.group_key.is_not(None))
+        .group_by(picked.c.group_key),
+        "names",
+    )
+    limit = func.coalesce(groups.c.own_limit, number("p_limit"))
+    # A LIMIT keeps the planner from reading all rows for a join.
+    row = (
+        select(groups.c.seq, limit.label("most"))
+        .where(groups.c.group_key == names.c.group_key, ~stopped(groups))
+        .limit(literal_column("1"))
+        .lateral("row")
+    )
+    in_hand = (
+        select(literal_column("1").label("one"))
+        .where(held.c.group_key == names.c.group_key, held.c.lease_expires_at.is_not(None))
+        .limit(row.c.most)
+        .lateral("some")
+    )
+    count = select(func.count().label("count")).select_from(in_hand).lateral("in_hand")
+    fair = func.ceil(
+        cast(number("p_count"), Float)
+        / select(func.count()).select_from(names.alias("all")).scalar_subquery()
+    )
+    most = func.least(func.greatest(names.c.seen, cast(fair, BigInteger)), number("p_most"))
+    left = row.c.most - count.c.count
+    if ordered:
+        left = case((row.c.most > 1, left))
+    return _fenced(
+        select(names.c.group_key, names.c.place, row.c.seq, func.least(most, left).label("most"))
+        .select_from(names.join(row, true()).join(count, true()))
+        .where(count.c.count < row.c.most)
+        .order_by(names.c.place)
+        .limit(number("p_count")),
+        "wanted",
+    )
+
+
+def _locked(tables: QueueTables, wanted: CTE) -> CTE:
+    """The rows of groups; the lock compares the newest number with that of the snapshot."""
+    groups = rows_of_groups(tables)
+    row = (
+        select(groups.c.seq)
+        .where(groups.c.group_key == wanted.c.group_key, groups.c.seq == wanted.c.seq)
+        .with_for_update(skip_locked=True)
+        .lateral("locked_row")
+    )
+    return _fenced(
+        select(wanted.c.group_key, wanted.c.place, wanted.c.most).select_from(
+            wanted.join(row, true())
+        ),
+        "locked",
+    )
+
+
+def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -> tuple[CTE, CTE]:
+    """What to take with order: the ids with their groups, and those that others wait behind.
+
+    Of each group its first messages by id, up to one that is not due, does not fit, or is locked.
+    """
+    live = tables.live
+    run = (
+        select(
+            live.c.id,
+            _due(tables, where).label("due"),
+            or_(live.c.blocks.is_not(None), live.c.parked_at.is_not(None)).label("waits"),
+        )
+        .where(live.c.group_key == locked.c.group_key, live.c.consumer_id.is_(None))
+        .order_by(live.c.id)
+        .limit(locked.c.most)
+        .correlate(locked)
+        .subquery("run")
+    )
+    due = func.bool_and(run.c.due, type_=Boolean()).over(order_by=run.c.id)
+    first = select(run.c.id, run.c.waits, due.label("due")).lateral("first")
+    of_groups = (
+        select(first.c.id, locked.c.group_key, locked.c.place, first.c.waits)
+        .select_from(locked.join(first, true()))
+        .where(first.c.due)
+    )
+    alone = select(picked.c.id, picked.c.group_key, picked.c.available_at, false())
+    chosen = _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
+    sure = _fenced(
+        select(live.c.id)
+        .where(live.c.id == _any_of(chosen.c.id), live.c.consumer_id.is_(None), _due(tables, where))
+        .with_for_update(skip_locked=True),
+        "sure",
+    )
+    there = sure.c.id.is_not(None)
+    so_far = func.bool_and(there, type_=Boolean()).over(
+        partition_by=chosen.c.group_key, order_by=chosen.c.id
+    )
+    known = (
+        select(
+            *(chosen.c.id, chosen.c.group_key, chosen.c.waits),
+            case((chosen.c.group_key.is_(None), there), else_=so_far).label("keeps"),
+        )
+        .select_from(chosen.outerjoin(sure, sure.c.id == chosen.c.id))
+        .subquery("known")
+    )
+    kept = _fenced(
+        select(known.c.id, known.c.group_key, known.c.waits).where(known.c.keeps), "kept"
+    )
+    flagged = _fenced(
+        select(func.max(kept.c.id).label("id"))
+        .where(kept.c.group_key.is_not(None))
+        .group_by(kept.c.group_key)
+        .having(func.bool_or(kept.c.waits, type_=Boolean())),
+        "flagged",
+    )
+    return kept, flagged
+
+
+def _any(picked: CTE, locked: CTE) -> CTE:
+    """What to take without order: messages of the window, which are locked; of a group some."""
+    turn = func.row_number().over(
+        partition_by=picked.c.group_key, order_by=(picked.c.available_at, picked.c.id)
+    )
+    ranked = (
+        select(*picked.c, turn.label("turn"), locked.c.most)
+        .select_from(picked.join(locked, locked.c.group_key == picked.c.group_key))
+        .subquery("ranked")
+    )
+    of_groups = select(ranked.c.id, ranked.c.group_key, ranked.c.available_at.label("place")).where(
+        ranked.c.turn <= ranked.c.most
+    )
+    alone = select(picked.c.id, picked.c.group_key, picked.c.available_at)
+    return _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
+
+
+def _oldest(of_groups: Select[Any], alone: Select[Any]) -> CTE:
+    both = union_all(of_groups, alone).subquery("both")
+    chosen = select(both).order_by(both.c.place, both.c.id).limit(number("p_count"))
+    return _fenced(chosen, "chosen")
+
+
+def _due(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
+    live = tables.live
+    at = func.coalesce(live.c.parked_at, live.c.available_at)
+    due = and_(at <= tables.expressions.now(), *claim.fitting(tables, where))
+    return func.coalesce(due, false())
