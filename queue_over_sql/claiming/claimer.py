@@ -248,8 +248,7 @@ class Claimer:
         except BaseException:
             self.abandon(rows)
             raise
-        for message in messages:
-            note_claim(message, began)
+        note_claim(messages, began)
         observer = self._context.observer
         if observer is not None and messages:
             observer.claimed(self._context.name, facts_of(messages), elapsed_clock() - began)
