@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
@@ -639,10 +639,12 @@ def note_lease(message: Message, microseconds: int, ends_at: float) -> None:
     message._lease_ends_at = ends_at
 
 
-def note_claim(message: Message, began: float) -> None:
-    """Note that its claim began at this time of ``elapsed_clock``."""
-    if (length := message._row.claimed_lease_us) is not None:
-        message._lease_ends_at = began + length / 1_000_000
+def note_claim(messages: Sequence[Message], began: float) -> None:
+    """Note that the claim of these messages began at this time of ``elapsed_clock``."""
+    for message in messages:
+        row = message._row
+        if row.lease_expires_at is not None and row.claimed_at is not None:
+            message._lease_ends_at = began + (row.lease_expires_at - row.claimed_at) / 1_000_000
 
 
 def is_expired(message: Message, microseconds: int) -> bool:

@@ -258,8 +258,7 @@ class Claimer:
             raise
         if len(messages) < len(rows) and self._context.tables.grouped:
             messages = self._undisturbed(rows, messages)
-        for message in messages:
-            note_claim(message, began)
+        note_claim(messages, began)
         observer = self._context.observer
         if observer is not None and messages:
             observer.claimed(self._context.name, facts_of(messages), elapsed_clock() - began)

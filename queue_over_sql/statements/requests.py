@@ -182,6 +182,7 @@ class Settlement:
 
 _CORE = len(MESSAGE_COLUMNS)
 _ATTEMPT = MESSAGE_COLUMNS.index("attempt_count")
+_AFTER_ATTEMPT = slice(_ATTEMPT + 1, _CORE)
 _STAMP = slice(MESSAGE_COLUMNS.index("consumer_id"), MESSAGE_COLUMNS.index("last_attempt_at"))
 _LEASE = MESSAGE_COLUMNS.index("lease_us")
 
@@ -198,7 +199,8 @@ def read_rows(
     """Read rows that were selected with ``QueueTables.message_columns``."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
-        return [_message_row(row, _NO_COLUMNS) for row in rows]
+        rest = (_NO_COLUMNS, *_NOT_ARCHIVED)
+        return [_as_row((*row[:_CORE], *rest)) for row in rows]
     converters = sql.own_converters(connection.dialect)
     return [_message_row(row, _own_values(tables, row, converters)) for row in rows]
 
@@ -210,17 +212,23 @@ def read_taken_rows(
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         rest = (_NO_COLUMNS, *_TAKEN)
-        return [_as_row((*_delivered(row), *rest)) for row in rows]
+        return [
+            _as_row((*row[:_ATTEMPT], row[_ATTEMPT] + 1, *row[_AFTER_ATTEMPT], *rest))
+            for row in rows
+        ]
     converters = sql.own_converters(connection.dialect)
     return [
-        _as_row((*_delivered(row), _own_values(tables, row, converters), *_TAKEN)) for row in rows
+        _as_row(
+            (
+                *row[:_ATTEMPT],
+                row[_ATTEMPT] + 1,
+                *row[_AFTER_ATTEMPT],
+                _own_values(tables, row, converters),
+                *_TAKEN,
+            )
+        )
+        for row in rows
     ]
-
-
-def _delivered(row: Sequence[Any]) -> list[Any]:
-    values = list(row[:_CORE])
-    values[_ATTEMPT] += 1
-    return values
 
 
 def read_archive_rows(

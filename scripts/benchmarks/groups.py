@@ -42,6 +42,7 @@ from scripts.benchmarks.harness import (
 NAME: Final = "groups"
 PLAIN: Final = "none"
 BATCH: Final = 100
+MANY: Final = 10_000
 _IDLE: Final = 1.5
 _NAMES = count()
 Record = tuple[str | None, int, float, float]
@@ -180,8 +181,10 @@ class Race:
         server = getattr(self._new, "__self__", None)
         return processor_of(server.pid) if isinstance(server, PrivateServer) else 0.0
 
-    def blocked(self, design: str, messages: int, batch: int, *, held: bool) -> dict[str, Any]:
-        """Milliseconds of a claim: from an empty queue, and beside a blocked group."""
+    def blocked(
+        self, design: str, messages: int, batch: int, *, held: bool, groups: int = 1
+    ) -> dict[str, Any]:
+        """Milliseconds of a claim: from an empty queue, and beside blocked groups."""
         with self.fresh() as (url, session), ExitStack() as stack:
             if held:
                 reader = Session(url)
@@ -194,9 +197,11 @@ class Race:
                 reader.run("SELECT count(*) FROM live")
             claimer = DESIGNS[design](session, "c")
             empty = self._claims(session, claimer, batch)
-            publish(session, ["blocked"] * messages)
-            holder = DESIGNS[design](session, "holder")
-            holder.claim(1)
+            publish(session, [f"blocked{number % groups}" for number in range(messages)])
+            holder = DESIGNS[design](session, "holder", most=1)
+            left = groups
+            while left:
+                left -= len(holder.claim(min(left, BATCH)))
             loaded = self._claims(session, claimer, batch)
         return {
             "empty": round(median(empty[1:]), 3),
@@ -292,6 +297,11 @@ def measure(engine: str, options: Any, progress: Progress) -> dict[str, Any]:
                         lambda: race.blocked(design, options.blocked, batch, held=held)  # noqa: B023
                     )
                     progress.print(f"{engine} {name} {design}: {case[design]}")
+            many = found["blocked"].setdefault(f"by 1, {MANY:,} groups", {})
+            many[design] = _noted(
+                lambda: race.blocked(design, 2 * MANY, 1, held=False, groups=MANY)  # noqa: B023
+            )
+            progress.print(f"{engine} {MANY} groups {design}: {many[design]}")
             found["late"][design] = _noted(lambda: race.late(design, options.late))  # noqa: B023
             progress.print(f"{engine} late {design}: {found['late'][design]}")
     return found
