@@ -370,6 +370,7 @@ class QueueService:
             QueueSchemaMismatch: the queue exists with another payload type or other columns.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
+            UnsupportedByEngine: there is a ``group_limit``, and H2 is older than 2.2.220.
             TypeError, ValueError: a setting has an invalid value.
         """
         check_known("QueueService.create_queue", settings, QueueOptions)

@@ -20,6 +20,7 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
+    UnsupportedByEngine,
     near_names,
     shown,
 )
@@ -70,6 +71,7 @@ _NOT_OPENED = (
     QueueSchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
+    UnsupportedByEngine,
     ddl.TablesInUse,
 )
 
@@ -512,6 +514,9 @@ class Catalog:
         return tables, dataclasses.replace(settings, columns=own)
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
+        reason = self.connections.dialect.features.no_groups
+        if settings.grouped and reason is not None:
+            raise UnsupportedByEngine(reason)
         return queue_tables(
             name,
             self._settings.table_prefix,

@@ -48,6 +48,8 @@ class Features:
 
     The ids begin at the last insert id. None: they cannot be computed.
     """
+    no_groups: str | None = None
+    """Why queues cannot have groups here, and what to do; None: they can."""
     stage_piece: int | None = None
     """How many staged messages one INSERT moves while others wait; None: all."""
     statement_bytes: int | None = None

@@ -12,7 +12,9 @@ from queue_over_sql.dialects.h2.errors import H2Errors
 from queue_over_sql.dialects.h2.expressions import H2Expressions
 from queue_over_sql.dialects.h2.features import FEATURES, of_database
 from queue_over_sql.dialects.h2.sessions import H2Callers, H2Sessions
+from queue_over_sql.dialects.locked_groups import LockedGroupClaims
 from queue_over_sql.dialects.portable import row_columns
+from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.sql.dialect import QueueDialect
 
 
@@ -29,5 +31,5 @@ def dialect(connection: Connection | None) -> QueueDialect:
         errors=errors,
         checkup=H2Checkup(features),
         columns=row_columns,
-        strategies={Claims: H2Claims},
+        strategies={Claims: H2Claims, GroupClaims: LockedGroupClaims},
     )

@@ -11,6 +11,10 @@ from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.sql.features import Features
 
 _SKIP_LOCKED_SINCE = (2, 2, 220)
+_NO_GROUPS: Final = (
+    "Queues with groups require H2 2.2.220 or newer, because earlier versions cannot skip locked "
+    "rows; this database is {found}. Use a newer H2, or leave out group_limit. Nothing was changed."
+)
 _SETTINGS = """
     SELECT SETTING_NAME, SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS
     WHERE SETTING_NAME IN ('MODE', 'DATABASE_TO_UPPER', 'DATABASE_TO_LOWER', 'IGNORECASE')"""
@@ -63,4 +67,7 @@ def of_database(connection: Connection) -> Features:
             )
             raise UnsupportedByEngine(msg)
     version = connection.dialect.server_version_info or FEATURES.oldest_version
-    return dataclasses.replace(FEATURES, skip_locked=version >= _SKIP_LOCKED_SINCE)
+    skips = version >= _SKIP_LOCKED_SINCE
+    found_version = ".".join(map(str, version))
+    no_groups = None if skips else _NO_GROUPS.format(found=found_version)
+    return dataclasses.replace(FEATURES, skip_locked=skips, no_groups=no_groups)

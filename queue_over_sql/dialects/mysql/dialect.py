@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from queue_over_sql.claiming.strategy import Claims
+from queue_over_sql.dialects.locked_groups import LockedGroupClaims
 from queue_over_sql.dialects.mysql.checkup import MariaDBCheckup, MySQLCheckup
 from queue_over_sql.dialects.mysql.ddl import MySQLDdl
 from queue_over_sql.dialects.mysql.errors import MySQLErrors
@@ -15,6 +16,7 @@ from queue_over_sql.dialects.mysql.rounds import JoinedRounds
 from queue_over_sql.dialects.mysql.sessions import MySQLCallers, MySQLSessions
 from queue_over_sql.dialects.skip_locked import LockedClaims
 from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.sql.columns import Columns
 from queue_over_sql.sql.dialect import QueueDialect
@@ -59,5 +61,10 @@ def _assembled(
         errors=errors,
         checkup=checkup,
         columns=_columns,
-        strategies={Claims: LockedClaims, Inserts: inserts, Rounds: JoinedRounds},
+        strategies={
+            Claims: LockedClaims,
+            GroupClaims: LockedGroupClaims,
+            Inserts: inserts,
+            Rounds: JoinedRounds,
+        },
     )
