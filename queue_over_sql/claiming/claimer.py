@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.decoding import Decoder
     from queue_over_sql.recovery.recovery import Recovery
+    from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.values.durations import Duration
 
 
@@ -374,13 +375,16 @@ class Claimer:
         if self._at_most is not None:
             count = min(count, self._at_most)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
-        exchanged = self._exchange_groups if self._context.tables.grouped else self._exchange
-        settled, rows = exchanged(count, lease_us, settlements, keep=keep, where=where)
+        # It keeps to these tables, even if somebody turns groups on or off meanwhile.
+        sql = self._context.sql
+        exchanged = self._exchange_groups if sql.subject.grouped else self._exchange
+        settled, rows = exchanged(sql, count, lease_us, settlements, keep=keep, where=where)
         rows = self._apart(rows)
         return settled, [] if self._came_late(rows) else rows
 
     def _exchange(
         self,
+        sql: StatementCache,
         count: int,
         lease_us: int | None,
         settlements: Sequence[Settlement],
@@ -389,7 +393,6 @@ class Claimer:
         where: Where | None,
     ) -> tuple[set[int], list[MessageRow]]:
         levels = range(self._context.settings.priorities)
-        sql = self._context.sql
         at_once = len(levels) == 1 and exchanges_at_once(sql, settlements)
         finish = finishing(sql, settlements, keep=keep)
         expected = sum(len(settlement.ids) for settlement in settlements)
@@ -444,6 +447,7 @@ class Claimer:
 
     def _exchange_groups(
         self,
+        sql: StatementCache,
         count: int,
         lease_us: int | None,
         settlements: Sequence[Settlement],
@@ -452,7 +456,6 @@ class Claimer:
         where: Where | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
-        sql = self._context.sql
         finish = finishing(sql, settlements, keep=keep)
         expected = sum(len(settlement.ids) for settlement in settlements)
         requests = [
@@ -560,34 +563,40 @@ class Claimer:
     def _claim_levels(
         self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
     ) -> None:
-        grouped = self._context.tables.grouped
         for level in range(self._context.settings.priorities):
             left = count - len(rows)
             if left <= 0:
                 return
-            if grouped:
+            if self._context.tables.grouped:
                 rows += self._claim_groups(level, left, lease_us, where)
-                continue
-            if where is not None:
+            elif where is not None:
                 rows += self._claim_where(level, left, lease_us, where)
-                continue
-            mark = self._mark(level)
-            edits = self._edits if self._edits is not None else self._known_edits()
-            request = self._request(level, left, lease_us, mark.bound(), edits=edits)
-            found = self._look(mark, request)
-            if not found and request.low and (self._was_edited() or mark.may_look_fully()):
-                edits = self._known_edits()
-                found = self._look(mark, self._request(level, left, lease_us, 0, edits=edits))
-            rows += found
+            else:
+                rows += self._claim_level(level, left, lease_us)
+
+    def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
+        mark = self._mark(level)
+        edits = self._edits if self._edits is not None else self._known_edits()
+        request = self._request(level, count, lease_us, mark.bound(), edits=edits)
+        found = self._look(mark, request)
+        if not found and request.low and (self._was_edited() or mark.may_look_fully()):
+            if self._context.tables.grouped:
+                return self._claim_groups(level, count, lease_us, None)
+            edits = self._known_edits()
+            found = self._look(mark, self._request(level, count, lease_us, 0, edits=edits))
+        return found
 
     def _claim_groups(
         self, level: int, count: int, lease_us: int | None, where: Where | None
     ) -> list[MessageRow]:
         """Walk along the claim index until something is found, or nothing is left to look at."""
+        rows: list[MessageRow] = []
         fully, edits = False, 0
         for _ in range(MOST_LOOKS):
-            request = self._group_request(level, count, lease_us, where, fully=fully)
+            left = count - len(rows)
+            request = self._group_request(level, left, lease_us, where, fully=fully)
             found = self._look_at_groups(request)
+            rows += in_order(found)
             low, fully = request.claim.low, False
             if not found.seen:
                 # The claim is of no use if an edit changed the limits.
@@ -597,17 +606,19 @@ class Claimer:
                     fully = True
                 else:
                     break
-            elif not self._walk.goes_on(request, found) or found.rows:
-                return in_order(found)
-        return []
+            elif not self._walk.goes_on(request, found):
+                break
+        return rows
 
     def _look_at_groups(self, request: GroupRequest) -> GroupClaim:
-        claim = request.claim
-        began = time.monotonic()
+        claim, sql = request.claim, self._context.sql
         found = GroupClaim([], [], 0)
+        if not sql.subject.grouped:
+            # Somebody turned groups off since this claim began.
+            return found
+        began = time.monotonic()
         if not (self._mark(claim.priority).idle and self._looks_in_vain(claim)):
-            operation = claiming_of_groups(self._context.sql, request)
-            found = self._answered([claim], operation)
+            found = self._answered([claim], claiming_of_groups(sql, request))
         self._note_look(request, found, began)
         return found
 
@@ -653,10 +664,8 @@ class Claimer:
         if edits == self._edits:
             return False
         self._edits = edits
-        if self._context.tables.grouped:
-            self._context.refresh()
         self.look_fully()
-        # Somebody may have turned groups on or off.
+        # Somebody may have turned groups on or off, or have changed their limits.
         self._context.refresh()
         return True
 
@@ -677,11 +686,14 @@ class Claimer:
         )
 
     def _look(self, mark: LowWatermark | None, request: ClaimRequest) -> list[MessageRow]:
-        context = self._context
+        sql = self._context.sql
+        if sql.subject.grouped:
+            # Somebody turned groups on since this claim began.
+            return []
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
-            rows = self._answered([request], claiming(context.sql, request))
+            rows = self._answered([request], claiming(sql, request))
             if len(rows) > 1:
                 rows.sort(key=AGE)
         self._found(rows, request, began)

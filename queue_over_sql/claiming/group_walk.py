@@ -61,7 +61,7 @@ class GroupWalk:
         return GroupRequest(claim, rules, wide)
 
     def goes_on(self, request: GroupRequest, found: GroupClaim) -> bool:
-        """Prepare the next look, after one that met something; whether it may find more.
+        """Prepare the next look, after one that met something; whether to look again now.
 
         It creates rows of groups that have none, and parks what is blocked.
         """
@@ -73,15 +73,16 @@ class GroupWalk:
         was_blocked, level.blocked = level.blocked, full
         left = left_of(found)
         if not left:
-            return full
+            return False
         mine = {group_of(row) for row in found.rows}
         blocked = [seen for seen in left if seen.group is not None and seen.group not in mine]
         if self._create_rows(seen.group for seen in blocked):
             return True
         lasts = left[0].available_at < found.now - 2 * SLACK_US
-        if blocked and ((full and was_blocked) or lasts) and self._park(request, blocked, level):
-            return True
-        return full and not was_blocked
+        parks = blocked and ((full and was_blocked) or lasts)
+        more = self._park(request, blocked, level) if parks else full and not was_blocked
+        # Whoever got something need not wait for more.
+        return more and not found.rows
 
     def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
         reached = request._replace(window=max(level.reach, request.window))

@@ -72,7 +72,12 @@ def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Sel
     live = tables.live
     ranged = where is None
     statement = (
-        select(live.c.id, live.c.group_key, live.c.available_at, tables.expressions.now())
+        select(
+            live.c.id,
+            live.c.group_key,
+            live.c.available_at,
+            tables.expressions.now().label("now"),
+        )
         .where(eligible(tables, where, ranged=ranged), may_claim(tables))
         .limit(number("p_window"))
     )

@@ -132,6 +132,7 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
         select(literal_column("1").label("one"))
         .where(held.c.group_key == names.c.group_key, held.c.lease_expires_at.is_not(None))
         .limit(row.c.most)
+        .correlate(names, row)
         .lateral("some")
     )
     count = select(func.count().label("count")).select_from(in_hand).lateral("in_hand")
@@ -147,8 +148,7 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
         select(names.c.group_key, names.c.place, row.c.seq, func.least(most, left).label("most"))
         .select_from(names.join(row, true()).join(count, true()))
         .where(count.c.count < row.c.most)
-        .order_by(names.c.place)
-        .limit(number("p_count")),
+        .order_by(names.c.place),
         "wanted",
     )
 
@@ -163,9 +163,10 @@ def _locked(tables: QueueTables, wanted: CTE) -> CTE:
         .lateral("locked_row")
     )
     return _fenced(
-        select(wanted.c.group_key, wanted.c.place, wanted.c.most).select_from(
-            wanted.join(row, true())
-        ),
+        # No more rows are locked than are wanted, and locked ones do not count.
+        select(wanted.c.group_key, wanted.c.place, wanted.c.most)
+        .select_from(wanted.join(row, true()))
+        .limit(number("p_count")),
         "locked",
     )
 
@@ -179,7 +180,7 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     run = (
         select(
             live.c.id,
-            _due(tables, where).label("due"),
+            _sum_of(_due(tables, where)).label("due"),
             or_(live.c.blocks.is_not(None), live.c.parked_at.is_not(None)).label("waits"),
         )
         .where(live.c.group_key == locked.c.group_key, live.c.consumer_id.is_(None))
@@ -199,7 +200,11 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     chosen = _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
     sure = _fenced(
         select(live.c.id)
-        .where(live.c.id == _any_of(chosen.c.id), live.c.consumer_id.is_(None), _due(tables, where))
+        # Inside of the sum, so that the planner does not read the index of unclaimed messages.
+        .where(
+            live.c.id == _any_of(chosen.c.id),
+            _sum_of(live.c.consumer_id.is_(None), _due(tables, where)),
+        )
         .with_for_update(skip_locked=True),
         "sure",
     )
@@ -254,5 +259,9 @@ def _oldest(of_groups: Select[Any], alone: Select[Any]) -> CTE:
 def _due(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
     live = tables.live
     at = func.coalesce(live.c.parked_at, live.c.available_at)
-    due = and_(at <= tables.expressions.now(), *claim.fitting(tables, where))
-    return func.coalesce(due, false())
+    return and_(at <= tables.expressions.now(), *claim.fitting(tables, where))
+
+
+def _sum_of(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether all hold; false, where a comparison with NULL gives NULL."""
+    return func.coalesce(and_(*conditions), false())
