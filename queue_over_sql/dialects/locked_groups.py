@@ -14,7 +14,6 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
-    FromClause,
     Select,
     SelectBase,
     Update,
@@ -250,7 +249,7 @@ def lock_rows(tables: QueueTables, size: int) -> Select[Any]:
         .where(statements.among_groups(rows, size), not_(statements.stopped(rows)))
         .with_for_update(skip_locked=True)
     )
-    return _by_id(tables, locked, rows)
+    return statements.by_id(tables, locked, rows)
 
 
 def in_hand_and_heads(tables: QueueTables, size: int, heads: bool) -> SelectBase:
@@ -258,20 +257,10 @@ def in_hand_and_heads(tables: QueueTables, size: int, heads: bool) -> SelectBase
 
     Columns: group, id, and 1 for a head. Each group is named by one of its messages, too.
     """
-    live = tables.live
     held = statements.in_hand(tables, size).add_columns(literal_column("0"))
     if not heads:
         return held
-    others = live.alias("other")
-    first = (
-        select(others.c.id)
-        .where(others.c.group_key == live.c.group_key, others.c.consumer_id.is_(None))
-        .order_by(others.c.group_key, others.c.consumer_id, others.c.id)
-        .limit(literal_column("1"))
-    )
-    head = _by_group(tables, first, others).scalar_subquery()
-    named = select(live.c.group_key, head, literal_column("1")).where(among_ids(live, size))
-    return union_all(held, _by_id(tables, named))
+    return union_all(held, statements.heads(tables, size).add_columns(literal_column("1")))
 
 
 def first_ids(tables: QueueTables, size: int) -> CompoundSelect[Any]:
@@ -282,10 +271,10 @@ def first_ids(tables: QueueTables, size: int) -> CompoundSelect[Any]:
         run = (
             select(live.c.group_key, live.c.id)
             .where(live.c.group_key == name, live.c.consumer_id.is_(None))
-            .order_by(live.c.group_key, live.c.consumer_id, live.c.id)
+            .order_by(*tables.expressions.order_in_group(live))
             .limit(number(f"p_number_{place}"))
         )
-        runs.append(select(_by_group(tables, run, live).subquery(f"run_{place}")))
+        runs.append(select(statements.by_group(tables, run, live).subquery(f"run_{place}")))
     return union_all(*runs)
 
 
@@ -298,7 +287,8 @@ def lock_due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]
         _due(tables) <= tables.expressions.now(),
         *fitting(tables, where),
     )
-    return _by_id(tables, select(*_columns(tables)).where(due).with_for_update(skip_locked=True))
+    locked = select(*_columns(tables)).where(due).with_for_update(skip_locked=True)
+    return statements.by_id(tables, locked, live)
 
 
 def mark_parked(tables: QueueTables, size: int) -> Update:
@@ -308,19 +298,3 @@ def mark_parked(tables: QueueTables, size: int) -> Update:
     # In this order, because MySQL assigns from left to right.
     due = (live.c.available_at, live.c.parked_at), (live.c.parked_at, None)
     return update_by_id(tables).where(among_ids(live, size)).ordered_values(*due, *stamp.items())
-
-
-def _by_group(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
-    hint = tables.expressions.group_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(rows, hint)
-
-
-def _by_id(
-    tables: QueueTables, statement: Select[Any], rows: FromClause | None = None
-) -> Select[Any]:
-    hint = tables.expressions.id_index_hint()
-    return (
-        statement
-        if hint is None
-        else statement.with_hint(tables.live if rows is None else rows, hint)
-    )

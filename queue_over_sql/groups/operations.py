@@ -14,10 +14,11 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.groups import statements
 from queue_over_sql.groups.strategy import GroupClaims
 from queue_over_sql.sql.errors import ErrorKind
+from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -99,11 +100,12 @@ def park(
         if stops:
             stopped.append(name)
     standing = {row[0] for row in _of_groups(connection, sql, statements.lock_stopped, stopped)}
-    moving = [name for name in names if name not in stopped]
+    firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.group is not None}
+    moving = {name: firsts[name] for name in names if name not in stopped}
     carriers = _lock_carriers(connection, sql, request, moving, limits)
-    without = set(moving) - set(carriers.values())
-    firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.group in without}
-    carriers |= _lock(connection, sql, statements.lock_unparked, list(firsts.values()))
+    without = moving.keys() - set(carriers.values())
+    others = [moving[name] for name in without]
+    carriers |= _lock(connection, sql, statements.lock_unparked, others)
     waiting = standing | set(carriers.values())
     claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
     missing = sorted(lacking) if claims.needs_rows else []
@@ -121,19 +123,22 @@ def _lock_carriers(
     connection: Connection,
     sql: StatementCache,
     request: GroupRequest,
-    names: Sequence[str],
-    limits: dict[str, int],
+    met: Mapping[str, int],
+    limits: Mapping[str, int],
 ) -> dict[int, str]:
-    """Lock what is in hand, and the first message that is not where more could be in hand."""
+    """Lock what is in hand, and the first message that is not where more could be in hand.
+
+    ``met`` are the groups, with a message of each.
+    """
     held: dict[str, list[int]] = {}
-    for group, message_id in _of_groups(connection, sql, statements.in_hand, names):
+    for group, message_id in _of_groups(connection, sql, statements.in_hand, list(met)):
         held.setdefault(group, []).append(message_id)
     claimed: list[int] = []
     for name, ids in held.items():
         # The last one of an ordered group ends last, as a rule.
         claimed += [max(ids)] if limits[name] == 1 and request.rules.ordered else ids
-    open_ones = [name for name in names if len(held.get(name, ())) < limits[name]]
-    firsts = [row[1] for row in _of_groups(connection, sql, statements.heads, open_ones)]
+    open_ones = [met[name] for name in met if len(held.get(name, ())) < limits[name]]
+    firsts = [row[1] for row in rows_by_ids(connection, sql, statements.heads, open_ones)]
     carriers = _lock(connection, sql, statements.lock_claimed, claimed)
     return carriers | _lock(
         connection, sql, statements.lock_unparked, [first for first in firsts if first is not None]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
+    FromClause,
     Insert,
     Select,
     Table,
@@ -15,7 +16,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    union_all,
 )
 
 from queue_over_sql.queues.registry import may_claim
@@ -24,8 +24,6 @@ from queue_over_sql.statements.parameters import among_ids, number, update_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from sqlalchemy import CompoundSelect
 
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.statements.requests import Where
@@ -96,30 +94,36 @@ def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Sel
 def in_hand(tables: QueueTables, size: int) -> Select[Any]:
     """The claimed messages of groups: group and id."""
     live = tables.live
-    return _by_group(
-        tables,
-        select(live.c.group_key, live.c.id).where(
-            among_groups(live, size), tables.expressions.is_claimed(live)
-        ),
+    found = select(live.c.group_key, live.c.id).where(
+        among_groups(live, size), tables.expressions.is_claimed(live)
     )
+    return by_group(tables, found, live)
 
 
-def heads(tables: QueueTables, size: int) -> CompoundSelect[Any]:
-    """The id of the first unclaimed message of each group, with its group; NULL if none."""
-    live = tables.live
-    found = []
-    for name in group_parameters(live, size):
-        first = _by_group(
-            tables, select(live.c.id).where(live.c.group_key == name, live.c.consumer_id.is_(None))
-        )
-        head = first.order_by(live.c.id).limit(literal_column("1")).scalar_subquery()
-        found.append(select(name.label("group_key"), head.label("id")))
-    return union_all(*found)
+def heads(tables: QueueTables, size: int) -> Select[Any]:
+    """The first unclaimed message of the group of each of these messages: group and id."""
+    live, others = tables.live, tables.live.alias("other")
+    first = (
+        select(others.c.id)
+        .where(others.c.group_key == live.c.group_key, others.c.consumer_id.is_(None))
+        .order_by(*tables.expressions.order_in_group(others))
+        .limit(literal_column("1"))
+    )
+    head = by_group(tables, first, others).scalar_subquery()
+    named = select(live.c.group_key, head).where(among_ids(live, size))
+    return by_id(tables, named, live)
 
 
-def _by_group(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
+def by_group(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
+    """Let the engine find ``rows``, which are messages, by the index of groups."""
     hint = tables.expressions.group_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(tables.live, hint)
+    return statement if hint is None else statement.with_hint(rows, hint)
+
+
+def by_id(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
+    """Let the engine find ``rows`` by their primary key, however few there seem to be."""
+    hint = tables.expressions.id_index_hint()
+    return statement if hint is None else statement.with_hint(rows, hint)
 
 
 def lock_claimed(tables: QueueTables, size: int) -> Select[Any]:
@@ -149,8 +153,7 @@ def _locked(tables: QueueTables, size: int, *conditions: ColumnElement[bool]) ->
         .where(among_ids(live, size), *conditions)
         .with_for_update(skip_locked=tables.features.skip_locked)
     )
-    hint = tables.expressions.id_index_hint()
-    return locked if hint is None else locked.with_hint(live, hint)
+    return by_id(tables, locked, live)
 
 
 def set_carriers(tables: QueueTables, size: int) -> Update:
@@ -178,17 +181,19 @@ def set_parked(tables: QueueTables, size: int) -> Update:
 def settings_of_groups(tables: QueueTables, size: int) -> Select[Any]:
     """The rows of groups: name, own limit, whether nothing of it is handed out."""
     rows = rows_of_groups(tables)
-    return select(rows.c.group_key, rows.c.own_limit, stopped(rows)).where(among_groups(rows, size))
+    found = select(rows.c.group_key, rows.c.own_limit, stopped(rows))
+    return by_id(tables, found.where(among_groups(rows, size)), rows)
 
 
 def lock_stopped(tables: QueueTables, size: int) -> Select[Any]:
     """Lock the rows of those groups of which nothing is handed out."""
     rows = rows_of_groups(tables)
-    return (
+    locked = (
         select(rows.c.group_key)
         .where(among_groups(rows, size), stopped(rows))
         .with_for_update(skip_locked=tables.features.skip_locked)
     )
+    return by_id(tables, locked, rows)
 
 
 def stopped(rows: Table) -> ColumnElement[bool]:
@@ -199,7 +204,7 @@ def stopped(rows: Table) -> ColumnElement[bool]:
 def known_groups(tables: QueueTables, size: int) -> Select[Any]:
     """Which of the groups have rows."""
     rows = rows_of_groups(tables)
-    return select(rows.c.group_key).where(among_groups(rows, size))
+    return by_id(tables, select(rows.c.group_key).where(among_groups(rows, size)), rows)
 
 
 def add_groups(tables: QueueTables, size: int) -> Insert:

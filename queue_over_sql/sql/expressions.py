@@ -21,7 +21,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ClauseElement, ColumnElement, Insert, Table
+    from sqlalchemy import ClauseElement, ColumnElement, FromClause, Insert, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.sql.conditions import JsonPath, JsonScalar
@@ -172,6 +172,10 @@ class Expressions:
         """A hint with which a claim starts at its watermark in the index, not at its level."""
         del base
         return None
+
+    def order_in_group(self, table: FromClause) -> Sequence[ColumnElement[Any]]:
+        """The order by id of a group's unclaimed messages, so that its index gives it."""
+        return [table.c.id]
 
     def group_index_hint(self, base: str) -> str | None:
         """A hint with which a select reads no messages but those of the groups that it names."""

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Numeric, String, Table, case, cast, false, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Numeric,
+    String,
+    Table,
+    case,
+    cast,
+    false,
+    literal_column,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
@@ -62,6 +73,10 @@ class H2Expressions(Expressions):
     def claim_index_hint(self, base: str) -> str | None:
         """The index gives the order; an ORDER BY would lock every matching row."""
         return f"USE INDEX ({base}_claim_ix)"
+
+    def order_in_group(self, table: FromClause) -> Sequence[ColumnElement[Any]]:
+        """H2 would sort without the columns for which there is only one value."""
+        return [table.c.group_key, table.c.consumer_id, table.c.id]
 
     def group_index_hint(self, base: str) -> str | None:
         """Without it H2 may read the claim index."""

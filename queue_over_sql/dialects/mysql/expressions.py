@@ -11,6 +11,7 @@ from sqlalchemy import (
     ClauseElement,
     ColumnElement,
     Executable,
+    FromClause,
     LargeBinary,
     String,
     Table,
@@ -120,6 +121,10 @@ class MySQLExpressions(Expressions):
         """
         return f"FORCE INDEX ({base}_claim_ix)"
 
+    def order_in_group(self, table: FromClause) -> Sequence[ColumnElement[Any]]:
+        """MySQL would sort without the columns for which there is only one value."""
+        return [table.c.group_key, table.c.consumer_id, table.c.id]
+
     def group_index_hint(self, base: str) -> str | None:
         """Without it the servers may prefer the claim index, and read it for each group."""
         return f"FORCE INDEX ({base}_group_ix)"
@@ -171,6 +176,10 @@ class MariaDBExpressions(MySQLExpressions):
                 msg = f"MariaDB cannot search the key {step!r}, because it begins with '-'."
                 raise UnsupportedByEngine(msg)
         return super().payload_equals(column, path, value)
+
+    def order_in_group(self, table: FromClause) -> Sequence[ColumnElement[Any]]:
+        """By the id alone: MariaDB would sort with the columns for which there is one value."""
+        return [table.c.id]
 
     def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
         """No consumer, or one with a name below the empty one, which does not exist.

@@ -1,0 +1,102 @@
+"""Groups of a queue that has lived: each statement reads by its index, whatever waits.
+
+The table holds a group of 5,000 messages of which one is in hand and the others are parked, 1,000
+groups of five messages, and the dead rows of 2,000 finished ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import Publication, QueueService
+from queue_over_sql.claiming.operations import claiming_of_groups
+from queue_over_sql.groups import operations
+from queue_over_sql.queue import core_of
+from queue_over_sql.sql.operation import Operation
+from tests.dialects.plans.explain import analyze, plans
+from tests.dialects.traffic import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import TestDatabase
+
+pytestmark = pytest.mark.engines("mysql", "mariadb", "h2")
+DEEP, GROUPS, EACH, DONE = 5_000, 1_000, 5, 2_000
+INDEXES = {"jobs.id", "jobs.claim", "jobs.group", "other.group", "jobs_groups.id"}
+"""What may be read; ``other`` is the queue's table, in statements that read it twice."""
+
+
+def life() -> Iterator[Publication]:
+    """The messages in the order in which they are published."""
+    for number in range(DONE):
+        yield Publication(number, group=f"group {number % GROUPS}")
+    for number in range(DEEP):
+        yield Publication(number, group="deep")
+    for number in range(GROUPS * EACH):
+        yield Publication(number, group=f"group {number % GROUPS}")
+
+
+def _claim(queue: Queue, count: int) -> Callable[[], object]:
+    queue.consume(count)
+    return lambda: queue.consume(count)
+
+
+def _know(queue: Queue) -> Callable[[], object]:
+    context = core_of(queue).context
+    return lambda: context.run(lambda c: operations.know(c, context.sql, ["new", "deep"]))
+
+
+def _park(queue: Queue) -> Callable[[], object]:
+    """What a claim meets of groups that are in hand."""
+    held = queue.consume(100)
+    queue.publish_many([Publication(0, group=message.group) for message in held])
+    core = core_of(queue)
+    context = core.context
+    request = core.claimer._group_request(0, 1_000, None, None)._replace(window=1_000)
+    found = context.run(claiming_of_groups(context.sql, request))
+    park = Operation(lambda c: operations.park(c, context.sql, request, found.seen), atomic=True)
+    return lambda: context.run(park)
+
+
+ACTS: Mapping[str, Callable[[Queue], Callable[[], object]]] = {
+    "claim 1": lambda queue: _claim(queue, 1),
+    "claim 100": lambda queue: _claim(queue, 100),
+    "create rows": _know,
+    "park": _park,
+}
+
+
+@pytest.mark.timeout(300)
+def test_acts_on_groups_read_by_their_indexes(database: TestDatabase) -> None:
+    """Neither the depth of a group nor the number of groups is read, and nothing is sorted."""
+    quiet: dict[str, Any] = {"consumer_timeout": 3600, "reaper_interval": 3600}
+    with listening(database.engine) as traffic, contextlib.ExitStack() as stack:
+        service = QueueService(database.url, **quiet)
+        stack.callback(service.stop)
+        queue = service.create_queue("jobs", lease=86_400, group_limit=1)
+        queue.load(life())
+        left = DONE
+        while left:
+            done = queue.consume(500)
+            queue.ack(done)
+            left -= len(done)
+        [deep] = queue.consume(1)
+        assert "deep" == deep.group
+        assert 100 == len(queue.consume(100))
+        connect = service._parts.connections.engine.connect
+        with connect() as connection:
+            analyze(connection, database.engine, "queue_jobs", "queue_jobs_groups")
+        wrong = []
+        for name, prepare in ACTS.items():
+            sent = traffic.of(prepare(queue))
+            with connect() as connection:
+                for plan in plans(connection, database.engine, sent):
+                    read = {each for each in plan.reads if each.startswith(("jobs", "other"))}
+                    if plan.sorts or not read <= INDEXES:
+                        wrong.append(f"{name}: {plan}")
+        assert not wrong, "\n\n".join(wrong)
