@@ -483,8 +483,9 @@ class Claimer:
         for request, found in looks:
             self._note_look(request, found, began)
         # Every level must prepare its next look.
-        more = [self._walk.goes_on(request, found) for request, found in looks if found.seen]
-        if not rows and len(settled) == expected and (self._was_edited() or any(more)):
+        nexts = [self._walk.goes_on(request, found) for request, found in looks if found.seen]
+        more = any(past is not None for past in nexts)
+        if not rows and len(settled) == expected and (self._was_edited() or more):
             rows = self._claimed(count, lease_us, where)
         return settled, rows
 
@@ -591,10 +592,11 @@ class Claimer:
     ) -> list[MessageRow]:
         """Walk along the claim index until something is found, or nothing is left to look at."""
         rows: list[MessageRow] = []
+        past: tuple[str, ...] = ()
         fully, edits = False, 0
         for _ in range(MOST_LOOKS):
             left = count - len(rows)
-            request = self._group_request(level, left, lease_us, where, fully=fully)
+            request = self._group_request(level, left, lease_us, where, past, fully=fully)
             found = self._look_at_groups(request)
             rows += in_order(found)
             low, fully = request.claim.low, False
@@ -606,7 +608,9 @@ class Claimer:
                     fully = True
                 else:
                     break
-            elif not self._walk.goes_on(request, found):
+            elif (following := self._walk.goes_on(request, found)) is not None:
+                past = following
+            else:
                 break
         return rows
 
@@ -624,7 +628,7 @@ class Claimer:
 
     def _note_look(self, request: GroupRequest, found: GroupClaim, began: float) -> None:
         claim = request.claim
-        if claim.edits == self._edits and claim.where is None:
+        if claim.edits == self._edits and claim.where is None and not request.past:
             seconds = time.monotonic() - began
             place = place_after(found)
             self._mark(claim.priority).noted(
@@ -637,6 +641,7 @@ class Claimer:
         count: int,
         lease_us: int | None,
         where: Where | None,
+        past: tuple[str, ...] = (),
         *,
         fully: bool = False,
     ) -> GroupRequest:
@@ -645,7 +650,7 @@ class Claimer:
         edits = self._known_edits()
         low = 0 if fully or where is not None else self._mark(level).bound()
         claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
-        return self._walk.request(claim, self._rules)
+        return self._walk.request(claim, self._rules, past)
 
     @property
     def _rules(self) -> GroupRules:

@@ -55,46 +55,57 @@ class GroupWalk:
         self._levels: dict[int, _Level] = {}
         self._known: set[str] = set()
 
-    def request(self, claim: ClaimRequest, rules: GroupRules) -> GroupRequest:
-        """The request for the next look on the claim's level."""
-        wide = max(2 * claim.count, _WIDE) if self._level(claim).blocked else claim.count
-        return GroupRequest(claim, rules, wide)
+    def request(
+        self, claim: ClaimRequest, rules: GroupRules, past: tuple[str, ...] = ()
+    ) -> GroupRequest:
+        """The request for the next look on the claim's level; it leaves out groups of ``past``."""
+        wide = max(2 * claim.count, _WIDE) if past or self._level(claim).blocked else claim.count
+        return GroupRequest(claim, rules, wide, past)
 
-    def goes_on(self, request: GroupRequest, found: GroupClaim) -> bool:
-        """Prepare the next look, after one that met something; whether to look again now.
+    def goes_on(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
+        """Prepare the next look, after one that met something.
 
-        It creates rows of groups that have none, and parks what is blocked.
+        It creates rows of groups that have none, and parks what is blocked: one large step of it,
+        because the claim must not take long. Then it looks past what is still there.
+
+        Returns:
+            The groups that the next look leaves out; None if this claim need not look again.
         """
-        level = self._level(request.claim)
-        if len(found.rows) >= request.claim.count:
-            level.blocked, level.reach = False, _LEAST_PARKED
-            return False
-        full = len(found.seen) >= request.window
-        was_blocked, level.blocked = level.blocked, full
+        full, level = len(found.seen) >= request.window, self._level(request.claim)
         left = left_of(found)
-        if not left:
-            return False
         mine = {group_of(row) for row in found.rows}
         blocked = [seen for seen in left if seen.group is not None and seen.group not in mine]
+        if len(found.rows) >= request.claim.count:
+            if not request.past:
+                level.blocked, level.reach = False, _LEAST_PARKED
+            return None
         if self._create_rows(seen.group for seen in blocked):
-            return True
-        lasts = left[0].available_at < found.now - 2 * SLACK_US
-        parks = blocked and ((full and was_blocked) or lasts)
-        more = self._park(request, blocked, level) if parks else full and not was_blocked
+            return request.past
+        lasts = level.blocked or place_after(found) < found.now - 2 * SLACK_US
+        level.blocked = full or bool(request.past)
+        if not blocked:
+            return None
+        stays = self._park(request, blocked, level) if lasts else False
         # Whoever got something need not wait for more.
-        return more and not found.rows
+        if found.rows or not (full or (lasts and not stays)):
+            return None
+        return tuple({*request.past, *names_of(blocked)}) if stays else ()
 
     def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
-        reached = request._replace(window=max(level.reach, request.window))
-        sql = self._context.sql
-        park = partial(operations.park, sql=sql, request=reached, blocked=blocked)
+        """Park what is blocked; whether a part of it stays where claims meet it."""
+        if request.past:
+            return True
+        reach = max(level.reach, request.window)
+        sql, window = self._context.sql, request._replace(window=reach)
+        park = partial(operations.park, sql=sql, request=window, blocked=blocked)
         moved, lacking = self._context.run(Operation(park, atomic=True))
         if lacking:
             # Their rows were removed while they had no messages.
             self._known.difference_update(lacking)
-            return self._create_rows(lacking)
-        level.reach = min(4 * reached.window, _MOST_PARKED)
-        return moved > 0
+            self._create_rows(lacking)
+            return False
+        level.reach = min(4 * reach, _MOST_PARKED)
+        return not moved or reach >= _MOST_PARKED
 
     def _create_rows(self, groups: Iterable[str | None]) -> bool:
         """Create the rows of groups that have none, unless that is known; whether there were any.
@@ -118,6 +129,11 @@ class GroupWalk:
     def _level(self, claim: ClaimRequest) -> _Level:
         level = self._levels.get(claim.priority)
         return level if level is not None else self._levels.setdefault(claim.priority, _Level())
+
+
+def names_of(met: Iterable[Seen]) -> set[str]:
+    """The groups of messages."""
+    return {seen.group for seen in met if seen.group is not None}
 
 
 def left_of(found: GroupClaim) -> list[Seen]:

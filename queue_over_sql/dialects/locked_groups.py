@@ -59,7 +59,8 @@ class LockedGroupClaims(GroupClaims):
         self, connection: Connection, sql: StatementCache, request: GroupRequest
     ) -> GroupClaim:
         values = request.values()
-        rows = list(sql.get(window, request.claim.where).run(connection, values).all())
+        look = sql.get(window, request.claim.where, request.past_size)
+        rows = list(look.run(connection, values).all())
         if not rows:
             return GroupClaim([], [], 0)
         rows.sort(key=lambda row: (row[_DUE], row[0]))
@@ -224,9 +225,9 @@ def _hand_on(connection: Connection, sql: StatementCache, taken: Sequence[Row], 
 # -- statements
 
 
-def window(tables: QueueTables, where: Where | None) -> Select[Any]:
+def window(tables: QueueTables, where: Where | None, past: int) -> Select[Any]:
     """Lock and read the next messages along the claim index, as in ``statements.window``."""
-    picked = statements.window(tables, where, locked=True)
+    picked = statements.window(tables, where, past)
     return picked.with_only_columns(*_columns(tables))
 
 

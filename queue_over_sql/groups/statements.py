@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.statements.claims import eligible, oldest_first
-from queue_over_sql.statements.parameters import among_ids, number, update_by_id
+from queue_over_sql.statements.parameters import among_ids, bucket_of, number, update_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,11 +61,25 @@ def among_groups(table: Table, size: int) -> ColumnElement[bool]:
 # -- messages
 
 
-def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Select[Any]:
+def past_values(names: Sequence[str]) -> dict[str, str]:
+    """The bind parameters of groups that a window leaves out, padded to their bucket."""
+    filled = [*names, *[names[-1]] * (past_size(names) - len(names))] if names else []
+    return {f"p_past_{index}": name for index, name in enumerate(filled)}
+
+
+def past_size(names: Sequence[str]) -> int:
+    """For how many groups to compile a window that leaves out these."""
+    return bucket_of(len(names)) if names else 0
+
+
+def window(
+    tables: QueueTables, where: Where | None, past: int = 0, locked: bool = True
+) -> Select[Any]:
     """The next ``p_window`` due messages of a level along the claim index: id, group, due, now.
 
-    With ``locked`` it locks them and skips those that others have locked. If the dialect has an
-    index hint, the index gives the order and there is no ORDER BY.
+    It leaves out ``past`` groups, of ``past_values``. With ``locked`` it locks the messages and
+    skips those that others have locked. If the dialect has an index hint, the index gives the order
+    and there is no ORDER BY.
     """
     live = tables.live
     ranged = where is None
@@ -76,7 +90,7 @@ def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Sel
             live.c.available_at,
             tables.expressions.now().label("now"),
         )
-        .where(eligible(tables, where, ranged=ranged), may_claim(tables))
+        .where(eligible(tables, where, ranged=ranged), *_past(live, past), may_claim(tables))
         .limit(number("p_window"))
     )
     if locked:
@@ -89,6 +103,14 @@ def window(tables: QueueTables, where: Where | None, locked: bool = True) -> Sel
         return statement.order_by(*oldest_first(tables))
     statement = statement.order_by(live.c.consumer_id, *oldest_first(tables))
     return statement.with_hint(live, hint)
+
+
+def _past(live: Table, size: int) -> list[ColumnElement[bool]]:
+    if not size:
+        return []
+    group = live.c.group_key
+    names = [bindparam(f"p_past_{index}", None, type_=group.type) for index in range(size)]
+    return [or_(group.is_(None), group.not_in(names))]
 
 
 def in_hand(tables: QueueTables, size: int) -> Select[Any]:

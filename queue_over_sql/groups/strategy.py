@@ -46,12 +46,14 @@ class GroupRequest(NamedTuple):
         claim: the stamp, the largest number of messages, the level, where to start, the condition.
         rules: of the queue.
         window: how many messages to look at along the claim index.
+        past: groups to leave out, because they are known to be blocked.
         most: how many of one group to take at most; None: as many as there are.
     """
 
     claim: ClaimRequest
     rules: GroupRules
     window: int
+    past: tuple[str, ...] = ()
     most: int | None = None
 
     def values(self) -> dict[str, Any]:
@@ -60,7 +62,13 @@ class GroupRequest(NamedTuple):
             self.claim.stamp()
             | self.claim.wanted()
             | {"p_window": self.window, "p_limit": self.rules.limit, "p_most": self.most}
+            | statements.past_values(self.past)
         )
+
+    @property
+    def past_size(self) -> int:
+        """For how many groups to compile a window."""
+        return statements.past_size(self.past)
 
     def of(self, count: int) -> GroupRequest:
         """The same request for at most this many messages."""
@@ -116,7 +124,8 @@ class GroupClaims:
 
         It must give what the class says, and further:
 
-        - The window is ``statements.window``; it locks its rows, and skips locked ones.
+        - The window is ``statements.window``, without ``request.past``; it locks its rows, and
+          skips locked ones.
         - A group is left out if it has no row (``needs_rows``), if its row is locked by others,
           paused (``paused_at``) or blocked (``blocked_by``), or if as many of its messages are
           claimed as the limit allows: ``own_limit`` of its row, else ``rules.limit``. That must be
@@ -150,9 +159,8 @@ class GroupClaims:
         It looks at the next ``request.window`` due messages along the claim index. Those that
         others have locked stay where they are. Returns how many it parked.
         """
-        met = sql.get(statements.window, request.claim.where, False).run(
-            connection, request.values()
-        )
+        look = sql.get(statements.window, request.claim.where, request.past_size, False)
+        met = look.run(connection, request.values())
         ids = [row[0] for row in met if row[1] in blocked and row[0] not in carriers]
         moved = 0
         for batch in batches(ids):

@@ -49,7 +49,8 @@ class PostgreSQLGroupClaims(GroupClaims):
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest
     ) -> GroupClaim:
-        statement = sql.get(claim_groups, request.claim.where, request.rules.ordered)
+        where, ordered = request.claim.where, request.rules.ordered
+        statement = sql.get(claim_groups, where, ordered, request.past_size)
         found: Sequence[Any] = statement.run(connection, request.values()).all()
         met = sorted((row[2], row[0], row[1]) for row in found if row[0] is not None)
         seen = [Seen(message_id, group, due) for due, message_id, group in met]
@@ -57,14 +58,14 @@ class PostgreSQLGroupClaims(GroupClaims):
         return GroupClaim(rows, seen, found[0][3] if found else 0)
 
 
-def claim_groups(tables: QueueTables, where: Where | None, ordered: bool) -> Select[Any]:
-    """Claim of the groups in the window.
+def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: int) -> Select[Any]:
+    """Claim of the groups in the window, which leaves out ``past`` groups.
 
     Each row has a message of the window, the time, and a claimed message; one of the two messages
     may be missing.
     """
     live, groups, now = tables.live, rows_of_groups(tables), tables.expressions.now()
-    picked = _fenced(window(tables, where), "picked")
+    picked = _fenced(window(tables, where, past), "picked")
     wanted = _wanted(tables, picked, ordered=ordered)
     locked = _locked(tables, wanted)
     further: dict[str, Any] = {}
@@ -77,9 +78,10 @@ def claim_groups(tables: QueueTables, where: Where | None, ordered: bool) -> Sel
         }
     else:
         kept = _any(picked, locked)
+    taken = select(kept.c.group_key).distinct().subquery("taken")
     counted = (
         update(groups)
-        .where(groups.c.group_key == _any_of(kept.c.group_key))
+        .where(groups.c.group_key == taken.c.group_key)
         .values(seq=func.greatest(groups.c.seq + 1, now))
         .cte("counted")
     )

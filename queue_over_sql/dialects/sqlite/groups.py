@@ -70,7 +70,8 @@ class SQLiteGroupClaims(GroupClaims):
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest
     ) -> GroupClaim:
-        met = sql.get(window, request.claim.where).run(connection, request.values()).all()
+        look = sql.get(window, request.claim.where, request.past_size)
+        met = look.run(connection, request.values()).all()
         if not met:
             return GroupClaim([], [], 0)
         seen = [Seen(*row[:3]) for row in met]
