@@ -56,6 +56,7 @@ class ReaperReport:
         scheduled: messages that schedules published.
         dropped: temporary queues of dead consumers that were dropped.
         cleaned: abandoned staged batches that were dropped.
+        repaired: groups whose messages waited for one that somebody had removed by SQL.
     """
 
     restored: int = 0
@@ -65,6 +66,7 @@ class ReaperReport:
     scheduled: int = 0
     dropped: int = 0
     cleaned: int = 0
+    repaired: int = 0
 
     @property
     def buried(self) -> int:

@@ -38,11 +38,12 @@ from queue_over_sql.publishing.column_values import all_columns
 from queue_over_sql.publishing.publisher import ObservedPublisher, Publisher
 from queue_over_sql.queues.decoding import Decoder, as_where
 from queue_over_sql.queues.pause import change_record
-from queue_over_sql.queues.purge import delete_message, purge
+from queue_over_sql.queues.purge import purge
 from queue_over_sql.queues.stats import QueueStats, count_messages
 from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
+from queue_over_sql.selection.operations import delete_message
 from queue_over_sql.selection.selection import LiveSelection, read_traceback
 from queue_over_sql.selection.why import Explanation, explain
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
@@ -247,7 +248,7 @@ class QueueCore:
         context, settings = self.context, self.context.settings
         if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
             return None
-        if context.expiring or settings.expires is not None:
+        if context.expiring or settings.expires is not None or context.tables.grouped:
             return None
         keep = settings.archive == "all"
 
@@ -864,8 +865,9 @@ class Queue(Generic[Payload]):
                 removed.
         """
         message_id = check_id("message_id", message_id)
-        sql = self._core.context.sql
-        return self._core.context.run(delete_message.of(sql, message_id))
+        context = self._core.context
+        removal = delete_message.of(context.sql, message_id)
+        return context.run(removal._replace(atomic=context.tables.grouped))
 
     def cancel(self, message_id: int, reason: str | None = None) -> bool:
         """Make a dead letter of a message, as ``reject`` does, even if a consumer holds it.
@@ -931,7 +933,11 @@ class Queue(Generic[Payload]):
         """
         check_flag("claimed", claimed)
         sql = self._core.context.sql
-        return self._core.context.run(purge.of(sql, with_claimed=claimed))
+        count = self._core.context.run(purge.of(sql, with_claimed=claimed))
+        # What others parked meanwhile may wait for a message that was removed.
+        for _ in self._core.recovery.repaired_groups():
+            pass
+        return count
 
     def pause(self) -> None:
         """Stop delivering messages to all consumers; claimed messages can still be settled."""

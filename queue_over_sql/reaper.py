@@ -297,6 +297,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         _UNKNOWN_KINDS: recovery.unknown_kinds,
         "expired messages": recovery.expired_messages,
         "edited claims": recovery.edited_claims,
+        "groups": recovery.groups,
         "archive": archive,
     }
     return {name: _Task(core, steps) for name, steps in tasks.items()}

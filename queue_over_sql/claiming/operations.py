@@ -63,7 +63,7 @@ def anything_to_claim(connection: Connection, sql: StatementCache, request: Clai
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether ack and claim are one statement, so that they need no transaction around them."""
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
-    plain = single and settlements[0].dedup_us is None
+    plain = single and settlements[0].dedup_us is None and not sql.subject.grouped
     return plain and sql.subject.dialect.strategy(Claims).exchanges_at_once
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import time
 import weakref
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import TwoPhaseTransaction
@@ -18,7 +19,7 @@ from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection
 
@@ -92,6 +93,28 @@ class Arrivals:
 
 
 _log = logging.getLogger(__name__)
+
+# The queues of which an operation of this context has made messages ready; None: nobody asks.
+_ready: ContextVar[list[StatementCache] | None] = ContextVar("ready", default=None)
+
+
+def note_ready(sql: StatementCache) -> None:
+    """Note that the operation has made a message of this queue ready that was there before."""
+    noted = _ready.get()
+    if noted is not None:
+        noted.append(sql)
+
+
+@contextlib.contextmanager
+def noting_ready() -> Iterator[list[StatementCache]]:
+    """Collect the queues of which operations inside make messages ready."""
+    noted: list[StatementCache] = []
+    before = _ready.set(noted)
+    try:
+        yield noted
+    finally:
+        _ready.reset(before)
+
 
 # A process notifies about the same queue again after this time at the earliest.
 _BURST_SECONDS: Final = 0.01

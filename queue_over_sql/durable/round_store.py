@@ -11,6 +11,7 @@ from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.durable.rounds import Rounds
+from queue_over_sql.groups import exits
 from queue_over_sql.message import Claim
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.schema.existing import SUCCESS
@@ -292,8 +293,9 @@ def finish_rounds(
     """
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
     dialect: QueueDialect = sql.subject.dialect
-    keep = sql.subject.archives(keep=keep)
-    if dedup_us is not None or (keep and not dialect.strategy(Archiving).at_once):
+    keep, waiting = sql.subject.archives(keep=keep), list[str]()
+    grouped = sql.subject.grouped
+    if grouped or dedup_us is not None or (keep and not dialect.strategy(Archiving).at_once):
         # The remembered and copied messages must be exactly the removed ones.
         sql.get(rounds.lock_rounds).run(connection, values).all()
     if dedup_us is not None:
@@ -301,7 +303,11 @@ def finish_rounds(
         sql.get(rounds.remember_keys).run(connection, values | {"p_dedup": dedup_us})
     ends = dialect.strategy(Rounds)
     finish = ends.archive if keep else ends.remove
-    return finish(connection, sql, values)
+    if grouped:
+        waiting = [row[0] for row in sql.get(rounds.groups_behind_rounds).run(connection, values)]
+    finished = finish(connection, sql, values)
+    exits.wake(connection, sql, waiting)
+    return finished
 
 
 def held_in_rounds(

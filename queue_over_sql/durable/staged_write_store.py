@@ -34,6 +34,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from queue_over_sql.errors import QueueError, StageLost
+from queue_over_sql.groups import exits
 from queue_over_sql.publishing.statements import EXPIRY, insert_columns
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.tables import create_indexes
@@ -304,7 +305,9 @@ def publish_staged(
         _check_all_there(staged, int(_run(connection, count).scalar_one()), rows)
     replaced = 0
     if merged and on_conflict == "replace":
-        replaced = _run(connection, _replace_live(staged, expires), {"p_now": now}).rowcount
+        live, key = staged.queue.live, staged.table.c.message_key
+        with exits.leaving_some(connection, staged.queue, live.c.message_key.in_(select(key))):
+            replaced = _run(connection, _replace_live(staged, expires), {"p_now": now}).rowcount
     created = _inserted(
         connection, staged, rows=rows, now=now, on_conflict=on_conflict, expires=expires
     )
@@ -432,7 +435,7 @@ def _replace_live(staged: StagedTable, expires: int | None) -> Update:
     same_key = live.c.message_key == table.c.message_key
     changes = or_(*_changes(staged, content | missing))
     wanted = and_(same_key, _counts(table, "replace"), changes)
-    fresh = {**NEW_LIFE, **CLAIM_CLEARED}
+    fresh = {**NEW_LIFE, **CLAIM_CLEARED, **queue.unparked()}
     times: dict[str, Any] = {"scheduled_at": due, "available_at": due}
     expiry = _expiry(table, expires)
     if expiry is None:

@@ -138,6 +138,13 @@ def lock_rounds(tables: QueueTables) -> Select[Any]:
     return _hinted(tables, looked).with_for_update()
 
 
+def groups_behind_rounds(tables: QueueTables) -> Select[Any]:
+    """The groups that wait for messages of rounds, which this transaction has locked."""
+    live = tables.live
+    carriers = (of_rounds(tables), live.c.blocks.is_not(None), live.c.group_key.is_not(None))
+    return _hinted(tables, select(live.c.group_key).where(*carriers)).with_for_update()
+
+
 def _hinted(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
     hint = tables.expressions.rounds_index_hint(tables.base_name)
     return statement if hint is None else statement.with_hint(tables.live, hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
@@ -14,6 +14,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
+from queue_over_sql.groups.repair import find_broken
 from queue_over_sql.inside.operations import EngineFacts
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.stats import subtractable
@@ -24,7 +25,7 @@ from queue_over_sql.schema.system_tables import system_tables
 from queue_over_sql.service import parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.checkup import Asking
-from queue_over_sql.sql.compiled import run_text
+from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.values.durations import optional_number
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from queue_over_sql.service import QueueService
     from queue_over_sql.sql.checkup import Section
     from queue_over_sql.values.findings import Finding
+
+_BEFORE_ALL: Final = -(2**63)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,6 +168,14 @@ class Inspection:
         )
         return int(count), " ".join(str(mend).split())
 
+    @staticmethod
+    def broken_groups(connection: Connection, tables: QueueTables, *, most: int) -> list[str]:
+        """Groups whose parked messages nobody would wake, among so many of the oldest messages."""
+        if not tables.grouped:
+            return []
+        sql = StatementCache(tables, connection.dialect)
+        return find_broken(connection, sql, _BEFORE_ALL, most)[0]
+
     def findings(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
         """What one section of the engine's check-up finds about these tables."""
         with self.connection() as connection:
@@ -273,6 +284,7 @@ class Inspection:
             (),
             system=self.system,
             dialect=parts.connections.dialect,
+            grouped=settings.grouped,
         )
         self._known.queues[record.name] = record.settings, tables, settings.priorities
         return tables, settings.priorities
@@ -280,12 +292,12 @@ class Inspection:
 
 def _age(tables: QueueTables, level: int) -> Any:
     # The age of the oldest ready message of a priority, the first one in the claim index.
-    c, now = tables.live.c, tables.expressions.now()
-    return select(now - func.min(c.available_at)).where(
+    c, now, due = tables.live.c, tables.expressions.now(), tables.due_at()
+    return select(now - func.min(due)).where(
         c.consumer_id.is_(None),
         c.priority == level,
-        c.available_at <= now,
-        *subtractable(c),
+        tables.is_due(),
+        *subtractable({"available_at": due}),
         *tables.live_only(),
     )
 

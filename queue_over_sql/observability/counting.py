@@ -257,7 +257,7 @@ def _among(rows: Any) -> Any:
 def _first(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> Any:
     # Along the claim index: the most urgent unclaimed ones.
     c = tables.live.c
-    due = case((condition, func.coalesce(c.available_at, 0))).label("due")
+    due = case((condition, func.coalesce(tables.due_at(), 0))).label("due")
     rows = select(due).where(*tables.in_claim_index()).order_by(c.priority, c.available_at, c.id)
     return rows.limit(limit + 1)
 
@@ -270,12 +270,13 @@ def _newest(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> 
 
 
 def _oldest(tables: QueueTables, levels: int, limit: int | None) -> Any:
-    c = tables.live.c
-    ready = (inside.has_status(tables, Status.READY), *inside.subtractable(c), *tables.live_only())
+    since = tables.due_at()
+    old = inside.subtractable({"available_at": since})
+    ready = (inside.has_status(tables, Status.READY), *old, *tables.live_only())
     if limit is not None and levels > _MOST_LEVELS:
         return _first(tables, and_(*ready), limit).subquery()
     parts = [
-        select(func.min(c.available_at).label("due")).where(*ready, *level)
+        select(func.min(since).label("due")).where(*ready, *level)
         for level in _levels(tables, levels, Status.READY)
     ]
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery()

@@ -69,6 +69,7 @@ class _Doctor:
             "queues": self._waiting,
             "queues held": self._refused,
             "queues edited": self._half_claimed,
+            "queues with groups": self._broken_groups,
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
@@ -228,7 +229,7 @@ class _Doctor:
     def _refused(self) -> Iterator[Finding]:
         for name, tables in self._queues.items():
             columns = tables.live.c
-            held = (columns.consumer_id.is_(None), columns.available_at.is_(None))
+            held = (columns.consumer_id.is_(None), tables.is_held())
             refused = columns.last_error.startswith(REFUSED)
             some = select(columns.id).where(*held, refused).limit(1000).subquery()
             with self._inspection.connection() as connection:
@@ -255,6 +256,19 @@ class _Doctor:
                     "round: no consumer holds them, and none gets them"
                 )
                 advice = f"A reaper gives them back in time. To do it at once, run: {mend}"
+                yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _broken_groups(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            with self._inspection.connection() as connection:
+                broken = self._inspection.broken_groups(connection, tables, most=100_000)
+            if broken:
+                groups = f"{len(broken)} group{'' if len(broken) == 1 else 's'}"
+                said = (
+                    f"{name}: messages of {groups} wait for one that is no longer there, such as "
+                    f"those of the group {broken[0]!r}"
+                )
+                advice = "A reaper mends that in time. Do not change the queue's table by SQL."
                 yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:

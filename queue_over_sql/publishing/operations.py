@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.errors import DuplicateKey, QueueError
+from queue_over_sql.groups import exits
 from queue_over_sql.message import Published
 from queue_over_sql.payloads.types import changes
 from queue_over_sql.publishing import statements
@@ -276,11 +277,12 @@ def _resolve_conflict(
         return Published(existing.id, PublishOutcome.SKIPPED)
     if on_conflict == "raise":
         raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
-    if _changes_nothing(connection, sql, message, existing):
-        return Published(existing.id, PublishOutcome.UNCHANGED)
-    values = message.given(sql.subject.parameters, now, timed=True) | {"p_id_0": existing.id}
-    del values["p_message_key"]
-    sql.get(statements.replace).run(connection, values)
+    with exits.leaving(connection, sql, [existing.id]):
+        if _changes_nothing(connection, sql, message, existing):
+            return Published(existing.id, PublishOutcome.UNCHANGED)
+        values = message.given(sql.subject.parameters, now, timed=True) | {"p_id_0": existing.id}
+        del values["p_message_key"]
+        sql.get(statements.replace).run(connection, values)
     return Published(existing.id, PublishOutcome.REPLACED)
 
 

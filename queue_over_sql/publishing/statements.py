@@ -125,7 +125,7 @@ def replace(tables: QueueTables) -> Update:
         for name in insert_columns(tables)
         if name not in times and name not in kept
     }
-    fresh = NEW_LIFE
+    fresh = NEW_LIFE | dict(tables.unparked())
     return (
         update(live)
         .where(live.c.id == number("p_id_0"))

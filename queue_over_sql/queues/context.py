@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import Connection
 
 from queue_over_sql.database.callers import callers
+from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import DatabaseRefused, QueueError, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.kinds import declare_kinds
@@ -37,6 +40,7 @@ T = TypeVar("T")
 
 # How long a change of settings by others may go unnoticed, even if the reaper's interval is longer.
 _LONGEST_REFRESH = 5.0
+_NOTHING: Final = contextlib.nullcontext[Sequence[StatementCache]](())
 
 
 class QueueContext:
@@ -180,8 +184,9 @@ class QueueContext:
         operation: Operation[T] = given if isinstance(given, Operation) else Operation(given)
         if connection is not None:
             return self._run_inside(connection, operation)
-        result = self.connections.run(operation, self._check_there)
-        if operation.wakes and result:
+        with self._noting_ready() as ready:
+            result = self.connections.run(operation, self._check_there)
+        if ready or (operation.wakes and result):
             self.wake_consumers()
         return result
 
@@ -192,14 +197,19 @@ class QueueContext:
             with callers(
                 connection, self.connections.callers, self.tables.live, atomic=operation.atomic
             ) as target:
-                result = operation.do(target)
-                if operation.wakes and result:
+                with self._noting_ready() as ready:
+                    result = operation.do(target)
+                if ready or (operation.wakes and result):
                     self.wakeups.notify_on(target, self.sql)
                 return result
         except DatabaseRefused as error:
             if self.connections.background:
                 self._check_there(error)
             raise
+
+    def _noting_ready(self) -> contextlib.AbstractContextManager[Sequence[StatementCache]]:
+        # Only in a queue with groups the end of one message makes another one ready.
+        return _NOTHING if self.tables.groups is None else noting_ready()
 
     def _check_there(self, error: DatabaseRefused) -> None:
         try:

@@ -28,13 +28,6 @@ def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update
 
 
 @operation(durable=True, counts=True)
-def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
-    """Remove one message, even if a consumer holds it; False if it does not exist."""
-    statement = sql.get(delete_by_id)
-    return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
-
-
-@operation(durable=True, counts=True)
 def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
     """Remove all messages, or only those that no consumer holds; returns how many."""
     with sql.subject.dialect.sessions.scanning(connection):

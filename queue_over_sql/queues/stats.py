@@ -36,13 +36,14 @@ def select_counts(tables: QueueTables) -> Select[Any]:
 def _live_counts(tables: QueueTables) -> Select[Any]:
     live, now = tables.live, tables.expressions.now()
     unclaimed = live.c.consumer_id.is_(None)
-    ready = and_(unclaimed, live.c.available_at <= now)
+    ready, due = and_(unclaimed, tables.is_due()), tables.due_at()
+    old = and_(ready, *subtractable({"available_at": due}))
     return select(
         _count_if(ready).label("ready"),
         _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
         _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
-        _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
-        (now - _min_if(live.c.available_at, and_(ready, *subtractable(live.c)))).label("age"),
+        _count_if(and_(unclaimed, tables.is_held())).label("held"),
+        (now - _min_if(due, old)).label("age"),
     ).where(*tables.live_only())
 
 

@@ -9,8 +9,10 @@ from sqlalchemy import (
     Select,
     Update,
     and_,
+    case,
     exists,
     func,
+    literal_column,
     or_,
     select,
     update,
@@ -60,6 +62,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
         func.coalesce(live.c.max_attempts, number("p_max_attempts")),
         live.c.available_at,
         live.c.last_error,
+        *([_is_behind(tables).label("behind")] if tables.grouped else []),
     ).where(condition)
     if size:
         among = statement.where(among_ids(live, size))
@@ -68,9 +71,24 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
     return statement.with_for_update(skip_locked=True) if tables.features.skip_locked else statement
 
 
+def _is_behind(tables: QueueTables) -> ColumnElement[int]:
+    """Whether the claim has an earlier message of the same group."""
+    live, earlier = tables.live, tables.live.alias("earlier")
+    same = [
+        earlier.c[name] == live.c[name] for name in ("group_key", "consumer_id", "consumer_round")
+    ]
+    there: Select[Any] = select(literal_column("1")).where(*same, earlier.c.id < live.c.id)
+    there = there.where(earlier.c.lease_expires_at.is_not(None)).correlate(live)
+    return case((there.exists(), literal_column("1")), else_=literal_column("0"))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeadClaim:
-    """A claim to recover."""
+    """A claim to recover.
+
+    Attributes:
+        behind: 1 if the same claim has an earlier message of the same group; else 0.
+    """
 
     message_id: int
     claim: Claim
@@ -78,6 +96,7 @@ class DeadClaim:
     max_attempts: int
     available_at: int | None
     last_error: str | None
+    behind: int = 0
 
     @property
     def out_of_attempts(self) -> bool:

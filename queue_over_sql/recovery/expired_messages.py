@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, not_, select
 
 from queue_over_sql.settling.operations import end_apart
 from queue_over_sql.sql.operation import operation
@@ -50,7 +50,7 @@ def _is_expired(tables: QueueTables) -> list[ColumnElement[bool]]:
         live.expires_at <= tables.expressions.now(),
         live.consumer_id.is_(None),
         live.attempt_count == 0,
-        live.available_at.is_not(None),
+        not_(tables.is_held()),
     ]
 
 

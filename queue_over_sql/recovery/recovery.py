@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
+from queue_over_sql.groups.repair import find_broken, remove_idle, repair
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import expiry
 from queue_over_sql.recovery import clock_steps
@@ -25,7 +26,7 @@ from queue_over_sql.recovery.dead_claims import (
 from queue_over_sql.recovery.expired_messages import end_expired, find_expired
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
-from queue_over_sql.settling.operations import restore
+from queue_over_sql.settling.operations import release, restore
 from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.operations import change_by_ids
@@ -61,6 +62,10 @@ _EDITED_ROWS: Final = 1_000
 # Among how many rows at once messages that expired are looked for.
 _EXPIRED_ROWS: Final = 10_000
 _BEFORE_ALL: Final = -(2**63)
+# How often rows of groups are looked through for idle ones, how many at once, and how old they are.
+_IDLE_SECONDS: Final = 60.0
+_GROUPS: Final = 500
+_IDLE_US: Final = 600_000_000
 
 
 class Recovery:
@@ -75,6 +80,10 @@ class Recovery:
         self._looked_through = (-math.inf, _BEFORE_ALL)
         # The last row that was looked at for messages that expired.
         self._expired_up_to = _BEFORE_ALL
+        # The last row that was looked at for groups that nobody would wake.
+        self._repaired_up_to = _BEFORE_ALL
+        # When rows of groups were looked through, and up to which name.
+        self._idle_after = (-math.inf, "")
 
     def restore(self) -> int:
         """Recover all messages of dead consumers; returns how many were given back."""
@@ -243,6 +252,45 @@ class Recovery:
                 return
             yield ReaperReport()
 
+    def groups(self) -> Iterator[ReaperReport]:
+        """Wake groups that nobody would wake, and remove the rows of idle ones, in turns."""
+        context = self._context
+        if not context.tables.grouped:
+            return
+        yield from self.repaired_groups()
+        looked_at, after = self._idle_after
+        began = time.monotonic()
+        if began - looked_at < _IDLE_SECONDS:
+            return
+        name: str | None = after
+        while name is not None and time.monotonic() - began < _TURN_SECONDS:
+            removal = remove_idle.of(context.sql, name, _GROUPS, _IDLE_US)
+            _, name = context.run(removal)
+            yield ReaperReport()
+        self._idle_after = (began, name or "")
+
+    def repaired_groups(self) -> Iterator[ReaperReport]:
+        """Wake groups whose parked messages nobody would wake, from where the last turn ended."""
+        context = self._context
+        while context.tables.grouped:
+            look = partial(
+                find_broken, sql=context.sql, after=self._repaired_up_to, limit=_EXPIRED_ROWS
+            )
+            broken, last = context.run(look)
+            woken = context.run(repair.of(context.sql, broken)) if broken else []
+            for name in woken:
+                _log.warning(
+                    "Queue %s: messages of the group %r waited for one that is no longer there, "
+                    "so they are ready now. Somebody must have changed the table by SQL.",
+                    context.name,
+                    name,
+                    extra={"queue": context.name},
+                )
+            self._repaired_up_to = _BEFORE_ALL if last is None else last
+            if last is None:
+                return
+            yield ReaperReport(repaired=len(woken))
+
     def _note_expired(self, ended: Mapping[int, str]) -> None:
         context = self._context
         for message_id, reason in sorted(ended.items()):
@@ -295,7 +343,14 @@ class Recovery:
         spent: _Groups = {}
         counted: _Groups = {}
         forgiven: _Groups = {}
+        # Behind the first one of an ordered group the consumer cannot have begun another one.
+        ordered = context.tables.grouped and context.settings.group_order == "fifo"
+        in_turn = ordered and context.settings.group_limit == 1
+        not_begun: _Groups = {}
         for found in dead:
+            if in_turn and found.behind:
+                not_begun.setdefault((found.claim, ""), []).append(found.message_id)
+                continue
             holder, here = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1
             others = here if holder is None else max(here, holder.others)
             why, forgive = reason, False
@@ -311,6 +366,9 @@ class Recovery:
             group.setdefault((found.claim, text), []).append(found.message_id)
         restored = sum(
             len(restore(connection, sql, settlement)) for settlement in _settlements(counted)
+        )
+        restored += sum(
+            len(release(connection, sql, settlement)) for settlement in _settlements(not_begun)
         )
         restored += sum(
             len(restore(connection, sql, settlement, context.settings.max_attempts))

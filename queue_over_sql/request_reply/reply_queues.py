@@ -18,8 +18,8 @@ from queue_over_sql.message import Publication, Published
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.publishing.operations import publish
 from queue_over_sql.queues.decoding import decoded
-from queue_over_sql.queues.purge import delete_message
 from queue_over_sql.request_reply import store as replies
+from queue_over_sql.selection.operations import delete_message
 from queue_over_sql.values.backoff import RateLimit, Turns
 
 if TYPE_CHECKING:

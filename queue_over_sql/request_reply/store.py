@@ -8,7 +8,8 @@ from sqlalchemy import Integer, Select, exists, literal_column, select
 
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.queues.purge import delete_message, remove_ids
+from queue_over_sql.queues.purge import remove_ids
+from queue_over_sql.selection.operations import delete_message
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.parameters import number, words

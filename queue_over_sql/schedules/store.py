@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.groups import exits
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.statements.parameters import batches
 from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
@@ -196,7 +197,7 @@ def remove_ahead(
     ahead = and_(
         live.c.consumer_id.is_(None),
         live.c.scheduled_at > now,
-        or_(live.c.available_at.is_(None), live.c.available_at > now),
+        or_(tables.is_held(), live.c.available_at > now),
     )
     wanted = select(live.c.id, live.c.message_key).where(ahead, _is_of(tables, schedule))
     found = {
@@ -210,7 +211,8 @@ def remove_ahead(
         # One that became due meanwhile may be with a consumer, or done.
         locking = select(live.c.id).where(live.c.id.in_(batch), ahead).with_for_update()
         locked = connection.execute(locking).scalars().all()
-        connection.execute(delete(live).where(live.c.id.in_(locked)))
+        with exits.leaving_some(connection, tables, live.c.id.in_(locked)):
+            connection.execute(delete(live).where(live.c.id.in_(locked)))
         removed += [found[message_id] for message_id in locked]
     return sorted(removed)
 

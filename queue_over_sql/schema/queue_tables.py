@@ -21,7 +21,10 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    and_,
     delete,
+    func,
+    or_,
 )
 
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
@@ -191,17 +194,43 @@ class QueueTables:
 
     def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
         """The columns of a select of messages, in the order in which rows are read."""
-        core = [
-            self.expressions.read_payload(table.c[name]).label(name)
-            if name in _READ_AS_TEXT
-            else table.c[name]
-            for name in MESSAGE_COLUMNS
-        ]
+        special = {
+            name: self.expressions.read_payload(table.c[name]).label(name) for name in _READ_AS_TEXT
+        }
+        if "parked_at" in table.c:
+            due = func.coalesce(table.c.available_at, table.c.parked_at)
+            special["available_at"] = due.label("available_at")
+        core = [special.get(name, table.c[name]) for name in MESSAGE_COLUMNS]
         return [*core, *[table.c[name] for name in self.own_columns]]
 
     def time(self, table: Table, name: str) -> ColumnElement[Any]:
         """When a message was published or is due; NULL only for the due time of a held one."""
         return table.c[name]
+
+    def due_at(self) -> ColumnElement[Any]:
+        """When a live message is due; NULL if it is held.
+
+        Parked messages of groups have that time in a column of its own.
+        """
+        due, *parked = self._due_times()
+        return func.coalesce(due, *parked) if parked else due
+
+    def is_held(self) -> ColumnElement[bool]:
+        """The condition for messages that wait for an operator."""
+        return and_(*[time.is_(None) for time in self._due_times()])
+
+    def is_due(self) -> ColumnElement[bool]:
+        """The condition for messages whose time has come; parked ones were due before."""
+        now, (due, *parked) = self.expressions.now(), self._due_times()
+        return or_(due <= now, *[time.is_not(None) for time in parked])
+
+    def _due_times(self) -> list[ColumnElement[Any]]:
+        live = self.live.c
+        return [live.available_at, *([live.parked_at] if self.grouped else [])]
+
+    def unparked(self) -> Mapping[str, Any]:
+        """Values that an edit of the due time must also set."""
+        return {"parked_at": None} if self.grouped else {}
 
     def due_first(self) -> ColumnElement[Any]:
         """When a message was first due."""

@@ -6,9 +6,23 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import Integer, Select, and_, case, func, literal_column, select, update
+from sqlalchemy import (
+    Delete,
+    Integer,
+    Select,
+    Update,
+    and_,
+    case,
+    func,
+    literal_column,
+    not_,
+    select,
+    update,
+)
 
+from queue_over_sql.groups import exits
 from queue_over_sql.queues import registry
+from queue_over_sql.queues.purge import delete_by_id
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
@@ -41,9 +55,9 @@ def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
     columns, now = tables.live.c, tables.expressions.now()
     unclaimed = columns.consumer_id.is_(None)
     return {
-        Status.READY: and_(unclaimed, columns.available_at <= now),
+        Status.READY: and_(unclaimed, tables.is_due()),
         Status.DELAYED: and_(unclaimed, columns.available_at > now),
-        Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
+        Status.HELD: and_(unclaimed, tables.is_held()),
         Status.CLAIMED: tables.expressions.is_claimed(tables.live),
     }[status]
 
@@ -222,6 +236,14 @@ def count_selected(connection: Connection, sql: StatementCache, chosen: Criteria
         return int(connection.execute(counted).scalar_one())
 
 
+@operation(durable=True, counts=True)
+def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
+    """Remove one message, even if a consumer holds it; False if it does not exist."""
+    with exits.leaving(connection, sql, [message_id]):
+        statement = sql.get(delete_by_id)
+        return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
+
+
 @operation(atomic=True, durable=True, wakes=True)
 def edit_messages(
     connection: Connection, sql: StatementCache, chosen: Criteria, values: Mapping[str, Any]
@@ -229,10 +251,11 @@ def edit_messages(
     """Change live messages that no consumer holds, and let every consumer notice."""
     tables: QueueTables = sql.subject
     live = tables.live
-    # The condition is checked again under the row's lock.
-    statement = update(live).where(live.c.consumer_id.is_(None), *chosen.among(tables))
     values = {**tables.still_live(), **values}
-    changed = connection.execute(statement.values(values)).rowcount
+    if "available_at" in values:
+        values |= tables.unparked()
+    wanted = (live.c.consumer_id.is_(None), *chosen.among(tables))
+    changed = _change(connection, sql, update(live).values(values), wanted)
     if changed:
         registry.count_edit(connection, tables)
     return EditResult(changed, _held_back(connection, tables, chosen))
@@ -242,7 +265,7 @@ def edit_messages(
 def move_to_front(connection: Connection, sql: StatementCache, chosen: Criteria) -> EditResult:
     """Make messages the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
-    chosen = chosen.also(tables.live.c.available_at.is_not(None))
+    chosen = chosen.also(not_(tables.is_held()))
     # Lock the queue's record first, so that the later of two such edits comes to the front.
     registry.count_edit(connection, tables)
     now, columns = server_now(connection, sql), tables.live.c
@@ -261,11 +284,35 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Criteria)
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Criteria) -> EditResult:
     """Remove messages; live ones only if no consumer holds them."""
     tables: QueueTables = sql.subject
-    statement = tables.removal(archived=chosen.archived)
-    if not chosen.archived:
-        statement = statement.where(tables.live.c.consumer_id.is_(None))
-    removed = connection.execute(statement.where(*chosen.wanted)).rowcount
-    return EditResult(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
+    removal = tables.removal(archived=chosen.archived)
+    if chosen.archived:
+        return EditResult(connection.execute(removal.where(*chosen.wanted)).rowcount)
+    wanted = (tables.live.c.consumer_id.is_(None), *chosen.wanted)
+    removed = _change(connection, sql, removal, wanted)
+    return EditResult(removed, _held_back(connection, tables, chosen))
+
+
+def _change(
+    connection: Connection,
+    sql: StatementCache,
+    statement: Update | Delete,
+    wanted: Sequence[ColumnElement[bool]],
+) -> int:
+    """Change or remove messages; returns how many. Wake who waits for them in their groups."""
+    # The condition is checked again under each row's lock.
+    tables: QueueTables = sql.subject
+    live = tables.live
+    if not tables.grouped:
+        return connection.execute(statement.where(*wanted)).rowcount
+    unblocking = statement.where(*wanted, live.c.blocks.is_(None))
+    changed = connection.execute(unblocking).rowcount
+    found = select(live.c.id).where(*wanted, live.c.blocks.is_not(None)).with_for_update()
+    ids = sorted(connection.execute(found).scalars())
+    for batch in batches(ids):
+        with exits.leaving(connection, sql, batch):
+            carriers = statement.where(live.c.id.in_(batch), *wanted)
+            changed += connection.execute(carriers).rowcount
+    return changed
 
 
 def list_ids(

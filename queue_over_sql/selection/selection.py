@@ -310,9 +310,8 @@ class LiveSelection(Selection):
 
     def unhold(self, *, connection: CallersConnection | None = None) -> EditResult:
         """End the hold of messages; they are due at their original time."""
-        columns = self._table.c
-        held = self._chosen.also(columns.available_at.is_(None))
-        sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
+        sql, tables = self._context.sql, self._context.tables
+        held, values = self._chosen.also(tables.is_held()), {"available_at": tables.due_first()}
         # Repeated, it would count none of what it changed.
         unholding = edit_messages.of(sql, held, values)._replace(repeatable=False)
         return self._context.run(unholding, connection)

@@ -97,8 +97,8 @@ def select_live(tables: QueueTables) -> Select[Any]:
     dead = or_(consumers.c.expires_at.is_(None), expired)
     return (
         select(
-            _flag(live.c.available_at <= now).label("due"),
-            live.c.available_at,
+            _flag(tables.is_due()).label("due"),
+            tables.due_at(),
             live.c.priority,
             live.c.attempt_count,
             live.c.max_attempts,
@@ -193,7 +193,7 @@ def count_ahead(tables: QueueTables, same: bool) -> Select[Any]:
         live.c.id == number("p_id_0"),
         live.c.consumer_id.is_(None),
         live.c.priority == number("p_priority"),
-        live.c.available_at == number("p_due"),
+        tables.due_at() == number("p_due"),
     )
     if not same:
         before = [_count(tables, live.c.available_at <= tables.expressions.now())]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import bindparam, update
 
 from queue_over_sql.archive import statements as archive
+from queue_over_sql.groups import exits
 from queue_over_sql.message import Claim, MessageRow
 from queue_over_sql.publishing.deduplication import remember_keys, remember_locked
 from queue_over_sql.queues import registry
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.schema.queue_tables import QueueTables
-    from queue_over_sql.sql.compiled import StatementCache
+    from queue_over_sql.sql.compiled import Builder, StatementCache
 
 
 _NO_CONTENTS: Final = MessageRow(
@@ -68,8 +69,12 @@ def each_of(
     do: Callable[..., set[int]],
     *,
     atomic: bool = True,
+    ordered_by: StatementCache | None = None,
 ) -> Operation[set[int]]:
     """The operation that runs ``do`` for each settlement; returns the ids that were still held.
+
+    With ``ordered_by``, the statements of a queue with ordered groups, a message that is given back
+    takes along what its claim holds behind it.
 
     Whoever repeats it must find out whether the first run has ended the messages.
     """
@@ -78,6 +83,8 @@ def each_of(
         settled: set[int] = set()
         for settlement in settlements:
             settled |= do(connection, settlement=settlement)
+        if ordered_by is not None and settled:
+            _give_back_behind(connection, ordered_by, settlements)
         return settled
 
     return Operation(settle_all, atomic, repeatable=False)
@@ -88,16 +95,48 @@ def finish(
 ) -> Operation[set[int]]:
     """Finish messages of several claims: archive them if ``keep``, else remove them."""
     end = archive_messages if keep else remove
-    at_once = _finishes_at_once(sql, settlements, keep=keep)
+    at_once = not sql.subject.grouped and _finishes_at_once(sql, settlements, keep=keep)
     return each_of(settlements, partial(end, sql=sql), atomic=not at_once)
+
+
+def finish_unblocking(
+    sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
+) -> Operation[set[int]] | None:
+    """As ``finish``, but only messages of which no others of their groups wait, in one statement.
+
+    None if it would be several statements.
+    """
+    if not _finishes_at_once(sql, settlements, keep=keep):
+        return None
+    end = archive_messages if keep else remove
+    unblocking = [dataclasses.replace(each, unblocking=True) for each in settlements]
+    return each_of(unblocking, partial(end, sql=sql), atomic=False)
 
 
 def give_back(
     sql: StatementCache, settlements: Sequence[Settlement], delay: int | None = None
 ) -> Operation[set[int]]:
     """Give back messages of several claims, uncounted, at their place or after a delay."""
-    at_once = updates_at_once(sql, settlements)
-    return each_of(settlements, partial(release, sql=sql, delay=delay), atomic=not at_once)
+    at_once, do = updates_at_once(sql, settlements), partial(release, sql=sql, delay=delay)
+    return each_of(settlements, do, atomic=not at_once, ordered_by=ordered_by(sql, settlements))
+
+
+def ordered_by(sql: StatementCache, settlements: Sequence[Settlement]) -> StatementCache | None:
+    """The statements for ``each_of``, if what the claims hold behind comes back, too."""
+    return sql if any(each.in_order for each in settlements) else None
+
+
+def _give_back_behind(
+    connection: Connection, sql: StatementCache, settlements: Sequence[Settlement]
+) -> None:
+    """Give back, uncounted, what claims hold behind messages of ordered groups that came back."""
+    ids: dict[Claim, list[int]] = {}
+    for each in settlements:
+        ids.setdefault(each.claim, []).extend(each.ids)
+    for claim, given in ids.items():
+        later = exits.behind(connection, sql, claim, given)
+        if later:
+            release(connection, sql, Settlement(later, claim))
 
 
 def _finishes_at_once(
@@ -113,7 +152,9 @@ def _finishes_at_once(
 
 def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether giving these back is one statement, so that it needs no transaction around it."""
-    return _at_once(settlements, returning=sql.subject.features.update_returning)
+    tables: QueueTables = sql.subject
+    returning = tables.features.update_returning
+    return not tables.grouped and _at_once(settlements, returning=returning)
 
 
 def _at_once(settlements: Sequence[Settlement], *, returning: bool) -> bool:
@@ -129,7 +170,13 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
         settlement = remember_keys(connection, sql, settlement)
     returning = sql.subject.end_returning
     values = sql.subject.values_of_end(settlement.archive_values)
-    return _settle(connection, sql, settle.remove, settlement, values, returning=returning)
+
+    def do(held: Settlement) -> set[int]:
+        variant = (True,) if held.unblocking else ()
+        remove_held = settle.remove
+        return _settle(connection, sql, remove_held, held, values, *variant, returning=returning)
+
+    return _waking(connection, sql, settlement, do)
 
 
 def archive_messages(
@@ -139,8 +186,37 @@ def archive_messages(
     if not sql.subject.archives(keep=True):
         return remove(connection, sql, settlement)
     settlement = remember_keys(connection, sql, settlement)
-    moved: set[int] = sql.subject.dialect.strategy(Archiving).move(connection, sql, settlement)
-    return moved
+    move: Archiving = sql.subject.dialect.strategy(Archiving)
+    return _waking(connection, sql, settlement, partial(move.move, connection, sql))
+
+
+def _waking(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    do: Callable[[Settlement], set[int]],
+) -> set[int]:
+    """Do it for messages that leave the head of their groups, and wake who waits for them."""
+    if not sql.subject.grouped or settlement.unblocking:
+        return do(settlement)
+    held = exits.lock_held(connection, sql, settlement.ids, settlement.claim)
+    if not held:
+        return set()
+    settled = do(dataclasses.replace(settlement, ids=[each.id for each in held]))
+    exits.wake(connection, sql, exits.carried(held))
+    return settled
+
+
+def _later(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Builder,
+    settlement: Settlement,
+    values: Mapping[str, Any],
+) -> set[int]:
+    """Make messages due later. In an ordered group nobody may go on before that."""
+    do = partial(_settle, connection, sql, builder, values=values)
+    return do(settlement) if settlement.in_order else _waking(connection, sql, settlement, do)
 
 
 def finish_apart(
@@ -163,7 +239,7 @@ def finish_apart(
     def hold_some(ids: Sequence[int], reason: str) -> None:
         values = {"p_error": refusal(settlement.outcome, settlement.error, reason)}
         some = dataclasses.replace(settlement, ids=ids)
-        held.update(_settle(connection, sql, settle.hold_refused, some, values))
+        held.update(_later(connection, sql, settle.hold_refused, some, values))
 
     ended, reasons = apart(connection, sql, settlement.ids, end_some, hold_some)
     return ended, {id_: reason for id_, reason in reasons.items() if id_ in held}
@@ -182,7 +258,7 @@ def release(
     """Give messages back, uncounted, at their place or after a delay."""
     if delay is not None:
         values = {"p_delay": delay}
-        return _settle(connection, sql, settle.release_later, settlement, values)
+        return _later(connection, sql, settle.release_later, settlement, values)
     return _settle(connection, sql, settle.release, settlement, {})
 
 
@@ -212,14 +288,14 @@ def retry(
 ) -> set[int]:
     """Give failed messages back after a delay."""
     values = {"p_error": settlement.error, "p_delay": delay}
-    return _settle(connection, sql, settle.retry, settlement, values)
+    return _later(connection, sql, settle.retry, settlement, values)
 
 
 def set_aside(
     connection: Connection, sql: StatementCache, settlement: Settlement, aside: Aside
 ) -> set[int]:
     """Defer one message that does not fit its kind here, uncounted."""
-    return _settle(connection, sql, settle.set_aside, settlement, aside.values())
+    return _later(connection, sql, settle.set_aside, settlement, aside.values())
 
 
 def extend(
@@ -290,10 +366,10 @@ def keep_traceback(
 def _settle(
     connection: Connection,
     sql: StatementCache,
-    builder: Callable[..., Any],
+    builder: Builder,
     settlement: Settlement,
     values: Mapping[str, Any],
-    *,
+    *variant: bool,
     returning: bool | None = None,
 ) -> set[int]:
     settled: set[int] = set()
@@ -307,7 +383,7 @@ def _settle(
             ids = [row[0] for row in lock.run(connection, id_values(batch) | stamp)]
             if not ids:
                 continue
-        statement = sql.get(builder, bucket_of(len(ids)))
+        statement = sql.get(builder, bucket_of(len(ids)), *variant)
         result = statement.run(connection, {**id_values(ids), **stamp, **values})
         if returning:
             settled.update(map(_first, result))
@@ -327,9 +403,10 @@ def end_locked(
     """End unclaimed messages that this transaction has locked, by their dispositions."""
     for end, same in groups:
         if end.aside is not None:
-            for row in same:
-                values = id_values([row.id]) | end.aside.values()
-                sql.get(settle.set_locked_aside).run(connection, values)
+            with exits.leaving(connection, sql, [row.id for row in same]):
+                for row in same:
+                    values = id_values([row.id]) | end.aside.values()
+                    sql.get(settle.set_locked_aside).run(connection, values)
             continue
         if end.dedup_us is not None:
             ending = [(row.id, row.message_key) for row in same]
@@ -363,7 +440,8 @@ def _held_apart(
 
     def hold(ids: Sequence[int], reason: str) -> None:
         text = refusal(outcome, disposition.error, reason)
-        sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
+        with exits.leaving(connection, sql, ids):
+            sql.get(settle.hold_locked).run(connection, id_values(ids) | {"p_error": text})
 
     return apart(connection, sql, ids, end, hold)[1]
 
@@ -402,12 +480,13 @@ def _remove_locked(
         registry.count_discarded(connection, tables, len(ids))
     outcome = Outcome.DONE if end.error is None else end.outcome
     how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
-    for batch in batches(ids):
-        size, values = bucket_of(len(batch)), id_values(batch)
-        if tables.ends_in_place:
-            attempted = outcome != Outcome.REJECTED
-            sql.get(archive.finish_ids, size, attempted).run(connection, values | how)
-            continue
-        if end.keep:
-            sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
-        sql.get(remove_ids, size).run(connection, values)
+    with exits.leaving(connection, sql, ids):
+        for batch in batches(ids):
+            size, values = bucket_of(len(batch)), id_values(batch)
+            if tables.ends_in_place:
+                attempted = outcome != Outcome.REJECTED
+                sql.get(archive.finish_ids, size, attempted).run(connection, values | how)
+                continue
+            if end.keep:
+                sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
+            sql.get(remove_ids, size).run(connection, values)

@@ -48,9 +48,11 @@ from queue_over_sql.settling.operations import (
     extend,
     finish,
     finish_apart,
+    finish_unblocking,
     give_back,
     hold_refused,
     keep_traceback,
+    ordered_by,
     remove,
     retry,
     set_aside,
@@ -119,7 +121,9 @@ class Settlements:
         messages = as_list(messages)
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
-        operation = finish(context.sql, groups, keep=keep)
+        operation, quick = finish(context.sql, groups, keep=keep), None
+        if context.tables.grouped and connection is None:
+            quick = finish_unblocking(context.sql, groups, keep=keep)
         refused: dict[int, str] = {}
 
         def apart() -> Operation[set[int]]:
@@ -132,6 +136,7 @@ class Settlements:
             operation,
             connection,
             "done",
+            quick=quick,
             apart=apart,
             refused=refused,
             after_commit=after_commit,
@@ -151,7 +156,7 @@ class Settlements:
         delays = {
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
-        groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
+        groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays, comes_back=True)
         if connection is None and isinstance(error, BaseException):
             self.keep_traceback(messages, traceback_of(error))
         sql, refused = self._context.sql, dict[int, str]()
@@ -163,7 +168,8 @@ class Settlements:
             return retry(target, sql, settlement, wait)
 
         atomic = None in delays.values() or not updates_at_once(sql, groups)
-        operation = each_of(groups, fail, atomic=atomic or connection is not None)
+        atomic = atomic or connection is not None
+        operation = each_of(groups, fail, atomic=atomic, ordered_by=ordered_by(sql, groups))
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
         again = 0 in delays.values()
         self._settle(messages, operation, connection, became, reason, refused=refused, again=again)
@@ -193,7 +199,7 @@ class Settlements:
         """Return messages unchanged; see ``Queue.release``."""
         messages = as_list(messages)
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
-        operation = give_back(self._context.sql, self.grouped(messages), wait)
+        operation = give_back(self._context.sql, self.grouped(messages, comes_back=True), wait)
         if connection is not None:
             operation = operation._replace(atomic=True)
         self._settle(messages, operation, connection, "released", again=not wait)
@@ -209,14 +215,16 @@ class Settlements:
         settings, sql = self._context.settings, self._context.sql
         now = instant_to_microseconds(message.claimed_at or datetime.now(UTC), "claimed_at")
         waits = deferral(message, reason, now, settings.kind_timeout)
-        groups, refused = self.grouped([message], Outcome.FAILED, reason), dict[int, str]()
+        groups = self.grouped([message], Outcome.FAILED, reason, comes_back=True)
+        refused = dict[int, str]()
 
         def defer(target: Connection, settlement: Settlement) -> set[int]:
             if waits is None:
                 return self.dead_letter(target, settlement, refused)
             return set_aside(target, sql, settlement, waits)
 
-        operation, became = each_of(groups, defer), "failed" if waits is None else "retried"
+        operation = each_of(groups, defer, ordered_by=ordered_by(sql, groups))
+        became = "failed" if waits is None else "retried"
         self._settle([message], operation, None, {message.id: became}, reason, refused=refused)
 
     def reject(
@@ -410,10 +418,13 @@ class Settlements:
         outcome: str = Outcome.DONE,
         error: str | None = None,
         apart: Mapping[int, Any] | None = None,
+        *,
+        comes_back: bool = False,
     ) -> list[Settlement]:
         """The messages as settlements: one for each claim that this consumer made.
 
         Messages with different values in ``apart``, which maps ids, get different settlements.
+        ``comes_back``: they are given back, and what is behind them in an ordered group, too.
         """
         groups: dict[tuple[Claim | None, Any], list[int]] = {}
         last, ids = None, list[int]()
@@ -423,11 +434,13 @@ class Settlements:
             if group != last:
                 last, ids = group, groups.setdefault(group, [])
             ids.append(id_of(message))
-        dedup = self._context.settings.dedup_us if apart is None else None
+        settings = self._context.settings
+        dedup = settings.dedup_us if apart is None else None
+        in_order = comes_back and self._context.tables.grouped and settings.group_order == "fifo"
         by_token = set(map(claim_of, filter(is_by_token, messages)))
         made = self._context.consumer.made
         return [
-            Settlement(ids, claim, outcome, error, dedup_us=dedup)
+            Settlement(ids, claim, outcome, error, dedup_us=dedup, in_order=in_order)
             for (claim, _), ids in groups.items()
             if claim is not None and (claim in by_token or made(claim))
         ]
@@ -479,6 +492,7 @@ class Settlements:
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
         *,
+        quick: Operation[set[int]] | None = None,
         apart: Callable[[], Operation[set[int]]] | None = None,
         refused: dict[int, str] | None = None,
         after_commit: list[Callable[[], None]] | None = None,
@@ -494,6 +508,8 @@ class Settlements:
                 ``rejected``, messages that are missing after a lost answer count as settled by this
                 operation. None: the messages are not settled yet.
             reason: the reason of a failure.
+            quick: what to try before ``operation``, which then gets what is left; not in the
+                caller's transaction.
             apart: makes the operation for when the database refuses one of the messages.
             refused: where the operations note messages that the database refused to finish, and
                 that are held now, with the reasons.
@@ -510,7 +526,7 @@ class Settlements:
         try:
             self.guard(messages)
             if connection is None:
-                settled = self._settle_here(messages, operation, apart, ends=ends)
+                settled = self._settle_here(messages, operation, apart, quick=quick, ends=ends)
             else:
                 settled = self._settle_on(
                     connection, messages, operation, apart, ends=ends, again=again
@@ -539,14 +555,20 @@ class Settlements:
         operation: Operation[set[int]],
         apart: Callable[[], Operation[set[int]]] | None,
         *,
+        quick: Operation[set[int]] | None,
         ends: bool,
     ) -> set[int]:
+        settled = set[int]()
         try:
-            return self._run(messages, operation, ends=ends)
+            if quick is not None:
+                settled = self._run(messages, quick, ends=ends)
+            if len(settled) < len(messages):
+                settled |= self._run(messages, operation, ends=ends)
         except (DatabaseRefused, PayloadInvalid) as error:
             if apart is None or not self.refuses_row(error):
                 raise
-        return self._run(messages, apart(), ends=True)
+            settled |= self._run(messages, apart(), ends=True)
+        return settled
 
     def _settle_on(
         self,

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Delete,
     Select,
     Update,
+    and_,
     bindparam,
     case,
     func,
@@ -75,13 +76,17 @@ def claims(tables: QueueTables, size: int) -> Select[Any]:
     return select(tables.expressions.now(), *wanted).where(among_ids(tables.live, size))
 
 
-def remove(tables: QueueTables, size: int) -> ClauseElement:
-    """End messages under the fence."""
+def remove(tables: QueueTables, size: int, unblocking: bool = False) -> ClauseElement:
+    """End messages under the fence; if ``unblocking``, none behind which others may be parked."""
+    live = tables.live
+    alone = [live.c.blocks.is_(None)] if unblocking else []
     if tables.end_returning:
-        return end(tables, fence(tables, size)).returning(tables.live.c.id)
+        return end(tables, and_(fence(tables, size), *alone)).returning(live.c.id)
     if tables.ends_in_place:
-        return update_by_id(tables).where(fence(tables, size)).values(finished(tables))
-    return tables.expressions.delete_by_ids(tables.live, id_parameters(size), stamped_by(tables))
+        ended = update_by_id(tables).where(fence(tables, size), *alone)
+        return ended.values(finished(tables))
+    held = and_(stamped_by(tables), *alone)
+    return tables.expressions.delete_by_ids(live, id_parameters(size), held)
 
 
 def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:

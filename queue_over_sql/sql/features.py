@@ -33,6 +33,8 @@ class Features:
     # -- statements
     skip_locked: bool = False
     """SELECT … FOR UPDATE SKIP LOCKED works."""
+    locks_inside: bool = False
+    """A part of a statement can lock the rows that it reads, or its transaction locks all."""
     update_returning: bool = False
     """UPDATE … RETURNING works and sees each row once."""
     delete_returning: bool = False

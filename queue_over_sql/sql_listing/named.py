@@ -322,7 +322,7 @@ def _reply_sent(stage: Stage) -> None:
 
 def _withdraw(stage: Stage) -> None:
     stage.sql.get(replies.unbegun).run(stage.connection)
-    stage.run(purge.delete_message, 1)
+    stage.run(selection.delete_message, 1)
 
 
 def _of(do: Callable[..., object], *arguments: Any, **options: Any) -> Step:
@@ -435,7 +435,7 @@ _OPERATING: Final[dict[str, Step]] = {
     "edit": _edit,
     "cancel": _of(settling.cancel_message, 1, Disposition(keep=True, error="reason"), {}),
     "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),
-    "delete": _of(purge.delete_message, 1),
+    "delete": _of(selection.delete_message, 1),
     "purge": _of(purge.purge, with_claimed=False),
     "requeue": _requeue,
 }

@@ -157,6 +157,9 @@ class Settlement:
     Attributes:
         attempted_at: when they failed; None if they did not.
         dedup_us: how long their keys stay taken; None: not at all.
+        in_order: whether a message that is given back takes along what the claim holds behind it
+            in its group.
+        unblocking: whether to leave out those for which others of their group may be parked.
     """
 
     ids: Sequence[int]
@@ -165,6 +168,8 @@ class Settlement:
     error: str | None = None
     attempted_at: int | None = None
     dedup_us: int | None = None
+    in_order: bool = False
+    unblocking: bool = False
 
     def fence_values(self) -> dict[str, Any]:
         """The bind parameters of the fence."""

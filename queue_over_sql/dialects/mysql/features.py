@@ -16,6 +16,7 @@ MYSQL: Final = Features(
     too_old="mysql {needed} or newer is required; this server is {found}.",
     identifier_limit=64,
     skip_locked=True,
+    locks_inside=True,
     updates_from=True,
     # Another session may have another one: after SET GLOBAL, or while group replication runs.
     id_step="@@SESSION.auto_increment_increment",

@@ -18,6 +18,7 @@ FEATURES: Final = Features(
     oldest_version=(12,),
     too_old="PostgreSQL {needed} or newer is required; this server is {found}.",
     skip_locked=True,
+    locks_inside=True,
     update_returning=True,
     delete_returning=True,
     insert_returning=True,

@@ -11,6 +11,8 @@ FEATURES: Final = Features(
     # The first version with RETURNING.
     oldest_version=(3, 35),
     too_old="SQLite {needed} or newer is required; this Python has {found}.",
+    # It has no locks of rows: a transaction that writes has the whole file.
+    locks_inside=True,
     update_returning=True,
     delete_returning=True,
     insert_returning=True,

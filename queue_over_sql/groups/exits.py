@@ -1,0 +1,163 @@
+"""Exits: what else happens when a message of a group ends, or changes its state.
+
+A group with parked messages has a carrier: a message that is not parked, and that notes in
+``blocks`` that others wait behind it. Whoever ends a carrier, or makes it due later, wakes the next
+message of its group in the same transaction. Nothing else has to be done for groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy import select
+
+from queue_over_sql.database.notify import note_ready
+from queue_over_sql.groups import exit_statements as statements
+from queue_over_sql.groups.statements import group_values
+from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.message import Claim
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+# Each group has a part of its own in the statement.
+_AT_ONCE: Final = 64
+
+
+class Held(NamedTuple):
+    """A message that this transaction has locked.
+
+    Attributes:
+        group: its group, if it has one.
+        blocks: whether others of its group may be parked behind it.
+    """
+
+    id: int
+    group: str | None
+    blocks: bool
+
+
+def lock(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> list[Held]:
+    """Lock messages, whoever holds them."""
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    rows = rows_by_ids(connection, sql, statements.lock, ids)
+    return [Held(row[0], row[1], bool(row[2])) for row in rows]
+
+
+def lock_held(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], claim: Claim
+) -> list[Held]:
+    """Lock those of the messages that the claim still holds."""
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    stamp = {"p_consumer": claim.consumer_id, "p_round": claim.consumer_round}
+    rows = rows_by_ids(connection, sql, statements.lock_held, ids, stamp)
+    return [Held(row[0], row[1], bool(row[2])) for row in rows]
+
+
+def carried(held: Iterable[Held]) -> list[str]:
+    """The groups that wait for these messages: a group as often as it has carriers among them."""
+    return [each.group for each in held if each.blocks and each.group is not None]
+
+
+@contextlib.contextmanager
+def leaving(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> Iterator[None]:
+    """Lock messages that end in the block, or come back later, and wake who waits for them.
+
+    In a transaction. It does nothing for a queue without groups.
+    """
+    if not sql.subject.grouped:
+        yield
+        return
+    groups = carried(lock(connection, sql, ids))
+    yield
+    wake(connection, sql, groups)
+
+
+@contextlib.contextmanager
+def leaving_some(
+    connection: Connection, tables: QueueTables, which: ColumnElement[bool]
+) -> Iterator[None]:
+    """As ``leaving``, for the messages that meet a condition."""
+    if not tables.grouped:
+        yield
+        return
+    live, sql = tables.live, StatementCache(tables, connection.dialect)
+    carriers = select(live.c.id).where(which, live.c.blocks.is_not(None)).with_for_update()
+    with leaving(connection, sql, sorted(connection.execute(carriers).scalars())):
+        yield
+
+
+def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str]) -> int:
+    """Move the next parked messages of groups back into the claim index; returns how many.
+
+    Call it in the transaction that ended the carriers, after that. Waiting consumers look again
+    when it has committed. A group that is paused is woken, too: the next claim that meets the
+    message parks it again.
+
+    Args:
+        connection: with a transaction.
+        sql: the queue's statements.
+        group_keys: the groups; one that comes several times gets as many messages.
+    """
+    wanted, woken = Counter(group_keys), list[int]()
+    # What others have locked may be claimed by them, or stay parked: only its end tells.
+    for skipping in (True, False, True) if sql.subject.features.skip_locked else (False,):
+        if not wanted:
+            break
+        found = _parked(connection, sql, wanted, skipping=skipping)
+        woken += [row_id for ids in found.values() for row_id in ids]
+        wanted = Counter({key: wanted[key] for key in wanted if key not in found})
+    if woken:
+        change_by_ids(connection, sql, statements.unpark, sorted(woken))
+        note_ready(sql)
+    return len(woken)
+
+
+def _parked(
+    connection: Connection, sql: StatementCache, wanted: Mapping[str, int], *, skipping: bool
+) -> dict[str, list[int]]:
+    """The first parked messages of groups, locked; only groups that have some."""
+    keys = sorted(wanted)
+    candidates: dict[str, list[int]] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        size = bucket_of(len(some))
+        values = group_values(some, size) | {"p_count": max(wanted[key] for key in some)}
+        rows = sql.get(statements.next_parked, size, skipping).run(connection, values)
+        # A name fills the statement several times.
+        for row_id, key in sorted({(row[0], row[1]) for row in rows}):
+            if len(candidates.setdefault(key, [])) < wanted[key]:
+                candidates[key].append(row_id)
+    if sql.subject.features.locks_inside:
+        return candidates
+    ids = sorted(row_id for found in candidates.values() for row_id in found)
+    locked: dict[str, list[int]] = {}
+    for batch in batches(ids):
+        statement = sql.get(statements.lock_parked, bucket_of(len(batch)), skipping)
+        for row_id, key in statement.run(connection, id_values(batch)):
+            locked.setdefault(key, []).append(row_id)
+    return locked
+
+
+def behind(
+    connection: Connection, sql: StatementCache, claim: Claim, ids: Sequence[int]
+) -> list[int]:
+    """What a claim holds behind messages that it gave back: later ones of their groups."""
+    first: dict[str, int] = {}
+    for row_id, key in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
+        first[key] = min(row_id, first.get(key, row_id))
+    keys, stamp = sorted(first), {"p_consumer": claim.consumer_id, "p_round": claim.consumer_round}
+    found: list[int] = []
+    for some in batches(keys):
+        size = bucket_of(len(some))
+        rows = sql.get(statements.of_claim, size).run(connection, group_values(some, size) | stamp)
+        found += [row_id for row_id, key in rows if row_id > first[key]]
+    return sorted(found)

@@ -1,0 +1,209 @@
+"""Repair: groups whose parked messages nobody would wake, and rows of groups that are idle.
+
+Each change of the queue is one transaction, so that a crash leaves nothing behind. An edit by SQL
+can: if somebody deletes a message behind which others are parked, these would wait for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    CompoundSelect,
+    Delete,
+    Select,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+
+from queue_over_sql.groups import exits
+from queue_over_sql.groups.statements import (
+    among_groups,
+    group_parameters,
+    group_values,
+    rows_of_groups,
+    stopped,
+)
+from queue_over_sql.sql.operation import operation
+from queue_over_sql.statements.parameters import bucket_of, number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import Builder, StatementCache
+
+# Each group has a part of its own in the statement.
+_AT_ONCE: Final = 64
+_FIRST: Final[ColumnElement[int]] = literal_column("1")
+
+
+def end_of_rows(tables: QueueTables) -> Select[Any]:
+    """The last id of the next rows."""
+    ids = tables.live.c.id
+    some = select(ids).where(ids > number("p_after")).order_by(ids).limit(number("p_count"))
+    return select(func.max(some.subquery("next_rows").c.id))
+
+
+def with_parked(tables: QueueTables) -> Select[Any]:
+    """The groups of parked messages between two ids."""
+    live = tables.live
+    between = (live.c.id > number("p_after"), live.c.id <= number("p_up_to"))
+    found = select(live.c.group_key).where(*between, live.c.parked_at.is_not(None)).distinct()
+    hint = tables.expressions.id_index_hint()
+    return found if hint is None else found.with_hint(live, hint)
+
+
+def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
+    """What groups wait for: name, since when the first one is parked, a carrier in hand, a stop."""
+    live, rows = tables.live, rows_of_groups(tables)
+    found = []
+    for name in group_parameters(live, size):
+        free = select(live.c.parked_at).where(
+            live.c.group_key == name, live.c.consumer_id.is_(None)
+        )
+        held = select(live.c.blocks).where(live.c.group_key == name, live.c.blocks.is_not(None))
+        held = held.where(tables.expressions.is_claimed(live))
+        stop: Select[Any] = select(_FIRST).where(rows.c.group_key == name, stopped(rows))
+        parts = (
+            _by_group(tables, free).order_by(live.c.id).limit(_FIRST),
+            _by_group(tables, held).limit(_FIRST),
+            stop.limit(_FIRST),
+        )
+        found.append(select(name.label("name"), *[part.scalar_subquery() for part in parts]))
+    return union_all(*found)
+
+
+def free_carriers(tables: QueueTables, size: int) -> CompoundSelect[Any]:
+    """A carrier of each group that is not in hand: name and id."""
+    live = tables.live
+    found = []
+    for name in group_parameters(live, size):
+        free = select(live.c.id).where(live.c.group_key == name, live.c.consumer_id.is_(None))
+        free = free.where(live.c.parked_at.is_(None), live.c.blocks.is_not(None))
+        one = _by_group(tables, free).limit(_FIRST).scalar_subquery()
+        found.append(select(name.label("name"), one))
+    return union_all(*found)
+
+
+def _by_group(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
+    hint = tables.expressions.group_index_hint(tables.base_name)
+    return statement if hint is None else statement.with_hint(tables.live, hint)
+
+
+def find_broken(
+    connection: Connection, sql: StatementCache, after: int, limit: int
+) -> tuple[list[str], int | None]:
+    """Look at the next rows after an id for groups that nobody would wake.
+
+    Returns:
+        The groups, and the last id that was looked at; None: no rows.
+    """
+    start = {"p_after": after}
+    last = sql.get(end_of_rows).run(connection, start | {"p_count": limit}).scalar()
+    if last is None:
+        return [], None
+    found = sql.get(with_parked).run(connection, start | {"p_up_to": last})
+    names = sorted(row[0] for row in found if row[0] is not None)
+    return _broken(connection, sql, names), last
+
+
+def _broken(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
+    suspect = [
+        row[0]
+        for row in _of_groups(connection, sql, waiting, names)
+        if row[1] is not None and row[2] is None and row[3] is None
+    ]
+    found = _of_groups(connection, sql, free_carriers, suspect)
+    return sorted({row[0] for row in found if row[1] is None})
+
+
+@operation(atomic=True)
+def repair(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
+    """Wake groups that nobody would wake; returns those that it woke."""
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    broken = _broken(connection, sql, names)
+    return [name for name in broken if exits.wake(connection, sql, [name])]
+
+
+# -- rows of groups
+
+
+def next_rows(tables: QueueTables) -> Select[Any]:
+    """The names of the next rows of groups."""
+    key = rows_of_groups(tables).c.group_key
+    following = select(key).where(key > _name("p_name", key)).order_by(key)
+    return following.limit(number("p_count"))
+
+
+def lock_idle(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those rows of groups that nobody needs: without messages, settings, and not new."""
+    rows, live = rows_of_groups(tables), tables.live
+    plain = [rows.c[name].is_(None) for name in ("own_limit", "paused_at", "blocked_by")]
+    before = func.coalesce(rows.c.created_at, literal_column("0")) <= (
+        tables.expressions.now() - number("p_age")
+    )
+    used: Select[Any] = select(_FIRST).where(live.c.group_key == rows.c.group_key).correlate(rows)
+    idle = select(rows.c.group_key).where(among_groups(rows, size), *plain, before, ~used.exists())
+    return idle.with_for_update(of=rows, skip_locked=tables.features.skip_locked)
+
+
+def remove_rows(tables: QueueTables, size: int) -> Delete:
+    """Remove rows of groups."""
+    rows = rows_of_groups(tables)
+    return delete(rows).where(among_groups(rows, size))
+
+
+def _name(parameter: str, key: ColumnElement[Any]) -> ColumnElement[Any]:
+    return bindparam(parameter, None, type_=key.type)
+
+
+@operation(atomic=True)
+def remove_idle(
+    connection: Connection, sql: StatementCache, after: str, limit: int, age: int
+) -> tuple[int, str | None]:
+    """Remove the rows of idle groups among the next ones by name.
+
+    A claim creates a row again when it meets the group.
+
+    Args:
+        connection: with a transaction.
+        sql: the queue's statements.
+        after: the last name that was looked at.
+        limit: how many rows to look at.
+        age: microseconds since the row was created, before which it stays.
+
+    Returns:
+        How many were removed, and the last name; None: no rows.
+    """
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    some = sql.get(next_rows).run(connection, {"p_name": after, "p_count": limit}).all()
+    names = [row[0] for row in some]
+    if not names:
+        return 0, None
+    idle = [row[0] for row in _of_groups(connection, sql, lock_idle, names, {"p_age": age})]
+    _of_groups(connection, sql, remove_rows, idle)
+    return len(idle), names[-1]
+
+
+def _of_groups(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Builder,
+    names: Sequence[str],
+    values: dict[str, Any] | None = None,
+) -> list[Sequence[Any]]:
+    rows: list[Sequence[Any]] = []
+    for start in range(0, len(names), _AT_ONCE):
+        some = names[start : start + _AT_ONCE]
+        size = bucket_of(len(some))
+        statement = sql.get(builder, size)
+        result = statement.run(connection, group_values(some, size) | (values or {}))
+        rows += list(result)
+    return rows

@@ -1,0 +1,366 @@
+"""Exits: whatever ends a message of a group, or changes its state, makes the next one ready.
+
+A group of which something is parked has a message that is not parked and is marked: the carrier.
+Each exit keeps that, in its own transaction.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from sqlalchemy import delete, select
+
+from queue_over_sql import ClaimLost, FixedDelay, Publication
+from queue_over_sql.claiming import claimer
+from queue_over_sql.observability import diagnose
+from queue_over_sql.queue import core_of
+from tests.contract.queue_state import payloads, set_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+pytestmark = pytest.mark.driver_decides
+
+
+class Line(NamedTuple):
+    """A queue whose group ``a`` has a first message, and two that are parked behind it.
+
+    Attributes:
+        hand: the first message, if a consumer has it.
+        ids: of the three of ``a``, and of the one of another group, ``b``.
+    """
+
+    queue: Queue
+    service: QueueService
+    engine: Engine
+    hand: list[Message]
+    ids: list[int]
+
+    @property
+    def head(self) -> Message:
+        """The first message, in hand."""
+        return self.hand[0]
+
+    def rows(self) -> dict[int, tuple[bool, bool, bool]]:
+        """The live messages by id: whether each is parked, is a carrier, is in hand."""
+        c = self.queue.table.c
+        found = select(c.id, c.parked_at, c.blocks, c.consumer_id)
+        with self.engine.connect() as connection:
+            rows = connection.execute(found).all()
+        return {row[0]: (row[1] is not None, bool(row[2]), row[3] is not None) for row in rows}
+
+    def parked(self) -> list[int]:
+        """Which of the three are parked; if some are, another of them must be a carrier."""
+        rows, ours = self.rows(), self.ids[:3]
+        parked = [each for each in ours if rows.get(each, (False,))[0]]
+        carriers = [each for each in ours if rows.get(each, (True, False))[:2] == (False, True)]
+        assert carriers or not parked
+        return parked
+
+    def next(self, group: str = "a") -> list[str]:
+        """What a consumer gets of a group."""
+        return [each.payload for each in self.queue.consume(10) if each.group == group]
+
+
+def park(engine: Engine, queue: Queue, carrier: int, parked: list[int]) -> None:
+    """Park messages behind another one, as a claim does that meets them."""
+    set_columns(engine, queue, carrier, blocks=1)
+    for message_id in parked:
+        set_columns(engine, queue, message_id, parked_at=queue.table.c.available_at)
+        set_columns(engine, queue, message_id, available_at=None)
+
+
+def line(service: QueueService, engine: Engine, **settings: Any) -> Line:
+    """Publish the messages, and get the first one in hand."""
+    given = waiting(service, engine, **settings)
+    given.hand.extend(given.queue.consume(1))
+    assert ["a1"] == payloads(given.hand)
+    return given
+
+
+def waiting(service: QueueService, engine: Engine, **settings: Any) -> Line:
+    """Publish the messages; nobody has the first one in hand."""
+    settings = {"archive": "all", "retry": FixedDelay(0), "group_limit": 1, **settings}
+    queue = service.create_queue("jobs", **settings)
+    ids = [queue.publish(name, group=name[0], key=name).id for name in ("a1", "a2", "a3", "b1")]
+    park(engine, queue, ids[0], ids[1:3])
+    return Line(queue, service, engine, [], ids)
+
+
+# -- ends
+
+
+def _in_transaction(given: Line) -> None:
+    with given.engine.begin() as connection:
+        given.head.ack(connection=connection)
+
+
+def _reaped(given: Line) -> None:
+    set_columns(given.engine, given.queue, given.ids[0], lease_expires_at=1)
+    given.service.reap()
+
+
+ENDS: dict[str, Callable[[Line], Any]] = {
+    "ack": lambda given: given.head.ack(),
+    "ack of a batch": lambda given: given.queue.ack(given.hand),
+    "ack by a token": lambda given: given.queue.held(given.head.token).ack(),
+    "ack in the caller's transaction": _in_transaction,
+    "reject": lambda given: given.head.reject("no"),
+    "delete": lambda given: given.queue.delete(given.ids[0]),
+    "cancel": lambda given: given.queue.cancel(given.ids[0]),
+}
+LAST: dict[str, Callable[[Line], Any]] = {
+    "nack": lambda given: given.head.nack("no"),
+    "reaped": _reaped,
+}
+"""Those that end it at its last attempt."""
+
+
+@pytest.mark.parametrize("archive", ["all", "none"])
+@pytest.mark.parametrize("end", [*ENDS, *LAST])
+def test_an_end_makes_the_next_one_ready(
+    end: str, archive: str, service: QueueService, engine: Engine
+) -> None:
+    """Only the next one of the group leaves its place, and carries the rest; no other group."""
+    given = line(service, engine, archive=archive, max_attempts=1 if end in LAST else 5)
+    before = given.rows()[given.ids[3]]
+    (ENDS | LAST)[end](given)
+    assert [given.ids[2]] == given.parked()
+    assert before == given.rows()[given.ids[3]]
+    assert "a2" == given.next()[0]
+
+
+def test_a_rollback_of_an_end_changes_nothing(service: QueueService, engine: Engine) -> None:
+    """The next one is woken by the transaction that ends the first one, or not at all."""
+    given = line(service, engine)
+    before = given.rows()
+    with engine.connect() as connection, connection.begin() as transaction:
+        given.head.ack(connection=connection)
+        transaction.rollback()
+    assert before == given.rows()
+    given.head.release()
+    assert "a1" == given.next()[0]
+
+
+FREE_ENDS: dict[str, Callable[[Line], Any]] = {
+    "delete": lambda given: given.queue.delete(given.ids[0]),
+    "cancel": lambda given: given.queue.cancel(given.ids[0]),
+    "remove": lambda given: given.queue.messages(key="a1").remove(),
+    "replace": lambda given: given.queue.publish("x", group="c", key="a1", on_conflict="replace"),
+}
+
+
+@pytest.mark.parametrize("end", FREE_ENDS)
+def test_the_end_of_a_first_one_in_the_queue_makes_the_next_one_ready(
+    end: str, service: QueueService, engine: Engine
+) -> None:
+    """Also if nobody had it in hand."""
+    given = waiting(service, engine)
+    FREE_ENDS[end](given)
+    assert [given.ids[2]] == given.parked()
+    assert "a2" == given.next()[0]
+
+
+def test_an_expired_first_one_makes_the_next_one_ready(
+    service: QueueService, engine: Engine
+) -> None:
+    """The reaper ends it."""
+    given = waiting(service, engine, expires=3600)
+    set_columns(engine, given.queue, given.ids[0], expires_at=1)
+    assert 1 == service.reap().dead_lettered
+    assert [given.ids[2]] == given.parked()
+    assert "a2" == given.next()[0]
+
+
+def test_all_others_end_with_the_first_one(service: QueueService, engine: Engine) -> None:
+    """A removal of all leaves nothing that waits, and what comes then is not held up."""
+    given = waiting(service, engine)
+    assert 4 == given.queue.messages().remove()
+    given.queue.publish("a4", group="a")
+    assert ["a4"] == given.next()
+    assert 0 == given.queue.purge()
+    assert 1 == given.queue.purge(claimed=True)
+
+
+# -- what comes back
+
+BACK: dict[str, Callable[[Line], Any]] = {
+    "nack": lambda given: given.head.nack("no"),
+    "release": lambda given: given.head.release(),
+    "restored": _reaped,
+}
+
+
+@pytest.mark.parametrize("back", BACK)
+def test_what_comes_back_is_the_first_again(
+    back: str, service: QueueService, engine: Engine
+) -> None:
+    """Those behind it stay where they are."""
+    given = line(service, engine)
+    BACK[back](given)
+    assert given.ids[1:3] == given.parked()
+    assert "a1" == given.next()[0]
+
+
+LATER: dict[str, Callable[[Line], Any]] = {
+    "nack": lambda given: given.head.nack("no", delay=3600),
+    "release": lambda given: given.head.release(delay=3600),
+}
+LATER_FREE: dict[str, Callable[[Line], Any]] = {
+    "hold": lambda given: given.queue.messages(key="a1").hold(),
+    "reschedule": lambda given: given.queue.messages(key="a1").reschedule(delay=3600),
+}
+
+
+@pytest.mark.parametrize("order", ["fifo", "any"])
+@pytest.mark.parametrize("later", [*LATER, *LATER_FREE])
+def test_a_first_one_that_waits_holds_up_only_an_ordered_group(
+    later: str, order: str, service: QueueService, engine: Engine
+) -> None:
+    """In any order the next one has its turn. In order nobody overtakes."""
+    begin = line if later in LATER else waiting
+    given = begin(service, engine, group_order=order)
+    (LATER | LATER_FREE)[later](given)
+    given.parked()
+    assert (["a2"] if order == "any" else []) == given.next()[:1]
+
+
+# -- edits of what is parked
+
+
+def test_a_parked_one_that_is_held_is_not_woken(service: QueueService, engine: Engine) -> None:
+    """It is held, not ready; those behind it wait for it, and come after it, in order."""
+    given = line(service, engine)
+    second = given.queue.messages(key="a2")
+    assert (3, 0) == (given.queue.stats().ready, given.queue.stats().held)
+    assert 1 == second.hold()
+    assert (2, 1) == (given.queue.stats().ready, given.queue.stats().held)
+    given.head.ack()
+    assert [] == given.next()
+    assert 1 == second.unhold()
+    assert "a2" == given.next()[0]
+
+
+def test_parked_messages_look_as_they_are(service: QueueService, engine: Engine) -> None:
+    """They are ready, due at their time, and each filter and count finds them as such."""
+    given = line(service, engine)
+    ready = given.queue.messages(status="ready")
+    assert ["a2", "a3", "b1"] == payloads(ready.list())
+    assert 0 == given.queue.messages(status="held").count()
+    assert 0 == given.queue.messages(status="held").unhold()
+    assert all(each.available_at == each.scheduled_at for each in ready.list())
+    assert 3 == given.queue.messages().prioritize(front=True)
+    assert 1 == given.queue.messages(key="a3").reschedule(delay=3600)
+    assert ["a3"] == payloads(given.queue.messages(status="delayed").list())
+    given.head.ack()
+    assert ["a2"] == given.next()[:1]
+
+
+# -- what one claim holds
+
+
+def batch(service: QueueService, engine: Engine, **settings: Any) -> tuple[Line, list[Message]]:
+    """Three messages of one group in one claim, in order."""
+    settings = {"archive": "all", "retry": FixedDelay(0), "group_limit": 1, **settings}
+    queue = service.create_queue("jobs", **settings)
+    several = [Publication(name, group=name[0]) for name in ("a1", "a2", "a3", "b1")]
+    ids = [each.id for each in queue.publish_many(several)]
+    messages = queue.consume(4)
+    assert {"a1", "a2", "a3", "b1"} == set(payloads(messages))
+    return Line(queue, service, engine, messages, ids), sorted(messages, key=lambda m: m.id)
+
+
+@pytest.mark.parametrize("back", ["nack", "release"])
+def test_one_that_comes_back_takes_along_what_is_behind_it(
+    back: str, service: QueueService, engine: Engine
+) -> None:
+    """Only of its group, and their attempts do not count; they come again in order."""
+    given, (first, second, third, other) = batch(service, engine)
+    first.ack()
+    getattr(second, back)(*(["no"] if back == "nack" else []))
+    with pytest.raises(ClaimLost):
+        third.ack()
+    other.ack()
+    again = given.queue.consume(5)
+    assert ["a2", "a3"] == payloads(again)
+    assert [2 if back == "nack" else 1, 1] == [each.attempt for each in again]
+
+
+def test_several_that_come_back_together(service: QueueService, engine: Engine) -> None:
+    """Each of them is settled as asked, with its own delay."""
+    given, messages = batch(service, engine)
+    given.queue.nack(messages, error="no")
+    again = sorted(given.queue.consume(5), key=lambda message: message.id)
+    assert ["a1", "a2", "a3", "b1"] == payloads(again)
+    assert {2} == {each.attempt for each in again}
+
+
+def test_in_any_order_nothing_is_taken_along(service: QueueService, engine: Engine) -> None:
+    """The others stay in hand."""
+    _, (first, second, third, _) = batch(service, engine, group_limit=3, group_order="any")
+    first.nack("no", delay=3600)
+    second.ack()
+    third.ack()
+
+
+def test_the_reaper_counts_only_the_first_one(service: QueueService, engine: Engine) -> None:
+    """Behind it a consumer that died can have begun nothing."""
+    given, messages = batch(service, engine)
+    for message in messages:
+        set_columns(engine, given.queue, message.id, lease_expires_at=1)
+    assert 4 == service.reap().restored
+    again = {each.payload: each.attempt for each in given.queue.consume(5)}
+    assert {"a1": 2, "a2": 1, "a3": 1, "b1": 2} == again
+
+
+# -- waiting consumers
+
+
+@pytest.mark.threads
+def test_an_end_wakes_who_waits_elsewhere(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of another service, which polls no more, gets the next one at once.
+
+    Where engines do not notify, it is one of the same service.
+    """
+    monkeypatch.setattr(claimer, "FIRST_POLL", 60.0)
+    monkeypatch.setattr(claimer, "LAST_POLL", 60.0)
+    given = line(make_service(), engine)
+    given.queue.messages(key="b1").remove()
+    notified = core_of(given.queue).context.dialect.notifications.notified_by_others
+    queue = (make_service() if notified else given.service).queue("jobs")
+    got: list[Message] = []
+    waiter = threading.Thread(target=lambda: got.extend(queue.consume(1, wait=20.0)))
+    waiter.start()
+    assert core_of(queue).context.arrivals.wait_for_waiting(20.0)
+    given.head.ack()
+    waiter.join(30)
+    assert ["a2"] == payloads(got)
+
+
+# -- edits by SQL
+
+
+@pytest.mark.threads
+def test_the_reaper_mends_what_an_edit_by_sql_broke(
+    service: QueueService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody would wake the others; the pass does, counts it and says so. The doctor sees it."""
+    given = waiting(service, engine)
+    with engine.begin() as connection:
+        connection.execute(delete(given.queue.table).where(given.queue.table.c.id == given.ids[0]))
+    said = [finding.text for finding in diagnose(service) if finding.text.startswith("jobs: ")]
+    assert "messages of 1 group wait" in said[0]
+    assert 1 == service.reap().repaired
+    assert "group 'a'" in caplog.text
+    assert [given.ids[2]] == given.parked()
+    assert 0 == service.reap().repaired
+    assert "a2" == given.next()[0]
