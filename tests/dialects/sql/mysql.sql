@@ -163,7 +163,8 @@ WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at >= :p_low
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_1
+    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_1
         AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
@@ -574,7 +575,8 @@ WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1))
   AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_1
+    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_1
         AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
@@ -775,7 +777,8 @@ WHERE queue_jobs.consumer_id IS NULL
       AND (queue_over_sql_kinds.kind = queue_jobs.kind OR queue_over_sql_kinds.kind = :kind_2)
   ))
   AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_3
+    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_3
         AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_2
@@ -917,7 +920,7 @@ WHERE queue_over_sql_stages.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
     queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
-    queue_over_sql_queues.expiring_since
+    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1
@@ -1202,10 +1205,13 @@ WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0, :p_key_1)
 
 -- topic, read subscriptions
 SELECT queue_over_sql_subscriptions.queue, queue_over_sql_subscriptions.pattern,
-    queue_over_sql_subscriptions.filter, queue_over_sql_subscriptions.created_at
+    queue_over_sql_subscriptions.filter, queue_over_sql_subscriptions.created_at,
+    queue_over_sql_queues.groups_at
 FROM queue_over_sql_topics
 LEFT OUTER JOIN queue_over_sql_subscriptions ON queue_over_sql_subscriptions.table_prefix = queue_over_sql_topics.table_prefix
   AND queue_over_sql_subscriptions.topic = queue_over_sql_topics.name
+LEFT OUTER JOIN queue_over_sql_queues ON queue_over_sql_queues.table_prefix = queue_over_sql_subscriptions.table_prefix
+  AND queue_over_sql_queues.name = queue_over_sql_subscriptions.queue
 WHERE queue_over_sql_topics.table_prefix = :p_prefix
   AND queue_over_sql_topics.name = :p_topic;
 
@@ -1291,7 +1297,8 @@ UPDATE queue_jobs, (
     AND queue_jobs.available_at >= :p_low
     AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
     AND (
-      SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL OR :p_edits >= :param_1
+      SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_1
           AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1

@@ -191,7 +191,7 @@ WITH picked AS MATERIALIZED (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_1::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -240,7 +240,7 @@ WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
   AND (
     SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-        OR :p_edits::BIGINT >= :param_1::BIGINT
+        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
         AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -445,7 +445,7 @@ WITH acked AS (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_1::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -511,7 +511,7 @@ WITH acked AS (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_1::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -602,7 +602,7 @@ WITH gone AS (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_2::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_2::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_3
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -693,7 +693,7 @@ WITH gone AS (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_2::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_2::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_3
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -896,7 +896,7 @@ WITH picked AS MATERIALIZED (
     AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1::VARCHAR))
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_1::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
@@ -1124,7 +1124,7 @@ WHERE queue_jobs.consumer_id IS NULL
   ))
   AND (
     SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-        OR :p_edits::BIGINT >= :param_3::BIGINT
+        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_3::BIGINT
         AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
     FROM queue_over_sql_queues
     WHERE queue_over_sql_queues.table_prefix = :table_prefix_2::VARCHAR
@@ -1266,7 +1266,7 @@ WHERE queue_over_sql_stages.expires_at <= CAST(EXTRACT(EPOCH FROM statement_time
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
     queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
-    queue_over_sql_queues.expiring_since
+    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_queues.name = :name_1::VARCHAR
@@ -1562,10 +1562,13 @@ WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0::VARCHAR, :p_key_1::VARCHAR
 
 -- topic, read subscriptions
 SELECT queue_over_sql_subscriptions.queue, queue_over_sql_subscriptions.pattern,
-    queue_over_sql_subscriptions.filter, queue_over_sql_subscriptions.created_at
+    queue_over_sql_subscriptions.filter, queue_over_sql_subscriptions.created_at,
+    queue_over_sql_queues.groups_at
 FROM queue_over_sql_topics
 LEFT OUTER JOIN queue_over_sql_subscriptions ON queue_over_sql_subscriptions.table_prefix = queue_over_sql_topics.table_prefix
   AND queue_over_sql_subscriptions.topic = queue_over_sql_topics.name
+LEFT OUTER JOIN queue_over_sql_queues ON queue_over_sql_queues.table_prefix = queue_over_sql_subscriptions.table_prefix
+  AND queue_over_sql_queues.name = queue_over_sql_subscriptions.queue
 WHERE queue_over_sql_topics.table_prefix = :p_prefix::VARCHAR
   AND queue_over_sql_topics.name = :p_topic::VARCHAR;
 
@@ -1655,7 +1658,7 @@ WITH picked AS MATERIALIZED (
     AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
     AND (
       SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-          OR :p_edits::BIGINT >= :param_1::BIGINT
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits::BIGINT >= :param_1::BIGINT
           AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
       FROM queue_over_sql_queues
       WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
