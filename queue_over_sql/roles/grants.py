@@ -18,6 +18,7 @@ ROLES: Final = (PUBLISHER, CONSUMER, OPERATOR, VIEWER)
 SYSTEM_PREFIX: Final = "queue_over_sql_"
 
 LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"
+GROUPED, GROUPS = "QUEUE with groups", "QUEUE_groups"
 SEQUENCE, REPLY_SEQUENCE = "QUEUE_id_seq", "REPLY_QUEUE_id_seq"
 
 
@@ -27,7 +28,8 @@ class Grant:
 
     Attributes:
         right: such as ``INSERT``.
-        table: a shared table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
+        table: a shared table without its prefix, or one of a queue's, such as ``QUEUE_archive``;
+            ``QUEUE with groups`` is the table of a queue that has groups.
         why: what the role uses it for.
         columns: the columns to which the right is limited; empty for all.
     """
@@ -80,6 +82,7 @@ _CLAIM = (
     "last_error",
     "last_traceback",
 )
+_WAIT = ("parked_at", "blocks")
 _CHANGE = "SELECT INSERT UPDATE DELETE"
 
 GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
@@ -117,6 +120,8 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", LIVE, "claims and reads messages"),
         Grant("UPDATE", LIVE, "claims, extends, releases; also the reaper", _CLAIM),
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),
+        Grant("UPDATE", GROUPED, "lets messages wait for others of their group", _WAIT),
+        *_rights(GROUPS, _CHANGE, "claims messages of a group by its row; the reaper"),
         Grant("SELECT", ARCHIVE, "the reaper finds messages past their archive_ttl"),
         Grant("INSERT", ARCHIVE, "keeps finished messages"),
         Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
@@ -144,6 +149,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
         *_rights(ARCHIVE, _CHANGE, "requeues, prunes"),
         *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
+        *_rights(GROUPS, _CHANGE, "pauses and configures groups; claims"),
         *_LET_IN,
         Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
         Grant("DELETE", "web_audit", "prunes the audit"),
@@ -154,6 +160,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", REPLIES, "lists replies"),
         Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
         Grant("SELECT", KEYS, "finds taken keys"),
+        Grant("SELECT", GROUPS, "lists groups"),
         *_LET_IN,
     ],
 }
@@ -161,6 +168,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
 
 ROUTINES: Final[Mapping[str, str]] = {
     "put_message_in_queue": PUBLISHER,
+    "put_message_in_group": PUBLISHER,
     "put_messages_in_queue": PUBLISHER,
     "get_message_from_queue": CONSUMER,
     "get_messages_from_queue": CONSUMER,
@@ -199,11 +207,13 @@ def tables_of(
     reply_queues: Iterable[str],
     remembering: Iterable[str] = (),
     web: Iterable[str] = (),
+    *,
+    grouped: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
-    ``remembering`` are the queues that have a ``dedup_window``; ``web`` are the existing ones of
-    ``WEB_TABLES``.
+    ``remembering`` are the queues that have a ``dedup_window``, ``grouped`` those with groups;
+    ``web`` are the existing ones of ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -211,6 +221,8 @@ def tables_of(
         base = prefix + queue
         sorts = (REPLIES, REPLY_SEQUENCE) if queue in replies else (LIVE, SEQUENCE)
         found += [(base, sorts[0]), (f"{base}_id_seq", sorts[1]), (f"{base}_archive", ARCHIVE)]
+    for queue in grouped:
+        found += [(prefix + queue, GROUPED), (f"{prefix}{queue}_groups", GROUPS)]
     return [*found, *[(f"{prefix}{queue}_dedup_keys", KEYS) for queue in remembering]]
 
 
@@ -316,7 +328,7 @@ _WRITERS: Final[Mapping[str | None, type[_Writer]]] = {"plpgsql": _Writer, "psm"
 _DDL = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
 # Locking a row needs the right to update one of its columns.
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b|\bFOR KEY SHARE\b|\bLOCK IN SHARE\b")
-_DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix)\Z")
+_DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|group|group_held|c\d+)_ix)\Z")
 
 
 def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
@@ -368,7 +380,7 @@ def _table_in(prefix: str, refusal: str, statement: str) -> str | None:
 def _sort_of(prefix: str, table: str) -> str:
     if table.startswith(SYSTEM_PREFIX):
         return table.removeprefix(SYSTEM_PREFIX)
-    for sort in (ARCHIVE, KEYS):
+    for sort in (ARCHIVE, KEYS, GROUPS):
         if table.endswith(sort.removeprefix(LIVE)) and table.startswith(prefix):
             return sort
     return LIVE
@@ -395,9 +407,8 @@ def _needed(table: str, statement: str) -> list[Grant]:
 
 
 def _has(role: str, sort: str, needed: Grant) -> bool:
-    return any(
-        grant.right == needed.right
-        and (needed.why or not grant.columns or set(needed.columns or "*") <= set(grant.columns))
-        for grant in GRANTS[role]
-        if grant.table == sort
-    )
+    sorts = {sort, GROUPED} if sort == LIVE else {sort}
+    given = [g for g in GRANTS[role] if g.table in sorts and g.right == needed.right]
+    if not given or needed.why or not all(grant.columns for grant in given):
+        return bool(given)
+    return set(needed.columns or "*") <= {name for grant in given for name in grant.columns}

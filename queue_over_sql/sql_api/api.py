@@ -18,6 +18,7 @@ from queue_over_sql.sql.operation import Operation
 from queue_over_sql.sql_api.installer import InstallForm, InstallSite, QueueShape
 from queue_over_sql.sql_api.mysql import MySQLForm
 from queue_over_sql.sql_api.postgresql import PostgreSQLForm
+from queue_over_sql.values.options import GROUP_KEY
 
 _log = logging.getLogger(__name__)
 _FORMS: Final[dict[str | None, type[InstallForm]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}
@@ -134,6 +135,7 @@ class SqlApi:
                 _log.warning("The SQL API does not serve queue %s: %s", record.name, error)
                 continue
             if record.owner is None and stored.adoption is None:
-                shape = QueueShape(record.name, stored.data["payload"], tuple(stored.columns))
-                queues.append(shape)
+                columns = (*stored.columns, *([GROUP_KEY] if record.grouped else ()))
+                payload, grouped = stored.data["payload"], record.grouped
+                queues.append(QueueShape(record.name, payload, columns, grouped))
         return InstallSite(dialect, settings.schema, settings.table_prefix, queues)

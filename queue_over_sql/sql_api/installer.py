@@ -16,6 +16,7 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.queues.registry import release_text
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, OLDEST_BESIDE_EXPIRY
 from queue_over_sql.sql.dialect import QueueDialect
+from queue_over_sql.values.limits import GROUP_LENGTH
 from queue_over_sql.values.reasons import (
     CONSUMER_DIED,
     LAST_BEFORE,
@@ -33,7 +34,8 @@ routines are installed, whose tables lack these columns until this release opens
 know that ``expires_at`` is there copy it, too.
 """
 
-REASONS: Final = {
+TEXTS: Final = {
+    "group_length": str(GROUP_LENGTH),
     "release_of_expiry": release_text(OLDEST_BESIDE_EXPIRY),
     "died": CONSUMER_DIED,
     "expired": LEASE_EXPIRED,
@@ -41,7 +43,7 @@ REASONS: Final = {
     "before": LAST_BEFORE,
     "behind_before": str(len(LAST_BEFORE)),
 }
-"""The texts of what the API gives back, as the reaper writes them."""
+"""The texts of what the API gives back, as the reaper writes them, and other constants."""
 
 _MARK = "queue_over_sql sql-api"
 _BETWEEN = "-----\n"
@@ -135,6 +137,8 @@ class QueueShape:
     name: str
     payload: str
     columns: tuple[str, ...]
+    """Including that of the group, if the queue has groups."""
+    grouped: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

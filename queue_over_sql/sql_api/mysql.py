@@ -19,7 +19,7 @@ from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sql_api.installer import (
     CARRIED,
-    REASONS,
+    TEXTS,
     Installed,
     InstallForm,
     QueueShape,
@@ -27,6 +27,7 @@ from queue_over_sql.sql_api.installer import (
     filled,
     read_template,
 )
+from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.reasons import CONSUMER_DIED
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,9 @@ class MySQLForm(InstallForm):
         made = read_template("mysql", "inner", lambda text: shared(_with_settings(text)))
         for queue in self.site.queues:
             made += read_template("mysql", "queue", lambda text: shared(self._of(queue, text)))  # noqa: B023 - runs at once
-        made += read_template("mysql", "dispatch", lambda text: shared(self._choices(text)))
+        made += read_template(
+            "mysql", "dispatch", lambda text: shared(self._choices(_with_settings(text)))
+        )
         return made + read_template("mysql", "public", shared)
 
     def installed(self, names: Sequence[str]) -> list[Installed]:
@@ -209,7 +212,7 @@ class MySQLForm(InstallForm):
             "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.expressions.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
-            **REASONS,
+            **TEXTS,
             "behind_died": str(len(f"{CONSUMER_DIED} and ") + 1),
             "me": SQL_CLIENTS,
         }
@@ -234,11 +237,14 @@ class MySQLForm(InstallForm):
         base = self.site.prefix + queue.name
         own = [_quoted(name) for name in queue.columns]
         kind, decoded, malformed, shown = _CONTENT[queue.payload]
-        of_json = queue.payload == "json"
+        of_json, grouped = queue.payload == "json", queue.grouped
         return {
             "queue": queue.name,
             "live": _quoted(base),
             "archive": _quoted(f"{base}_archive"),
+            "has_groups": str(grouped).upper(),
+            "group_column": f", {GROUP_KEY}" if grouped else "",
+            "group_value": ", _group" if grouped else "",
             "keys": _quoted(f"{base}_dedup_keys"),
             "claim_index": f"FORCE INDEX ({_quoted(f'{base}_claim_ix')})",
             "carried": ", ".join([CARRIED, "expires_at", *own]),

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from queue_over_sql.consumers.registrations import SQL_CLIENTS
 from queue_over_sql.sql_api.installer import (
     CARRIED,
-    REASONS,
+    TEXTS,
     Installed,
     InstallForm,
     InstallSite,
@@ -68,7 +68,7 @@ class PostgreSQLForm(InstallForm):
             "prefix": self.site.prefix,
             "rounds": f"CAST('{self._in_text(_COUNTER)}' AS regclass)",
             "carried": CARRIED,
-            **REASONS,
+            **TEXTS,
             "me": SQL_CLIENTS,
         }
         names = ("inner", "public")

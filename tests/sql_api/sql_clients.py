@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 Delivered = dict[str, Any]
-FUNCTIONS = ("put_message_in_queue", "put_messages_in_queue")
+FUNCTIONS = ("put_message_in_queue", "put_message_in_group", "put_messages_in_queue")
 UNKNOWN, LOST, WRONG, PAYLOAD = "unknown queue", "claim lost", "wrong argument", "payload"
 _CODES = {
     "QS001": UNKNOWN,

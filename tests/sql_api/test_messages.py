@@ -265,6 +265,7 @@ def test_an_unknown_queue_is_an_error(client: SqlClient) -> None:
     acts: list[tuple[str, list[Any]]] = [
         ("put_message_in_queue", ["1", 0, 0]),
         ("put_messages_in_queue", ["[1]"]),
+        ("put_message_in_group", ["a", "1", 0, 0]),
         ("get_message_from_queue", []),
         ("get_messages_from_queue", [3]),
         ("delete_message_from_queue", [1]),
@@ -281,6 +282,34 @@ def test_an_unknown_queue_is_an_error(client: SqlClient) -> None:
         with pytest.raises(DBAPIError) as caught:
             client.call(routine, name, *values)
         assert UNKNOWN == refusal(caught.value), (routine, name)
+
+
+def test_the_group_reaches_the_library(installed: QueueService, client: SqlClient) -> None:
+    """A put may give a group; but messages with groups are not got in SQL, which kept no order."""
+    for queue in ("jobs", "orders"):
+        with pytest.raises(DBAPIError) as caught:
+            client.call("put_message_in_group", queue, "a", "1", None, None)
+        assert (WRONG if queue == "jobs" else UNKNOWN) == refusal(caught.value)
+    orders = installed.create_queue("orders", group_limit=1, archive="all")
+    if client.connection.dialect.name == "postgresql":
+        client.call("put_message_in_group", "orders", "a", "0", None, None)
+        orders.purge()
+    installed.sql_api.install()
+    groups = ["é", "e\u0301", "A", "a ", "", None, "x" * 200]
+    for number, group in enumerate(groups):
+        client.call("put_message_in_group", "orders", group, str(number), 3, 7.5)
+    client.put(str(len(groups)), queue="orders")
+    client.put_all(f"[{len(groups) + 1}]", queue="orders")
+    found = [(message.payload, message.group) for message in orders.messages().list()]
+    assert [*enumerate(groups), (len(groups), None), (len(groups) + 1, None)] == found
+    with pytest.raises(DBAPIError) as caught:
+        client.call("put_message_in_group", "orders", "x" * 201, "1", None, None)
+    assert WRONG == refusal(caught.value)
+    for get in (client.get, lambda queue: client.get_many(5, queue)):
+        with pytest.raises(DBAPIError, match="groups") as caught:
+            get("orders")
+        assert WRONG == refusal(caught.value)
+    assert len(groups) + 2 == orders.stats().ready
 
 
 def test_a_queue_over_a_table_of_the_users_is_not_served(

@@ -19,12 +19,12 @@ BEGIN
   END IF;
 END
 -----
-CREATE FUNCTION queue_over_sql_put(_queue VARCHAR(64) <exact>, _payload LONGTEXT <text>, _allowed INT, _lease BIGINT) RETURNS BIGINT
+CREATE FUNCTION queue_over_sql_put(_queue VARCHAR(64) <exact>, _payload LONGTEXT <text>, _allowed INT, _lease BIGINT, _group LONGTEXT <exact>) RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   CASE _queue
     WHEN '' THEN CALL queue_over_sql_unknown(_queue);
-    <each>WHEN '<queue>' THEN RETURN <routine put>(_payload, _allowed, _lease);</each>
+    <each>WHEN '<queue>' THEN RETURN <routine put>(_payload, _allowed, _lease, _group);</each>
     ELSE CALL queue_over_sql_unknown(_queue);
   END CASE;
   RETURN NULL;
@@ -52,6 +52,9 @@ BEGIN
    WHERE table_prefix = '<prefix>' AND name = _queue;
   IF _settings IS NULL THEN
     CALL queue_over_sql_unknown(_queue);
+  END IF;
+  IF <setting group_limit> IS NOT NULL THEN
+    CALL queue_over_sql_refuse(31003, 'The SQL API cannot get from a queue with groups. Use the library, the command line or HTTP.');
   END IF;
   IF _paused_at IS NOT NULL THEN
     SET _settings = NULL;

@@ -1,6 +1,6 @@
 -- The public routines. A new queue does not change them, so their grants stay.
 
-CREATE FUNCTION put_message_in_queue(queue VARCHAR(64) <exact>, payload LONGTEXT <text>, max_read_cnt BIGINT, invisibility_time DECIMAL(40, 6)) RETURNS BIGINT
+CREATE FUNCTION put_message_in_group(queue VARCHAR(64) <exact>, message_group LONGTEXT <exact>, payload LONGTEXT <text>, max_read_cnt BIGINT, invisibility_time DECIMAL(40, 6)) RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
   DECLARE _lease BIGINT DEFAULT queue_over_sql_microseconds('invisibility_time', invisibility_time, TRUE);
@@ -8,8 +8,13 @@ BEGIN
     CALL queue_over_sql_refuse(31003,
       CONCAT('max_read_cnt must be between 0 and 2147483647, not ', max_read_cnt, '.'));
   END IF;
-  RETURN queue_over_sql_put(queue, payload, IF(max_read_cnt = 0, 2147483647, max_read_cnt), NULLIF(_lease, 0));
+  RETURN queue_over_sql_put(queue, payload, IF(max_read_cnt = 0, 2147483647, max_read_cnt), NULLIF(_lease, 0),
+    message_group);
 END
+-----
+CREATE FUNCTION put_message_in_queue(queue VARCHAR(64) <exact>, payload LONGTEXT <text>, max_read_cnt BIGINT, invisibility_time DECIMAL(40, 6)) RETURNS BIGINT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY DEFINER
+RETURN put_message_in_group(queue, NULL, payload, max_read_cnt, invisibility_time)
 -----
 CREATE FUNCTION put_messages_in_queue(queue VARCHAR(64) <exact>, payloads_json LONGTEXT <text>) RETURNS LONGTEXT <text>
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY DEFINER

@@ -4,7 +4,7 @@
 -- LOCKED in functions and waits.
 
 -- Publish one message; bytes payloads are base64.
-CREATE FUNCTION <routine put>(_payload LONGTEXT <text>, _allowed INT, _lease BIGINT) RETURNS BIGINT
+CREATE FUNCTION <routine put>(_payload LONGTEXT <text>, _allowed INT, _lease BIGINT, _group LONGTEXT <exact>) RETURNS BIGINT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
@@ -30,6 +30,11 @@ BEGIN
   ELSEIF <malformed> THEN
     CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   END IF;
+  IF _group IS NOT NULL AND NOT <has_groups> THEN
+    CALL queue_over_sql_refuse(31003, 'The queue has no groups. If you have turned them on, run: queue-over-sql sql-api install');
+  ELSEIF CHAR_LENGTH(_group) > <group_length> THEN
+    CALL queue_over_sql_refuse(31003, 'message_group must have at most <group_length> characters.');
+  END IF;
   IF _expires IS NOT NULL THEN
     SELECT expiring_since INTO _noted FROM queue_over_sql_queues
      WHERE table_prefix = '<prefix>' AND name = '<queue>';
@@ -39,8 +44,8 @@ BEGIN
     END IF;
   END IF;
   -- The trace that the client is in, as OpenTelemetry writes it.
-  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, expires_at, headers)
-  VALUES (_content, _now, _now, _now, _allowed, _lease, _now + _expires,
+  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, expires_at<group_column>, headers)
+  VALUES (_content, _now, _now, _now, _allowed, _lease, _now + _expires<group_value>,
     IF(@queue_over_sql_traceparent REGEXP '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$',
        CONCAT('{"traceparent":"', @queue_over_sql_traceparent, '"}'), NULL));
   RETURN LAST_INSERT_ID();
@@ -61,7 +66,7 @@ BEGIN
     IF <not_strings> THEN
       CALL queue_over_sql_refuse(31004, 'The payloads of this queue must be JSON strings.');
     END IF;
-    SET _ids = CONCAT(_ids, ', ', <routine put>(<element>, NULL, NULL));
+    SET _ids = CONCAT(_ids, ', ', <routine put>(<element>, NULL, NULL, NULL));
     SET _index = _index + 1;
   END WHILE;
   RETURN CONCAT('[', SUBSTR(_ids, 3), ']');

@@ -110,7 +110,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
 $body$;
 -----
 -- Publish one message; bytes payloads are base64.
-CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint, message_group text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   kind_of text := settings->>'payload';
@@ -140,14 +140,22 @@ BEGIN
     UPDATE <schema>.queue_over_sql_queues AS q SET expiring_since = now_us, schema_release = '<release_of_expiry>'
      WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.expiring_since IS NULL;
   END IF;
+  IF message_group IS NOT NULL AND settings->>'group_limit' IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003', MESSAGE = format('The queue %L has no groups.', queue),
+      HINT = 'Turn them on with queue-over-sql create --group-limit 1, or give NULL.';
+  ELSIF length(message_group) > <group_length> THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003', MESSAGE = 'message_group must have at most <group_length> characters.';
+  END IF;
   EXECUTE format(
     'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers%s)'
     ' VALUES (%s, $2, $2, $2, $3, $4, $5%s) RETURNING id',
-    <schema>.queue_over_sql_table(queue, ''), CASE WHEN expires IS NOT NULL THEN ', expires_at' ELSE '' END,
+    <schema>.queue_over_sql_table(queue, ''), CASE WHEN expires IS NOT NULL THEN ', expires_at' ELSE '' END
+      || CASE WHEN message_group IS NOT NULL THEN ', group_key' ELSE '' END,
     CASE kind_of WHEN 'json' THEN 'CAST($1 AS json)' WHEN 'text' THEN '$1' ELSE 'decode($1, ''base64'')' END,
-    CASE WHEN expires IS NOT NULL THEN ', $2 + $6' ELSE '' END)
+    CASE WHEN expires IS NOT NULL THEN ', $2 + $6' ELSE '' END || CASE WHEN message_group IS NOT NULL THEN ', $7' ELSE '' END)
   INTO new_id USING payload, now_us, allowed, lease,
-    CASE WHEN traced ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN json_build_object('traceparent', traced) END, expires;
+    CASE WHEN traced ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN json_build_object('traceparent', traced) END, expires,
+    message_group;
   RETURN new_id;
 END
 $body$;

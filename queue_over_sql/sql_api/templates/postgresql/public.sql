@@ -1,6 +1,6 @@
 -- The public functions.
 
-CREATE OR REPLACE FUNCTION <schema>.put_message_in_queue(queue text, payload text, max_read_cnt bigint, invisibility_time double precision) RETURNS bigint
+CREATE OR REPLACE FUNCTION <schema>.put_message_in_group(queue text, message_group text, payload text, max_read_cnt bigint, invisibility_time double precision) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
@@ -11,8 +11,13 @@ BEGIN
       MESSAGE = format('max_read_cnt must be between 0 and 2147483647, not %s.', max_read_cnt);
   END IF;
   RETURN <schema>.queue_over_sql_put(queue, settings, payload,
-    CASE max_read_cnt WHEN 0 THEN 2147483647 ELSE max_read_cnt END, nullif(lease, 0));
+    CASE max_read_cnt WHEN 0 THEN 2147483647 ELSE max_read_cnt END, nullif(lease, 0), message_group);
 END
+$body$;
+-----
+CREATE OR REPLACE FUNCTION <schema>.put_message_in_queue(queue text, payload text, max_read_cnt bigint, invisibility_time double precision) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT <schema>.put_message_in_group(queue, NULL, payload, max_read_cnt, invisibility_time)
 $body$;
 -----
 CREATE OR REPLACE FUNCTION <schema>.put_messages_in_queue(queue text, payloads_json text) RETURNS json
@@ -33,7 +38,7 @@ BEGIN
         MESSAGE = format('The payloads of queue %L must be JSON strings.', queue);
     END IF;
     ids := ids || <schema>.queue_over_sql_put(queue, settings,
-      CASE settings->>'payload' WHEN 'json' THEN one::text ELSE <schema>.queue_over_sql_text(one) END, NULL, NULL);
+      CASE settings->>'payload' WHEN 'json' THEN one::text ELSE <schema>.queue_over_sql_text(one) END, NULL, NULL, NULL);
   END LOOP;
   RETURN to_json(ids);
 END
@@ -58,6 +63,11 @@ DECLARE
 BEGIN
   IF how_many IS NULL OR how_many NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION USING ERRCODE = 'QS003', MESSAGE = 'how_many must be between 1 and 1000.';
+  END IF;
+  IF settings->>'group_limit' IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003',
+      MESSAGE = format('The SQL API cannot get messages of queue %L, because it has groups.', queue),
+      HINT = 'Consume it with the library, the command line or HTTP.';
   END IF;
   IF EXISTS (SELECT FROM <schema>.queue_over_sql_queues AS q
               WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.paused_at IS NOT NULL) THEN
