@@ -121,8 +121,9 @@ def print_roles(
             metavar="NAME",
             show_default="the engine of the database",
             help="Print the statements for this engine, without a database: postgresql, mysql or "
-            "mariadb. Name each queue with --queue. A queue with a dedup_window has an extra "
-            "table. Statements that are printed with --engine grant no rights on that table.",
+            "mariadb. Name each queue with --queue. A queue with a dedup_window or a group_limit "
+            "has an extra table. Statements that are printed with --engine grant no rights on that "
+            "table.",
         ),
     ] = None,
     queue: QueueOption = None,
@@ -170,7 +171,8 @@ def install_roles(
     """Create the database roles publisher, consumer, operator and viewer, with their rights.
 
     PostgreSQL, MySQL and MariaDB. It is safe to repeat. Run it again after you create a queue or
-    give one a dedup_window. The roles cannot log in: grant them to the logins of your services.
+    give one a dedup_window or a group_limit. The roles cannot log in: grant them to the logins of
+    your services.
     """
     with session.connect() as service:
         done = service.roles.install(queue, reply_queues=reply_queue or [], prefix=prefix)

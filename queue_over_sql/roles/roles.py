@@ -152,7 +152,8 @@ class Roles:
     ) -> RolesInstalled:
         """Create the roles and grant them their rights; safe to repeat.
 
-        Run it again after you create a queue, give one a ``dedup_window``, or make the first token.
+        Run it again after you create a queue, give one a ``dedup_window`` or a ``group_limit``, or
+        make the first token.
         It never revokes a right.
 
         Args:
@@ -282,11 +283,11 @@ class Roles:
         chosen = self._chosen(connection, queues)
         answering = self._chosen(connection, reply_queues)
         found = inspect(connection)
-        remembering = [
-            name
-            for name in dict.fromkeys([*chosen, *answering])
-            if found.has_table(f"{prefix}{name}_dedup_keys", schema=settings.schema)
-        ]
+        every = list(dict.fromkeys([*chosen, *answering]))
+        remembering, grouped = (
+            [name for name in every if found.has_table(prefix + name + end, schema=settings.schema)]
+            for end in ("_dedup_keys", "_groups")
+        )
         web = [t for t in WEB_TABLES if found.has_table(SYSTEM_PREFIX + t, schema=settings.schema)]
         schema = settings.schema
         if schema is None and routines == "plpgsql":
@@ -296,7 +297,7 @@ class Roles:
         return Place(
             routines,
             schema,
-            tables_of(prefix, chosen, answering, remembering, web),
+            tables_of(prefix, chosen, answering, remembering, web, grouped=grouped),
             [(str(row[0]), str(row[1])) for row in callables],
         )
 

@@ -16,6 +16,7 @@ from queue_over_sql import (
     DuplicateKey,
     Message,
     NotPermitted,
+    Publication,
     Queue,
     QueueNotFound,
     QueueService,
@@ -189,6 +190,29 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
     assert "roles consumer and operator have" in str(errors[2])
     assert all(error.__cause__ is not None for error in errors)
     held.ack()
+
+
+def test_roles_reach_groups(owner: QueueService, logins: Logins) -> None:
+    """A publisher gives the group; a consumer claims by it, also what waits for others."""
+    orders = owner.create_queue("orders", archive="all", group_limit=1)
+    owner.roles.install(reply_queues=["replies"], prefix=logins.prefix)
+    with logins.service("publisher") as service:
+        service.queue("orders").publish_many([Publication(n, group="a") for n in range(5)])
+        with pytest.raises(NotPermitted):
+            service.create_queue("orders", group_limit=2)
+    with logins.service("consumer") as service:
+        mine = service.queue("orders")
+        [message] = mine.consume()
+        assert (0, "a") == (message.payload, message.group)
+        # Those behind it wait.
+        for _ in range(3):
+            mine.consume()
+        message.ack()
+    assert [(0, "a")] == [(each.payload, each.group) for each in orders.archive.messages().list()]
+    with logins.service("operator") as service:
+        assert 2 == service.create_queue("orders", group_limit=2).settings.group_limit
+        with pytest.raises(NotPermitted, match="None of the roles may create, alter or drop"):
+            service.create_queue("copies", group_limit=1)
 
 
 def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: Logins) -> None:
