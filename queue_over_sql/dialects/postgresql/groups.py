@@ -52,10 +52,11 @@ class PostgreSQLGroupClaims(GroupClaims):
         where, ordered = request.claim.where, request.rules.ordered
         statement = sql.get(claim_groups, where, ordered, request.past_size)
         found: Sequence[Any] = statement.run(connection, request.values()).all()
-        met = sorted((row[2], row[0], row[1]) for row in found if row[0] is not None)
-        seen = [Seen(message_id, group, due) for due, message_id, group in met]
+        # A claimed message outside of the window has no time.
+        met = sorted((row[2], row[0], row[1], row[3]) for row in found if row[0] is not None)
+        seen = [Seen(message_id, group, due) for due, message_id, group, _ in met]
         rows = read_rows(connection, sql, [row[4:] for row in found if row[4] is not None])
-        return GroupClaim(rows, seen, found[0][3] if found else 0)
+        return GroupClaim(rows, seen, met[0][3] if met else 0)
 
 
 def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: int) -> Select[Any]:
