@@ -62,7 +62,8 @@ class Publication(Generic[Payload_co]):
 
     Args:
         payload: a JSON value, a ``str`` or ``bytes``, depending on the queue's payload type.
-        key: a queue has at most one live message with this key; up to 200 characters.
+        key: a queue has at most one live message with this key, or one that waits (``unique``);
+            up to 200 characters.
         kind: name of the payload's type, up to 100 characters.
         headers: a mapping of strings to JSON values, up to 64 KiB.
         priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.

@@ -31,6 +31,8 @@ from queue_over_sql.queues.stats import highest_priority
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
+    OLDEST_BESIDE,
+    OLDEST_BESIDE_WAITING,
     QueueTables,
     check_queue_name,
     may_be_name,
@@ -293,9 +295,15 @@ class Catalog:
             for table in (tables.live, tables.archive) if dialect.features.ddl_commits else ():
                 # An earlier release may have begun to create them and left them incomplete.
                 ddl.add_missing_columns(connection, table, dialect)
-            name = tables.queue
             return registry.add_queue(
-                connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
+                connection,
+                system,
+                dialect,
+                prefix=prefix,
+                name=tables.queue,
+                settings=text,
+                owner=owner,
+                oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
 
     def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
@@ -339,6 +347,12 @@ class Catalog:
             msg = (
                 f"Queue {stored.queue!r} has {present.payload!r} payloads, but "
                 f"{requested.payload!r} was requested. Use another name, or drop the queue first."
+            )
+            raise QueueSchemaMismatch(msg)
+        if requested.unique not in (UNSET, present.unique):
+            msg = (
+                f"Queue {stored.queue!r} has unique={present.unique!r}, but {requested.unique!r} "
+                "was requested. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
         if requested.columns is UNSET:
@@ -461,6 +475,7 @@ class Catalog:
             settings.columns,
             system=self.system(),
             dialect=self.connections.dialect,
+            unique=settings.unique,
         )
 
     def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:

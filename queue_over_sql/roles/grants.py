@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from queue_over_sql.errors import NotPermitted, UnsupportedByEngine
+from queue_over_sql.schema.queue_tables import KEY_RELEASED
 from queue_over_sql.values.options import DEFAULT_PREFIX
 
 PUBLISHER: Final = "publisher"
@@ -18,6 +19,7 @@ ROLES: Final = (PUBLISHER, CONSUMER, OPERATOR, VIEWER)
 SYSTEM_PREFIX: Final = "queue_over_sql_"
 
 LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"
+WAITING = 'QUEUE with unique="waiting"'
 SEQUENCE, REPLY_SEQUENCE = "QUEUE_id_seq", "REPLY_QUEUE_id_seq"
 
 
@@ -88,6 +90,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", LIVE, "returns the id of a published message; finds taken keys"),
         Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
         Grant("UPDATE", LIVE, "locks the message with a key, writes nothing", ("last_error",)),
+        Grant("UPDATE", WAITING, "takes over the key of a claimed message", (KEY_RELEASED,)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
         Grant("SELECT", ARCHIVE, "counts finished messages, without reading them", ("outcome",)),
         Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
@@ -199,11 +202,13 @@ def tables_of(
     reply_queues: Iterable[str],
     remembering: Iterable[str] = (),
     web: Iterable[str] = (),
+    *,
+    waiting: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
-    ``remembering`` are the queues that have a ``dedup_window``; ``web`` are the existing ones of
-    ``WEB_TABLES``.
+    ``remembering`` are the queues that have a ``dedup_window``, ``waiting`` those with
+    ``unique="waiting"``; ``web`` are the existing ones of ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -211,6 +216,7 @@ def tables_of(
         base = prefix + queue
         sorts = (REPLIES, REPLY_SEQUENCE) if queue in replies else (LIVE, SEQUENCE)
         found += [(base, sorts[0]), (f"{base}_id_seq", sorts[1]), (f"{base}_archive", ARCHIVE)]
+    found += [(prefix + queue, WAITING) for queue in waiting]
     return [*found, *[(f"{prefix}{queue}_dedup_keys", KEYS) for queue in remembering]]
 
 
@@ -399,5 +405,5 @@ def _has(role: str, sort: str, needed: Grant) -> bool:
         grant.right == needed.right
         and (needed.why or not grant.columns or set(needed.columns or "*") <= set(grant.columns))
         for grant in GRANTS[role]
-        if grant.table == sort
+        if grant.table in (sort, WAITING if sort == LIVE else sort)
     )

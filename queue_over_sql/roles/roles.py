@@ -287,6 +287,13 @@ class Roles:
             for name in dict.fromkeys([*chosen, *answering])
             if found.has_table(f"{prefix}{name}_dedup_keys", schema=settings.schema)
         ]
+        records = registry.queue_records(connection, self._tables(), prefix)
+        waiting = [
+            record.name
+            for record in records
+            if record.name in chosen
+            and StoredSettings.read(record.name, record.settings).data.get("unique") == "waiting"
+        ]
         web = [t for t in WEB_TABLES if found.has_table(SYSTEM_PREFIX + t, schema=settings.schema)]
         schema = settings.schema
         if schema is None and routines == "plpgsql":
@@ -296,7 +303,7 @@ class Roles:
         return Place(
             routines,
             schema,
-            tables_of(prefix, chosen, answering, remembering, web),
+            tables_of(prefix, chosen, answering, remembering, web, waiting=waiting),
             [(str(row[0]), str(row[1])) for row in callables],
         )
 
