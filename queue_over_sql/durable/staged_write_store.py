@@ -550,9 +550,9 @@ def taken_key(
     keyed = [staged for staged in writes if staged.keyed]
     for staged in keyed:
         live, keys = staged.queue.live, staged.table.c.message_key
-        taken = select(live.c.message_key, live.c.id).join(
-            staged.table, staged.queue.holds_key(keys)
-        )
+        taken = select(live.c.message_key, live.c.id).join(staged.table, keys == live.c.message_key)
+        if staged.queue.frees_claimed_keys:
+            taken = taken.where(live.c.consumer_id.is_(None))
         row: Any = _run(connection, taken.limit(1)).first()
         if row is not None:
             return row[0], int(row[1])
