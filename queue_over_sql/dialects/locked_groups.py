@@ -79,7 +79,7 @@ class LockedGroupClaims(GroupClaims):
         now = rows[0][_NOW]
         _stamp(connection, sql, values | {"p_now": now}, taken)
         if request.rules.ordered:
-            _hand_on(connection, sql, taken, place)
+            _hand_on(connection, sql, taken, place, groups.limits)
         return GroupClaim(
             [stamped_row(connection, sql, row, request.claim, now) for row in taken],
             [Seen(row[0], row[place], row[_DUE]) for row in rows],
@@ -99,10 +99,11 @@ class _Groups:
     ) -> None:
         self._connection, self._sql, self._request, self._met = connection, sql, request, met
         self._heads: dict[str, int] = {}
+        self.limits: dict[str, int] = {}
 
     def room(self) -> dict[str, int]:
         """How many to take of each group; those of which none may be taken are left out."""
-        limits = self._locked()
+        limits = self.limits = self._locked()
         if not limits:
             return {}
         # After the lock, so that this sees every claim of these groups.
@@ -211,15 +212,25 @@ def _stamp(
     change_by_ids(connection, sql, mark_parked, parked, values)
 
 
-def _hand_on(connection: Connection, sql: StatementCache, taken: Sequence[Row], place: int) -> None:
-    """If others may be parked behind a group's messages, note it on the last one."""
-    last: dict[str, int] = {}
+def _hand_on(
+    connection: Connection,
+    sql: StatementCache,
+    taken: Sequence[Row],
+    place: int,
+    limits: Mapping[str, int],
+) -> None:
+    """If others may be parked behind a group's messages, note it on these.
+
+    If several may be in hand, each that ends must let out another one; else the last one does.
+    """
+    runs: dict[str, list[int]] = {}
     behind: set[str] = set()
     for row in taken:
-        last[row[place]] = row[0]
+        runs.setdefault(row[place], []).append(row[0])
         if row[_PARKED] is not None or row[_BLOCKS]:
             behind.add(row[place])
-    change_by_ids(connection, sql, statements.set_carriers, sorted(last[name] for name in behind))
+    carriers = [each for name in behind for each in runs[name][-1 if limits[name] == 1 else 0 :]]
+    change_by_ids(connection, sql, statements.set_carriers, sorted(carriers))
 
 
 # -- statements

@@ -78,8 +78,11 @@ def park(
     What blocks a group is, as far as others have not locked it,
 
     - the group's row, if it is paused, or blocked by a dead letter: whoever ends that wakes it;
-    - else what is in hand, and the first message that is not;
-    - else the first message that the claim met. It stays in the claim index.
+    - else what is in hand, all of it if more than one may be;
+    - and, with order, the first message that is not in hand, if more could be;
+    - else, with order, the first message that the claim met. It stays in the claim index.
+
+    Without order nothing is parked of a group of which more could be in hand.
 
     Args:
         connection: of the service, never a caller's.
@@ -103,9 +106,6 @@ def park(
     firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.group is not None}
     moving = {name: firsts[name] for name in names if name not in stopped}
     carriers = _lock_carriers(connection, sql, request, moving, limits)
-    without = moving.keys() - set(carriers.values())
-    others = [moving[name] for name in without]
-    carriers |= _lock(connection, sql, statements.lock_unparked, others)
     waiting = standing | set(carriers.values())
     claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
     missing = sorted(lacking) if claims.needs_rows else []
@@ -126,23 +126,33 @@ def _lock_carriers(
     met: Mapping[str, int],
     limits: Mapping[str, int],
 ) -> dict[int, str]:
-    """Lock what is in hand, and the first message that is not where more could be in hand.
-
-    ``met`` are the groups, with a message of each.
-    """
+    """Lock what blocks groups. ``met`` are the groups, with a message of each."""
+    ordered = request.rules.ordered
     held: dict[str, list[int]] = {}
     for group, message_id in _of_groups(connection, sql, statements.in_hand, list(met)):
         held.setdefault(group, []).append(message_id)
-    claimed: list[int] = []
-    for name, ids in held.items():
-        # The last one of an ordered group ends last, as a rule.
-        claimed += [max(ids)] if limits[name] == 1 and request.rules.ordered else ids
-    open_ones = [met[name] for name in met if len(held.get(name, ())) < limits[name]]
-    firsts = [row[1] for row in rows_by_ids(connection, sql, statements.heads, open_ones)]
-    carriers = _lock(connection, sql, statements.lock_claimed, claimed)
-    return carriers | _lock(
-        connection, sql, statements.lock_unparked, [first for first in firsts if first is not None]
-    )
+    open_ones = [name for name in met if len(held.get(name, ())) < limits[name]]
+    if not ordered:
+        for name in open_ones:
+            held.pop(name, None)
+    # The last one of an ordered group ends last, as a rule.
+    wanted = {
+        name: [max(ids)] if ordered and limits[name] == 1 else ids for name, ids in held.items()
+    }
+    claimed = [message_id for ids in wanted.values() for message_id in ids]
+    locked = _lock(connection, sql, statements.lock_claimed, claimed)
+    # The end of one that is not locked is under way, and would not let out another one.
+    leaving = {name for name, ids in wanted.items() if not locked.keys() >= set(ids)}
+    carriers = {message_id: name for message_id, name in locked.items() if name not in leaving}
+    if ordered:
+        waiting = {name: met[name] for name in open_ones if name not in leaving}
+        heads = rows_by_ids(connection, sql, statements.heads, list(waiting.values()))
+        firsts = [first for _, first in heads if first is not None]
+        carriers |= _lock(connection, sql, statements.lock_unparked, firsts)
+        without = waiting.keys() - set(carriers.values())
+        others = [waiting[name] for name in without]
+        carriers |= _lock(connection, sql, statements.lock_unparked, others)
+    return carriers
 
 
 def _lock(

@@ -141,8 +141,8 @@ class GroupClaims:
         - Together at most ``count``, in the order of the window; a group's place in it is that of
           its first message there.
         - What is taken with order also gets ``available_at = coalesce(parked_at, available_at)``
-          and ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, the
-          last one by id gets ``blocks = 1``.
+          and ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, all
+          taken ones of it get ``blocks = 1``; with the limit 1 only the last one by id.
         """
         raise UnsupportedByEngine("Queues on this engine cannot have groups.")
 

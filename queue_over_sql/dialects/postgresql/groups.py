@@ -148,7 +148,11 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
     if ordered:
         left = case((row.c.most > 1, left))
     return _fenced(
-        select(names.c.group_key, names.c.place, row.c.seq, func.least(most, left).label("most"))
+        select(
+            *(names.c.group_key, names.c.place, row.c.seq),
+            func.least(most, left).label("most"),
+            (row.c.most == 1).label("single"),
+        )
         .select_from(names.join(row, true()).join(count, true()))
         .where(count.c.count < row.c.most)
         .order_by(names.c.place),
@@ -167,7 +171,7 @@ def _locked(tables: QueueTables, wanted: CTE) -> CTE:
     )
     return _fenced(
         # No more rows are locked than are wanted, and locked ones do not count.
-        select(wanted.c.group_key, wanted.c.place, wanted.c.most)
+        select(wanted.c.group_key, wanted.c.place, wanted.c.most, wanted.c.single)
         .select_from(wanted.join(row, true()))
         .limit(number("p_count")),
         "locked",
@@ -195,11 +199,11 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     due = func.bool_and(run.c.due, type_=Boolean()).over(order_by=run.c.id)
     first = select(run.c.id, run.c.waits, due.label("due")).lateral("first")
     of_groups = (
-        select(first.c.id, locked.c.group_key, locked.c.place, first.c.waits)
+        select(first.c.id, locked.c.group_key, locked.c.place, first.c.waits, locked.c.single)
         .select_from(locked.join(first, true()))
         .where(first.c.due)
     )
-    alone = select(picked.c.id, picked.c.group_key, picked.c.available_at, false())
+    alone = select(picked.c.id, picked.c.group_key, picked.c.available_at, false(), false())
     chosen = _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
     sure = _fenced(
         select(live.c.id)
@@ -217,20 +221,28 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     )
     known = (
         select(
-            *(chosen.c.id, chosen.c.group_key, chosen.c.waits),
+            *(chosen.c.id, chosen.c.group_key, chosen.c.waits, chosen.c.single),
             case((chosen.c.group_key.is_(None), there), else_=so_far).label("keeps"),
         )
         .select_from(chosen.outerjoin(sure, sure.c.id == chosen.c.id))
         .subquery("known")
     )
     kept = _fenced(
-        select(known.c.id, known.c.group_key, known.c.waits).where(known.c.keeps), "kept"
+        select(known.c.id, known.c.group_key, known.c.waits, known.c.single).where(known.c.keeps),
+        "kept",
     )
-    flagged = _fenced(
-        select(func.max(kept.c.id).label("id"))
+    # If several may be in hand, each that ends must let out another one.
+    waiting = (
+        select(kept.c.group_key, func.max(kept.c.id).label("last"))
         .where(kept.c.group_key.is_not(None))
         .group_by(kept.c.group_key)
-        .having(func.bool_or(kept.c.waits, type_=Boolean())),
+        .having(func.bool_or(kept.c.waits, type_=Boolean()))
+        .subquery("waiting")
+    )
+    flagged = _fenced(
+        select(kept.c.id)
+        .join_from(kept, waiting, waiting.c.group_key == kept.c.group_key)
+        .where(or_(~kept.c.single, kept.c.id == waiting.c.last)),
         "flagged",
     )
     return kept, flagged

@@ -121,7 +121,8 @@ def _ordered(
         run = _run(firsts.pop(each.group, ()), min(left, most[each.group]))
         chosen += [message.id for message in run]
         if any(message.waits for message in run):
-            flagged.append(run[-1].id)
+            # If several may be in hand, each that ends must let out another one.
+            flagged += [message.id for message in (run[-1:] if run[0].limit == 1 else run)]
     return chosen, flagged
 
 
