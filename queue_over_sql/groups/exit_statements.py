@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CompoundSelect, Select, Update, literal_column, select, union_all
 
-from queue_over_sql.groups.statements import among_groups, group_parameters
+from queue_over_sql.groups.statements import among_groups, by_group, by_id, group_parameters
 from queue_over_sql.statements.parameters import (
     among_ids,
     fence,
@@ -34,8 +34,7 @@ def lock_held(tables: QueueTables, size: int) -> Select[Any]:
 def _locked(tables: QueueTables, which: ColumnElement[bool]) -> Select[Any]:
     live = tables.live
     locked = select(live.c.id, live.c.group_key, live.c.blocks).where(which).with_for_update()
-    hint = tables.expressions.id_index_hint()
-    return locked if hint is None else locked.with_hint(live, hint)
+    return by_id(tables, locked, live)
 
 
 def next_parked(tables: QueueTables, size: int, skipping: bool) -> CompoundSelect[Any]:
@@ -49,7 +48,8 @@ def next_parked(tables: QueueTables, size: int, skipping: bool) -> CompoundSelec
         waiting = (live.c.group_key == name, live.c.consumer_id.is_(None))
         first: Select[Any] = select(live.c.id, live.c.group_key)
         first = first.where(*waiting, live.c.parked_at.is_not(None))
-        first = _by_group(tables, first).order_by(live.c.id).limit(number("p_count"))
+        order = tables.expressions.order_in_group(live)
+        first = by_group(tables, first, live).order_by(*order).limit(number("p_count"))
         if tables.features.locks_inside:
             first = first.with_for_update(skip_locked=skipping and tables.features.skip_locked)
         part = first.subquery(f"g{place}")
@@ -62,7 +62,8 @@ def lock_parked(tables: QueueTables, size: int, skipping: bool) -> Select[Any]:
     live = tables.live
     still = (live.c.consumer_id.is_(None), live.c.parked_at.is_not(None))
     locked = select(live.c.id, live.c.group_key).where(among_ids(live, size), *still)
-    return locked.with_for_update(skip_locked=skipping and tables.features.skip_locked)
+    skips = skipping and tables.features.skip_locked
+    return by_id(tables, locked.with_for_update(skip_locked=skips), live)
 
 
 def unpark(tables: QueueTables, size: int) -> Update:
@@ -80,16 +81,13 @@ def came_back(tables: QueueTables, size: int) -> Select[Any]:
     """Those of the ids that have a group and nobody holds: id and group."""
     live = tables.live
     free = (live.c.consumer_id.is_(None), live.c.group_key.is_not(None))
-    return select(live.c.id, live.c.group_key).where(among_ids(live, size), *free)
+    return by_id(
+        tables, select(live.c.id, live.c.group_key).where(among_ids(live, size), *free), live
+    )
 
 
 def of_claim(tables: QueueTables, size: int) -> Select[Any]:
     """What a claim holds of groups: id and group."""
     live = tables.live
     held = (among_groups(live, size), tables.expressions.is_claimed(live), stamped_by(tables))
-    return _by_group(tables, select(live.c.id, live.c.group_key).where(*held))
-
-
-def _by_group(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
-    hint = tables.expressions.group_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(tables.live, hint)
+    return by_group(tables, select(live.c.id, live.c.group_key).where(*held), live)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import (
     CompoundSelect,
     Delete,
+    Integer,
     Select,
     bindparam,
     delete,
@@ -23,6 +24,8 @@ from sqlalchemy import (
 from queue_over_sql.groups import exits
 from queue_over_sql.groups.statements import (
     among_groups,
+    by_group,
+    by_id,
     group_parameters,
     group_values,
     rows_of_groups,
@@ -56,15 +59,18 @@ def with_parked(tables: QueueTables) -> Select[Any]:
     live = tables.live
     between = (live.c.id > number("p_after"), live.c.id <= number("p_up_to"))
     found = select(live.c.group_key).where(*between, live.c.parked_at.is_not(None)).distinct()
-    hint = tables.expressions.id_index_hint()
-    return found if hint is None else found.with_hint(live, hint)
+    return by_id(tables, found, live)
 
 
 def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
-    """What groups wait for: name, since when the first one is parked, a carrier in hand, a stop."""
+    """What groups wait for: place, since when the first one is parked, carrier in hand, stop.
+
+    The place is that of the name among the parameters, because H2 selects no bare parameter.
+    """
     live, rows = tables.live, rows_of_groups(tables)
+    order = tables.expressions.order_in_group(live)
     found = []
-    for name in group_parameters(live, size):
+    for place, name in enumerate(group_parameters(live, size)):
         free = select(live.c.parked_at).where(
             live.c.group_key == name, live.c.consumer_id.is_(None)
         )
@@ -72,29 +78,28 @@ def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
         held = held.where(tables.expressions.is_claimed(live))
         stop: Select[Any] = select(_FIRST).where(rows.c.group_key == name, stopped(rows))
         parts = (
-            _by_group(tables, free).order_by(live.c.id).limit(_FIRST),
-            _by_group(tables, held).limit(_FIRST),
+            by_group(tables, free, live).order_by(*order).limit(_FIRST),
+            by_group(tables, held, live).limit(_FIRST),
             stop.limit(_FIRST),
         )
-        found.append(select(name.label("name"), *[part.scalar_subquery() for part in parts]))
+        found.append(select(_place(place), *[part.scalar_subquery() for part in parts]))
     return union_all(*found)
 
 
 def free_carriers(tables: QueueTables, size: int) -> CompoundSelect[Any]:
-    """A carrier of each group that is not in hand: name and id."""
+    """A carrier of each group that is not in hand: place and id."""
     live = tables.live
     found = []
-    for name in group_parameters(live, size):
+    for place, name in enumerate(group_parameters(live, size)):
         free = select(live.c.id).where(live.c.group_key == name, live.c.consumer_id.is_(None))
         free = free.where(live.c.parked_at.is_(None), live.c.blocks.is_not(None))
-        one = _by_group(tables, free).limit(_FIRST).scalar_subquery()
-        found.append(select(name.label("name"), one))
+        one = by_group(tables, free, live).limit(_FIRST).scalar_subquery()
+        found.append(select(_place(place), one))
     return union_all(*found)
 
 
-def _by_group(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
-    hint = tables.expressions.group_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(tables.live, hint)
+def _place(place: int) -> ColumnElement[int]:
+    return literal_column(str(place), Integer())
 
 
 def find_broken(
@@ -115,13 +120,20 @@ def find_broken(
 
 
 def _broken(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
-    suspect = [
-        row[0]
-        for row in _of_groups(connection, sql, waiting, names)
-        if row[1] is not None and row[2] is None and row[3] is None
-    ]
-    found = _of_groups(connection, sql, free_carriers, suspect)
-    return sorted({row[0] for row in found if row[1] is None})
+    broken: list[str] = []
+    for start in range(0, len(names), _AT_ONCE):
+        some = names[start : start + _AT_ONCE]
+        seen = _of_groups(connection, sql, waiting, some)
+        none = (None, None)
+        suspect = [some[row[0]] for row in _named(seen, some) if row[1] and (*row[2:],) == none]
+        found = _of_groups(connection, sql, free_carriers, suspect)
+        broken += [suspect[row[0]] for row in _named(found, suspect) if row[1] is None]
+    return broken
+
+
+def _named(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Sequence[Any]]:
+    """Without those of the parameters that only fill the statement."""
+    return [row for row in rows if row[0] < len(names)]
 
 
 @operation(atomic=True)
@@ -150,7 +162,12 @@ def lock_idle(tables: QueueTables, size: int) -> Select[Any]:
         tables.expressions.now() - number("p_age")
     )
     used: Select[Any] = select(_FIRST).where(live.c.group_key == rows.c.group_key).correlate(rows)
-    idle = select(rows.c.group_key).where(among_groups(rows, size), *plain, before, ~used.exists())
+    # Apart, as some engines' indexes are.
+    free = by_group(tables, used.where(live.c.consumer_id.is_(None)), live)
+    held = by_group(tables, used.where(tables.expressions.is_claimed(live)), live)
+    unused = (~free.exists(), ~held.exists())
+    idle = by_id(tables, select(rows.c.group_key), rows)
+    idle = idle.where(among_groups(rows, size), *plain, before, *unused)
     return idle.with_for_update(of=rows, skip_locked=tables.features.skip_locked)
 
 

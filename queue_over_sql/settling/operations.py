@@ -171,12 +171,9 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
     returning = sql.subject.end_returning
     values = sql.subject.values_of_end(settlement.archive_values)
 
-    def do(held: Settlement) -> set[int]:
-        variant = (True,) if held.unblocking else ()
-        remove_held = settle.remove
-        return _settle(connection, sql, remove_held, held, values, *variant, returning=returning)
-
-    return _waking(connection, sql, settlement, do)
+    variant = (True,) if settlement.unblocking else ()
+    do = partial(_settle, connection, sql, settle.remove, values=values, variant=variant)
+    return _waking(connection, sql, settlement, partial(do, returning=returning))
 
 
 def archive_messages(
@@ -202,7 +199,7 @@ def _waking(
     held = exits.lock_held(connection, sql, settlement.ids, settlement.claim)
     if not held:
         return set()
-    settled = do(dataclasses.replace(settlement, ids=[each.id for each in held]))
+    settled = do(dataclasses.replace(settlement, ids=[each.id for each in held], locked=True))
     exits.wake(connection, sql, exits.carried(held))
     return settled
 
@@ -369,7 +366,8 @@ def _settle(
     builder: Builder,
     settlement: Settlement,
     values: Mapping[str, Any],
-    *variant: bool,
+    *,
+    variant: tuple[bool, ...] = (),
     returning: bool | None = None,
 ) -> set[int]:
     settled: set[int] = set()
@@ -378,7 +376,7 @@ def _settle(
     for batch in batches(settlement.ids):
         ids: Sequence[int] = batch
         stamp = settlement.fence_values()
-        if not returning and len(batch) > 1:
+        if not returning and len(batch) > 1 and not settlement.locked:
             lock = sql.get(settle.held, bucket_of(len(batch)))
             ids = [row[0] for row in lock.run(connection, id_values(batch) | stamp)]
             if not ids:

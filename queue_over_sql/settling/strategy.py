@@ -34,8 +34,10 @@ class Archiving:
         self._sessions.lock_for_writing(connection, sql)
         for batch in batches(settlement.ids):
             fence = settlement.fence_values()
-            lock = sql.get(held, bucket_of(len(batch)))
-            present = [row[0] for row in lock.run(connection, id_values(batch) | fence)]
+            present = list(batch)
+            if not settlement.locked:
+                lock = sql.get(held, bucket_of(len(batch)))
+                present = [row[0] for row in lock.run(connection, id_values(batch) | fence)]
             if not present:
                 continue
             size, values = bucket_of(len(present)), id_values(present) | fence

@@ -160,6 +160,7 @@ class Settlement:
         in_order: whether a message that is given back takes along what the claim holds behind it
             in its group.
         unblocking: whether to leave out those for which others of their group may be parked.
+        locked: whether this transaction has locked them, under the fence.
     """
 
     ids: Sequence[int]
@@ -170,6 +171,7 @@ class Settlement:
     dedup_us: int | None = None
     in_order: bool = False
     unblocking: bool = False
+    locked: bool = False
 
     def fence_values(self) -> dict[str, Any]:
         """The bind parameters of the fence."""

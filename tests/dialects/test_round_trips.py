@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from queue_over_sql import QueueService
+from queue_over_sql import Publication, QueueService
 from queue_over_sql.queue import core_of
 from tests.dialects.traffic import Traffic, listening
 
@@ -276,6 +276,19 @@ def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue) -> N
             queue.purge(claimed=True)
         expected[act] = EXPECTED[act].get(form, EXPECTED[act].get(""))
     assert expected == seen
+
+
+@pytest.mark.parametrize("act", ["ack", "ack 100"])
+def test_an_ack_from_groups_sends_no_more(traffic: Traffic, quiet: QueueService, act: str) -> None:
+    """As long as nothing is parked behind the messages, it is the one statement."""
+    queue = quiet.create_queue("jobs", lease=3600, group_limit=1)
+    count, seen = 100 if act == "ack 100" else 1, ""
+    for _ in range(2):
+        queue.publish_many([Publication(number, group=str(number)) for number in range(count)])
+        messages = queue.consume(count)
+        assert count == len(messages)
+        seen = _shown(traffic.of(lambda: queue.ack(messages)))  # noqa: B023 - runs at once
+    assert EXPECTED[act].get(_form(queue), EXPECTED[act].get("")) == seen
 
 
 def test_versions_cost_one_statement_at_a_start(

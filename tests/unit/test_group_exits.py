@@ -3,6 +3,8 @@
 A group of which messages are parked needs a carrier: one that is not parked and is marked. So what
 ends a marked message, or makes it due later, has to wake the next one of its group. A statement
 without a row here fails the test, so that nobody forgets that.
+
+The SQL API is not here: it gets no messages of queues with groups, so it ends none of a group.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, insert, select
 
 from queue_over_sql import ClaimLost, FixedDelay, Publication
 from queue_over_sql.claiming import claimer
+from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.observability import diagnose
 from queue_over_sql.queue import core_of
 from tests.contract.queue_state import payloads, set_columns
@@ -320,6 +321,42 @@ def test_the_reaper_counts_only_the_first_one(service: QueueService, engine: Eng
     assert {"a1": 2, "a2": 1, "a3": 1, "b1": 2} == again
 
 
+# -- limits
+
+
+@pytest.mark.parametrize("order", ["fifo", "any"])
+def test_each_end_of_a_limited_group_makes_room_for_one(order: str, service: QueueService) -> None:
+    """As many as the limit are in hand, whoever ends first, after consumers have met the others."""
+    settings: dict[str, Any] = {"group_limit": 2, "group_order": order}
+    queue = service.create_queue("jobs", archive="all", **settings)
+    queue.publish_many([Publication(number, group="a") for number in range(8)])
+    hand = queue.consume(1) + queue.consume(1)
+    for number in range(2, 8):
+        # The second look parks what the first one met.
+        assert [] == queue.consume(1) + queue.consume(1) + queue.consume(1)
+        hand.pop(number % 2).ack()
+        hand += queue.consume(1)
+        assert number == hand[-1].payload
+    queue.ack(hand)
+    assert 8 == queue.stats().archived
+
+
+def test_each_end_of_a_batch_in_order_leaves_the_rest(service: QueueService) -> None:
+    """A consumer with several of a group ends them anyhow; the group goes on after the last."""
+    queue = service.create_queue("jobs", archive="all", group_limit=1)
+    queue.publish_many([Publication(number, group="a") for number in range(6)])
+    first, second, third = queue.consume(3)
+    assert [] == queue.consume(1) + queue.consume(1) + queue.consume(1)
+    third.ack()
+    first.ack()
+    assert [] == queue.consume(1) + queue.consume(1) + queue.consume(1)
+    second.ack()
+    for number in (3, 4, 5):
+        [message] = queue.consume(1)
+        assert number == message.payload
+        message.ack()
+
+
 # -- waiting consumers
 
 
@@ -364,3 +401,37 @@ def test_the_reaper_mends_what_an_edit_by_sql_broke(
     assert [given.ids[2]] == given.parked()
     assert 0 == service.reap().repaired
     assert "a2" == given.next()[0]
+
+
+@pytest.mark.threads
+def test_the_reaper_removes_rows_of_idle_groups(service: QueueService, engine: Engine) -> None:
+    """Not those that are new, have messages, or have settings of their own."""
+    given = waiting(service, engine)
+    rows = core_of(given.queue).context.tables.groups
+    assert rows is not None
+    with engine.begin() as connection:
+        connection.execute(delete(rows))
+        old = {"seq": 1, "created_at": 1, "own_limit": None}
+        new = old | {"created_at": 4_000_000_000_000_000}
+        kept = [{"group_key": "a"} | old, {"group_key": "limited"} | old | {"own_limit": 3}]
+        kept.append({"group_key": "new"} | new)
+        connection.execute(insert(rows), [*kept, {"group_key": "idle"} | old])
+    service.reap()
+    with engine.connect() as connection:
+        left = connection.execute(select(rows.c.group_key)).scalars().all()
+    assert ["a", "limited", "new"] == sorted(left)
+
+
+@pytest.mark.threads
+def test_the_end_of_a_round_makes_the_next_ones_ready(
+    service: QueueService, engine: Engine
+) -> None:
+    """A durable consumer ends its messages as sets; the next round has those that they held up."""
+    given = waiting(service, engine)
+    consumer = DurableConsumer(given.queue, "stream", owner="here:1")
+    consumer.take_over()
+    request = AdvanceRequest(None, 10)
+    assert 1 == consumer.advance(0, request)
+    assert given.ids[1:3] == given.parked()
+    assert 2 == consumer.advance(1, request)
+    assert [given.ids[2]] == given.parked()

@@ -10,10 +10,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import update
 
 from queue_over_sql import Publication, QueueService
 from queue_over_sql.claiming.operations import claiming_of_groups
-from queue_over_sql.groups import operations
+from queue_over_sql.groups import operations, repair
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.operation import Operation
 from tests.dialects.plans.explain import analyze, plans
@@ -63,11 +64,41 @@ def _park(queue: Queue) -> Callable[[], object]:
     return lambda: context.run(park)
 
 
+def _end(queue: Queue, verb: str = "ack") -> Callable[[], object]:
+    """Ten messages in hand, behind each of which the rest of its group is parked."""
+    held = queue.consume(10)
+    live = queue.table
+    with core_of(queue).context.connections.engine.begin() as connection:
+        ours = live.c.group_key.in_([message.group for message in held])
+        carriers = live.c.id.in_([message.id for message in held])
+        connection.execute(update(live).where(carriers).values(blocks=1))
+        waiting = update(live).where(ours, live.c.consumer_id.is_(None))
+        connection.execute(waiting.values(parked_at=live.c.available_at))
+        connection.execute(waiting.values(available_at=None))
+    arguments = ("no",) if verb == "reject" else ()
+    return lambda: getattr(queue, verb)(held, *arguments)
+
+
+def _repair(queue: Queue) -> Callable[[], object]:
+    sql, context = core_of(queue).context.sql, core_of(queue).context
+
+    def look() -> None:
+        context.run(lambda c: repair.find_broken(c, sql, 0, 100_000))
+        context.run(repair.repair.of(sql, ["deep", "group 1"]))
+        context.run(repair.remove_idle.of(sql, "", 500, 0))
+
+    return look
+
+
 ACTS: Mapping[str, Callable[[Queue], Callable[[], object]]] = {
     "claim 1": lambda queue: _claim(queue, 1),
     "claim 100": lambda queue: _claim(queue, 100),
     "create rows": _know,
     "park": _park,
+    "end a carrier": _end,
+    "end a carrier in the archive": lambda queue: _end(queue, "reject"),
+    "give back": lambda queue: _end(queue, "release"),
+    "repair": _repair,
 }
 
 
