@@ -57,7 +57,7 @@ from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
-from queue_over_sql.values.states import Outcome, PublishOutcome, Reason, Status
+from queue_over_sql.values.states import GroupState, Outcome, PublishOutcome, Reason, Status
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from queue_over_sql.archive.selection import ArchiveSelection
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.existing_tables.queue import AdoptedQueue
+    from queue_over_sql.groups.groups import Group, Groups
+    from queue_over_sql.groups.listing import GroupInfo
     from queue_over_sql.migrations import Migrations, SchemaChange
     from queue_over_sql.queue import Queue
     from queue_over_sql.queues.stats import QueueStats
@@ -88,6 +90,8 @@ _LATER: Final = {
     "archive.selection": ("ArchiveSelection",),
     "consumers.registrations": ("ConsumerInfo",),
     "existing_tables.queue": ("AdoptedQueue",),
+    "groups.groups": ("Group", "Groups"),
+    "groups.listing": ("GroupInfo",),
     "migrations": ("Migrations", "SchemaChange"),
     "queue": ("Queue",),
     "queues.stats": ("QueueStats",),
@@ -144,6 +148,10 @@ __all__ = [
     "Explanation",
     "ExponentialBackoff",
     "FixedDelay",
+    "Group",
+    "GroupInfo",
+    "GroupState",
+    "Groups",
     "HistoryDiffers",
     "InvalidQueueName",
     "InvalidToken",

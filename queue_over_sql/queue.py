@@ -19,6 +19,7 @@ from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
+from queue_over_sql.groups.groups import Groups
 from queue_over_sql.message import (
     Message,
     Payload,
@@ -852,6 +853,11 @@ class Queue(Generic[Payload]):
     def archive(self) -> Archive:
         """The archive, which holds finished messages."""
         return Archive(self._core.context)
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of its messages, by name, if it has a ``group_limit``."""
+        return Groups(self._core.context)
 
     def stats(self) -> QueueStats:
         """Count the messages by status and outcome, all at one moment."""

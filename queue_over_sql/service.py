@@ -357,6 +357,9 @@ class QueueService:
             group_order: ``"fifo"`` (default): messages of a group start in the order in which they
                 were published, and one that waits for a retry holds up those behind it. ``"any"``:
                 they do not wait for each other's order.
+            block_on_failure: whether a message of a FIFO group that fails for the last time, or is
+                rejected, blocks its group until ``queue.groups[…].unblock()`` or until it is
+                requeued. False (default): the next one follows.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
             kinds: the payload types that this program knows: a list of Pydantic models,

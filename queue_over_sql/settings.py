@@ -93,6 +93,7 @@ class QueueSettings:
     expires: Duration | Unset | None = UNSET
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
+    block_on_failure: bool | Unset = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
     kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
@@ -123,6 +124,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     expires: Duration | Unset | None
     group_limit: int | Unset | None
     group_order: GroupOrder | Unset
+    block_on_failure: bool | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
     kind_timeout: Duration | Unset
@@ -167,6 +169,7 @@ class EffectiveSettings:
     expires: timedelta | None = None
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
+    block_on_failure: bool = False
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
@@ -181,6 +184,11 @@ class EffectiveSettings:
     def grouped(self) -> bool:
         """Whether messages of the queue may have a group."""
         return self.group_limit is not None
+
+    @property
+    def blocks_groups(self) -> bool:
+        """Whether a message that fails for the last time blocks its group."""
+        return self.grouped and self.group_order == "fifo" and self.block_on_failure
 
     @property
     def dedup_us(self) -> int | None:
@@ -509,6 +517,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "expires": _DURATION.or_none(),
     "group_limit": _whole(1, 2**31 - 1).or_none(),
     "group_order": _one_of(GROUP_ORDERS),
+    "block_on_failure": _Kind(check_flag),
     "kind_timeout": _DURATION,
     "max_payload_bytes": _whole(1, 2**30),
 }

@@ -23,6 +23,7 @@ from queue_over_sql.aio.proxies import (
 from queue_over_sql.archive.archive import Archive
 from queue_over_sql.archive.selection import ArchiveSelection
 from queue_over_sql.existing_tables.queue import AdoptedQueue
+from queue_over_sql.groups.groups import Group, Groups
 from queue_over_sql.message import Message, Payload, Payload_co, Published
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.selection.operations import EditResult
@@ -220,6 +221,37 @@ class AsyncArchive(Proxy[Archive]):
     export = awaited(Archive.export)
 
 
+@proxy_of(Group)
+class AsyncGroup(Proxy[Group]):
+    """One group of a queue's messages: the asynchronous ``Group``."""
+
+    __slots__ = ()
+
+    info = awaited(Group.info)
+    configure = awaited(Group.configure)
+    pause = awaited(Group.pause)
+    resume = awaited(Group.resume)
+    unblock = awaited(Group.unblock)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._sync.name
+
+
+@proxy_of(Groups)
+class AsyncGroups(Proxy[Groups]):
+    """The groups of a queue's messages: the asynchronous ``Groups``."""
+
+    __slots__ = ()
+
+    list = awaited(Groups.list)
+
+    def __getitem__(self, name: str) -> AsyncGroup:
+        found: AsyncGroup = outward(self._sync[name])
+        return found
+
+
 @proxy_of(Queue)
 class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     """A queue: the asynchronous ``Queue``. ``AsyncQueueService`` creates it.
@@ -258,6 +290,12 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     def archive(self) -> AsyncArchive:
         """The archive, which holds finished messages."""
         found: AsyncArchive = outward(self._sync.archive)
+        return found
+
+    @property
+    def groups(self) -> AsyncGroups:
+        """The groups of its messages, by name, if it has a ``group_limit``."""
+        found: AsyncGroups = outward(self._sync.groups)
         return found
 
     @proxied(Queue.publish)

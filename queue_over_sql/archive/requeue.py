@@ -10,6 +10,7 @@ from sqlalchemy import select
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.archive.statements import begin_anew
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
+from queue_over_sql.groups.blocking import unblock
 from queue_over_sql.message import Unreadable
 from queue_over_sql.publishing import deduplication as keys
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
@@ -20,6 +21,7 @@ from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import archive_columns, read_archive_rows
 from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_SINCE
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +73,13 @@ def requeue(
     except DuplicateKey as error:
         raise DuplicateKey(error.queue, error.key, error.id, requeued=True) from None
     change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
+    if tables.grouped:
+        dead: dict[str, list[int]] = {}
+        for row in rows:
+            group = row.columns.get(GROUP_KEY)
+            if group is not None:
+                dead.setdefault(group, []).append(row.id)
+        unblock(connection, sql, dead)
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)

@@ -64,6 +64,12 @@ def _number(text: str, no_limit: str = UNLIMITED) -> int | None:
     return int(text)
 
 
+def _yes_or_no(text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise typer.BadParameter(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
 def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -> Any:
     values: dict[str, Any] = {}
     for text in texts:
@@ -186,6 +192,16 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             help="Whether messages of one group start in the order in which they were published.",
         ),
     ),
+    "block_on_failure": SharedOption(
+        str,
+        typer.Option(
+            metavar="yes|no",
+            show_default="no for a new queue",
+            help="Whether a message that fails for the last time blocks its group until "
+            "`group unblock`.",
+        ),
+        read=lambda text: _read(text, "--block-on-failure", _yes_or_no),
+    ),
     "kind_timeout": SharedOption(
         float,
         duration(
@@ -227,7 +243,8 @@ def rare_settings(settings: EffectiveSettings) -> str:
 
 def _groups(settings: EffectiveSettings) -> str:
     order = "" if settings.group_order == "fifo" else ", any order"
-    return "" if settings.group_limit is None else f"{settings.group_limit:,}{order}"
+    blocks = ", blocked by failures" if settings.blocks_groups else ""
+    return "" if settings.group_limit is None else f"{settings.group_limit:,}{order}{blocks}"
 
 
 def _in_words(value: Any, say: Callable[[Any], str]) -> str:

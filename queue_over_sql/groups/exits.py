@@ -154,6 +154,13 @@ def behind(
     first: dict[str, int] = {}
     for row_id, key in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
         first[key] = min(row_id, first.get(key, row_id))
+    return later_of_claim(connection, sql, claim, first)
+
+
+def later_of_claim(
+    connection: Connection, sql: StatementCache, claim: Claim, first: Mapping[str, int]
+) -> list[int]:
+    """What a claim holds behind a message of each of these groups."""
     keys, stamp = sorted(first), {"p_consumer": claim.consumer_id, "p_round": claim.consumer_round}
     found: list[int] = []
     for some in batches(keys):

@@ -137,12 +137,14 @@ class Decoder:
     ) -> Disposition:
         settings = self._context.settings
         keep_dead, dedup = settings.archive != "none", settings.dedup_us
+        blocks = settings.blocks_groups
         if isinstance(error, UnfitPayload):
             reason = self._reason(row, error)
             message = decoded_plainly(self._context, row, self._settler)
             waits = deferral(message, reason, clock(), settings.kind_timeout)
-            return Disposition(keep_dead, dedup, None if waits else reason, waits)
-        return Disposition(keep_dead, dedup, self._reason(row, error))
+            reason_of_end = None if waits else reason
+            return Disposition(keep_dead, dedup, reason_of_end, waits, blocks=blocks)
+        return Disposition(keep_dead, dedup, self._reason(row, error), blocks=blocks)
 
     def _expire(self, rows: Sequence[MessageRow]) -> None:
         try:

@@ -209,7 +209,8 @@ class Recovery:
             kind = visible(str(row.kind), keep="")
             _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, kind, reason)
             error = f"{reason}: {row.kind}"
-            return Disposition(settings.archive != "none", settings.dedup_us, error)
+            keep, blocks = settings.archive != "none", settings.blocks_groups
+            return Disposition(keep, settings.dedup_us, error, blocks=blocks)
 
         bury = partial(
             dead_letter_unknown.of,

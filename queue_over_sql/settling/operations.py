@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, update
 
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.groups import exits
+from queue_over_sql.groups.blocking import block
 from queue_over_sql.message import Claim, MessageRow
 from queue_over_sql.publishing.deduplication import remember_keys, remember_locked
 from queue_over_sql.queues import registry
@@ -477,6 +478,8 @@ def _remove_locked(
     if end.error is not None and not end.keep:
         registry.count_discarded(connection, tables, len(ids))
     outcome = Outcome.DONE if end.error is None else end.outcome
+    if end.blocks:
+        block(connection, sql, exits.lock(connection, sql, ids))
     how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
     with exits.leaving(connection, sql, ids):
         for batch in batches(ids):

@@ -23,6 +23,8 @@ from queue_over_sql.errors import (
     shown,
     visible,
 )
+from queue_over_sql.groups import exits
+from queue_over_sql.groups.blocking import block, unblock
 from queue_over_sql.message import (
     Claim,
     Message,
@@ -53,6 +55,7 @@ from queue_over_sql.settling.operations import (
     hold_refused,
     keep_traceback,
     ordered_by,
+    release,
     remove,
     retry,
     set_aside,
@@ -264,6 +267,24 @@ class Settlements:
         Those that the database refuses to end are held and count as settled. They are noted in
         ``refused`` with their reasons; None: they are logged.
         """
+        sql, settings = self._context.sql, self._context.settings
+        if not settings.blocks_groups or settlement.outcome == Outcome.EXPIRED:
+            return self._dead_letter(connection, settlement, refused)
+        held = exits.lock_held(connection, sql, settlement.ids, settlement.claim)
+        blocked, refusals = block(connection, sql, held), dict[int, str]()
+        ended = self._dead_letter(connection, settlement, refusals)
+        # What is held now blocks its group by that.
+        kept = {group: [id_] for group, id_ in blocked.items() if id_ in refusals}
+        unblock(connection, sql, kept)
+        later = exits.later_of_claim(connection, sql, settlement.claim, blocked)
+        if later:
+            release(connection, sql, Settlement(later, settlement.claim))
+        self._note_refused(refusals, refused)
+        return ended
+
+    def _dead_letter(
+        self, connection: Connection, settlement: Settlement, refused: dict[int, str] | None
+    ) -> set[int]:
         sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
         settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
         if settings.archive != "none":

@@ -319,6 +319,7 @@ class Disposition:
         error: why it becomes a dead letter; None if it is done.
         aside: if set, the message is deferred instead, because it does not fit its kind here.
         outcome: the outcome of a dead letter.
+        blocks: whether the dead letter blocks its group.
     """
 
     keep: bool
@@ -326,3 +327,4 @@ class Disposition:
     error: str | None = None
     aside: Aside | None = None
     outcome: str = Outcome.FAILED
+    blocks: bool = False

@@ -36,6 +36,25 @@ class Outcome(enum.StrEnum):
     EXPIRED = "expired"
 
 
+class GroupState(enum.StrEnum):
+    """How a group of messages stands."""
+
+    READY = "ready"
+    """A consumer can get its next message."""
+    BUSY = "busy"
+    """As many of its messages are in hand as its limit allows."""
+    DELAYED = "delayed"
+    """Its next message is due later."""
+    HELD = "held"
+    """Its next message is held."""
+    PAUSED = "paused"
+    """An operator paused it."""
+    BLOCKED = "blocked"
+    """A dead letter blocks it."""
+    EMPTY = "empty"
+    """No message of it waits."""
+
+
 class Reason(enum.StrEnum):
     """Why a message does not run; each message has exactly one."""
 
@@ -69,6 +88,14 @@ class Reason(enum.StrEnum):
     """No living consumer has claimed from its queue."""
     UNKNOWN_KIND = "unknown_kind"
     """No living consumer of its queue knows its kind."""
+    GROUP_PAUSED = "group_paused"
+    """Its group is paused."""
+    GROUP_BLOCKED = "group_blocked"
+    """A dead letter blocks its group."""
+    GROUP_HEAD = "group_head"
+    """Another message of its group comes first."""
+    GROUP_LIMIT = "group_limit"
+    """As many messages of its group are in hand as the group's limit allows."""
     SUSPECT = "suspect"
     """It is next, but a consumer died with it in hand, so that it has to run alone."""
     IN_LINE = "in_line"

@@ -98,6 +98,9 @@ class Outer:
         self.bridge.call(self.proxy.refresh)
         return self.proxy.settings
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._outer(self.proxy[key])
+
     def __getattr__(self, name: str) -> Any:
         source = self.proxy if hasattr(self.proxy, name) and name[0] != "_" else self.proxy._sync
         found = getattr(source, name)

@@ -19,7 +19,7 @@ from queue_over_sql.values.limits import (
     LARGEST,
     MAX_PRIORITIES,
 )
-from queue_over_sql.values.states import OnConflict, Reason
+from queue_over_sql.values.states import GroupState, OnConflict, Reason
 from queue_over_sql.web.settings import Role
 
 MOST_LISTED = 1_000
@@ -413,6 +413,7 @@ class QueueSettings(Taken, kw_only=True):
     expires: Span | UnsetType | None = UNSET
     group_limit: Attempts | UnsetType | None = UNSET
     group_order: Literal["fifo", "any"] | UnsetType = UNSET
+    block_on_failure: bool | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
 
@@ -434,6 +435,7 @@ class Queue(Given, kw_only=True):
     expires: float | None
     group_limit: int | None
     group_order: str
+    block_on_failure: bool
     max_payload_bytes: int
     kind_timeout: float
     columns: list[str]
@@ -445,6 +447,51 @@ class Queues(Given, kw_only=True):
 
     queues: list[Queue]
     unreadable: list[str]
+
+
+class GroupsQuery(Taken, kw_only=True):
+    """Which groups to list first."""
+
+    by: Literal["waiting", "age"] = "waiting"
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class GroupInfo(Given, kw_only=True):
+    """How a group of messages stands."""
+
+    name: str
+    state: Annotated[str, Meta(description=f"One of {', '.join(GroupState)}; later also others.")]
+    waiting: int
+    claimed: int
+    limit: int
+    own_limit: int | None
+    oldest_age: Annotated[float | None, Meta(description="Seconds.")]
+    next_due: datetime | None
+    head: Annotated[
+        str | None, Meta(description="The message of a FIFO group that the others wait for.")
+    ]
+    consumer_ids: list[str]
+    claimed_since: datetime | None
+    paused_since: datetime | None
+    blocked_by: Annotated[str | None, Meta(description="The dead letter that blocks it.")]
+
+
+class Groups(Given, kw_only=True):
+    """Groups of messages: those with the largest backlog or the oldest message first."""
+
+    groups: list[GroupInfo]
+
+
+class GroupName(Taken, kw_only=True):
+    """A group of messages; its name may be empty."""
+
+    group: Group
+
+
+class GroupLimit(GroupName, kw_only=True):
+    """A group and its own limit; null: that of the queue."""
+
+    limit: Attempts | None
 
 
 class Stats(Given, kw_only=True):

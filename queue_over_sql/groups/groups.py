@@ -1,0 +1,184 @@
+"""What operators do with the groups of a queue: list, pause, resume, unblock, configure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sqlalchemy import func, select, update
+
+from queue_over_sql.groups.exits import wake
+from queue_over_sql.groups.listing import ORDERS, GroupInfo, GroupsBy, read_group, read_groups
+from queue_over_sql.groups.operations import know
+from queue_over_sql.groups.statements import rows_of_groups
+from queue_over_sql.groups.strategy import GroupRules
+from queue_over_sql.queues import registry
+from queue_over_sql.sql.operation import operation
+from queue_over_sql.values.checks import check_choice, check_text, check_whole
+from queue_over_sql.values.limits import GROUP_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.sql.compiled import StatementCache
+
+Listed: TypeAlias = list[GroupInfo]
+# Each of these wakes another one when it ends.
+_MOST_WOKEN: Final = 1000
+
+
+@operation(atomic=True, durable=True)
+def change_group(
+    connection: Connection,
+    sql: StatementCache,
+    name: str,
+    values: Mapping[str, Any],
+    limit: int | None = None,
+) -> bool:
+    """Change columns of a group's row; False if it has none.
+
+    With the queue's ``limit``, messages of it may be ready then: consumers look for them.
+    """
+    rows = rows_of_groups(sql.subject)
+    # The row first: whoever parks messages of the group locks it, too.
+    changed = update(rows).where(rows.c.group_key == name).values(values)
+    if not connection.execute(changed).rowcount:
+        return False
+    if limit is not None:
+        own = connection.execute(select(rows.c.own_limit).where(rows.c.group_key == name)).scalar()
+        wake(connection, sql, [name] * min(limit if own is None else own, _MOST_WOKEN))
+        registry.count_edit(connection, sql.subject)
+    return True
+
+
+class Groups:
+    """The groups of a queue's messages. ``Queue.groups`` has it.
+
+    ``queue.groups["vip"]`` is one of them, even if it has no message yet.
+    """
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    def __getitem__(self, name: str) -> Group:
+        check_text("group", name, GROUP_LENGTH, least=0)
+        return Group(self._context, name)
+
+    def list(self, *, by: GroupsBy = "waiting", limit: int = 100) -> Listed:
+        """List the groups that have messages, or that an operator paused or configured.
+
+        It reads all messages of the queue that have a group.
+
+        Args:
+            by: ``"waiting"``: the largest backlog first; ``"age"``: the oldest message first.
+            limit: the largest number of groups.
+
+        Raises:
+            ValueError: the queue has no groups.
+        """
+        check_choice("by", by, ORDERS)
+        most = check_whole("limit", limit)
+        rules = rules_of(self._context)
+        sql = self._context.sql
+        return self._context.run(lambda c: read_groups(c, sql, rules, by=by, most=most))
+
+    def __repr__(self) -> str:
+        return f"<Groups {self._context.name}>"
+
+
+class Group:
+    """One group of a queue's messages. ``Queue.groups`` has it.
+
+    What is changed here takes effect at once, for the claims of all processes. A change waits while
+    a transaction of ``take`` has messages of the group.
+    """
+
+    def __init__(self, context: QueueContext, name: str) -> None:
+        self._context = context
+        self.name = name
+
+    def info(self) -> GroupInfo:
+        """How the group stands.
+
+        Raises:
+            ValueError: the queue has no groups.
+        """
+        rules, sql = rules_of(self._context), self._context.sql
+        return self._context.run(lambda c: read_group(c, sql, rules, self.name))
+
+    def configure(self, *, limit: int | None) -> None:
+        """Give the group a limit of its own, or the queue's again.
+
+        Args:
+            limit: how many of its messages may be in hand at once; None: as many as the queue's
+                ``group_limit`` says. What is in hand already stays there.
+
+        Raises:
+            ValueError: the limit is not positive, or the queue has no groups.
+        """
+        if limit is not None:
+            check_whole("limit", limit, 1, 2**31 - 1)
+        self._change({"own_limit": limit})
+
+    def pause(self) -> None:
+        """Stop delivering the messages of this group; claimed ones can still be settled.
+
+        Raises:
+            ValueError: the queue has no groups.
+        """
+        rules_of(self._context)
+        rows = rows_of_groups(self._context.tables)
+        now = self._context.tables.expressions.now()
+        self._change({"paused_at": func.coalesce(rows.c.paused_at, now)}, wakes=False)
+
+    def resume(self) -> None:
+        """Deliver the messages of this group again.
+
+        Raises:
+            ValueError: the queue has no groups.
+        """
+        self._change({"paused_at": None})
+
+    def unblock(self) -> None:
+        """Deliver the messages behind the dead letter that blocks this group.
+
+        The dead letter stays in the archive. See the setting ``block_on_failure`` of a queue.
+
+        Raises:
+            ValueError: the queue has no groups.
+        """
+        self._change({"blocked_by": None})
+
+    def _change(self, values: Mapping[str, Any], *, wakes: bool = True) -> None:
+        context = self._context
+        rules = rules_of(context)
+        changed, sql, limit = False, context.sql, rules.limit if wakes else None
+        while not changed:
+            # The reaper may remove an old row in which nothing is written.
+            context.run(lambda c: know(c, sql, [self.name]))
+            changed = context.run(change_group.of(sql, self.name, values, limit))
+        if wakes:
+            context.wake_consumers()
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r} of {self._context.name}>"
+
+
+def rules_of(context: QueueContext) -> GroupRules:
+    """The rules of a queue's groups.
+
+    Raises:
+        ValueError: it has no groups.
+    """
+    if not context.tables.grouped:
+        # Another process may have turned them on.
+        context.look_again()
+    if not context.tables.grouped:
+        msg = (
+            f"queue {context.name!r} has no groups. Turn them on with "
+            f"create_queue({context.name!r}, group_limit=1)."
+        )
+        raise ValueError(msg)
+    return GroupRules.of(context.settings)
