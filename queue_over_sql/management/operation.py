@@ -178,6 +178,8 @@ class OperatorVerb:
     def run(self, service: QueueService, name: str, /, **arguments: Any) -> Any:
         """Do it with the queue, topic, schedule or consumer of this name.
 
+        If it is one on a group, ``group`` says which of the queue.
+
         Returns:
             What its verb returns.
 
@@ -188,6 +190,9 @@ class OperatorVerb:
         method = self.verb.partition(".")[2]
         if self.owner == "Queue":
             done = getattr(service.queue(name), method)(**arguments)
+        elif self.owner == "Group":
+            group = service.queue(name).groups[arguments.pop("group")]
+            done = getattr(group, method)(**arguments)
         elif self.owner == "Topic":
             done = getattr(service.topic(name), method)(**arguments)
         else:

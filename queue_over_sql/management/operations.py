@@ -83,6 +83,46 @@ _ALL: Final = (
             "Drop {queue} with all its messages and its archive?", word="queue", danger=True,
         ),),
     ),
+    # -- groups
+    OperatorVerb(
+        "pause-group", OPERATOR, "Group.pause", (Options("group pause"),),
+        Http(
+            "pause_group", "POST", "/queues/{queue}/groups/pause",
+            "Stop delivering the messages of one group; claimed ones can still be settled.",
+        ),
+        (Button("pause-group", "Pause", "Paused group {group}.", undo="resume-group"),),
+    ),
+    OperatorVerb(
+        "resume-group", OPERATOR, "Group.resume", (Options("group resume"),),
+        Http(
+            "resume_group", "POST", "/queues/{queue}/groups/resume",
+            "Deliver the messages of a paused group again.",
+        ),
+        (Button("resume-group", "Resume", "Resumed group {group}.", undo="pause-group"),),
+    ),
+    OperatorVerb(
+        "unblock-group", OPERATOR, "Group.unblock", (Options("group unblock"),),
+        Http(
+            "unblock_group", "POST", "/queues/{queue}/groups/unblock",
+            "Deliver the messages behind the dead letter that blocks a group. The dead letter "
+            "stays in the archive.",
+        ),
+        (Button(
+            "unblock-group", "Unblock", "Unblocked group {group}.",
+            "Deliver the messages behind the dead letter of group {group}? The dead letter stays "
+            "in the archive.",
+        ),),
+    ),
+    OperatorVerb(
+        "configure-group", OPERATOR, "Group.configure", (Options("group configure"),),
+        Http(
+            "configure_group", "POST", "/queues/{queue}/groups/configure",
+            "Give a group a limit of its own, or with null the queue's again.",
+        ),
+        (Button(
+            "configure-group", "Change", "Group {group} has {limit}.", undo="configure-group",
+        ),),
+    ),
     # -- live messages
     OperatorVerb(
         "hold", OPERATOR, "LiveSelection.hold",

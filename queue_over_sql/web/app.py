@@ -234,7 +234,7 @@ def _question(view: View, button: Button, form: Form, found: int | None) -> Resp
     if form.ids:
         fields["ids"] = ",".join(map(str, form.ids))
     n = "" if found is None else counted(found, "message")
-    named = {name: form[name] for name in ("queue", "schedule", "token")}
+    named = {name: form[name] for name in ("queue", "group", "schedule", "token")}
     return view.page(
         "confirm.html",
         "",

@@ -7,6 +7,7 @@ can be undone on the next page.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
-_NAMED: Final = ("queue", "schedule", "consumer", "token", "role")
+_NAMED: Final = ("queue", "group", "schedule", "consumer", "token", "role")
 
 Run: TypeAlias = Callable[..., Result]
 """Runs the operation of the form for the caller, with its arguments."""
@@ -201,6 +202,35 @@ def _requeue(service: QueueService, form: Form, run: Run) -> Notice:
     return Notice(text, message=None if anew is None else (form["queue"], anew))
 
 
+def _change_group(service: QueueService, form: Form, run: Run, *, name: str) -> Notice:
+    del service
+    button = BUTTONS[name][1]
+    done = run(group=form["group"])
+    undo = None if button.undo is None else (button.undo, _group_of(form))
+    return Notice(_report(button, form, done), undo)
+
+
+def _configure_group(service: QueueService, form: Form, run: Run) -> Notice:
+    limit = _limit(form["limit"])
+    before = form.queue(service).groups[form["group"]].info().own_limit
+    done = run(group=form["group"], limit=limit)
+    words = "the limit of the queue" if limit is None else f"the limit {limit:,}"
+    text = _report(BUTTONS["configure-group"][1], form, done, limit=words)
+    former = {} if before is None else {"limit": str(before)}
+    return Notice(text, ("configure-group", _group_of(form) | former))
+
+
+def _group_of(form: Form) -> dict[str, str]:
+    return {"queue": form["queue"], "group": form["group"]}
+
+
+def _limit(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit() and int(text)):
+        msg = f"The limit must be a number above zero, or nothing, not {text[:40]!r}."
+        raise ValueError(msg)
+    return int(text) if text else None
+
+
 def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
     present = form.queue(service).settings
     given: dict[str, Any] = {}
@@ -250,6 +280,11 @@ def _days(text: str) -> timedelta:
 
 _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     "settings": _change_settings,
+    **{
+        name: functools.partial(_change_group, name=name)
+        for name in ("pause-group", "resume-group", "unblock-group")
+    },
+    "configure-group": _configure_group,
     "redrive": _requeue,
     "add-token": _add_token,
 }

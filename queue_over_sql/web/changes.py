@@ -337,6 +337,11 @@ def _requeue(operation: OperatorVerb, change: Change, *, choice: Choice) -> Resu
     return Result(done)
 
 
+def _group(operation: OperatorVerb, change: Change, *, group: str, **given: Any) -> Result:
+    operation.run(change.service, change.name, group=group, **given)
+    return Result(detail=to_json({"group": group, **given}))
+
+
 def _run_schedule(operation: OperatorVerb, change: Change) -> Result:
     published = operation.run(change.service, change.name)
     return Result(1, detail=f"schedule {change.name}, message {published.id}", value=published)
@@ -362,6 +367,10 @@ _OWN: Final[Mapping[str, Callable[..., Result]]] = {
     "purge": _purge,
     "cancel": _cancel,
     "requeue": _requeue,
+    "pause-group": _group,
+    "resume-group": _group,
+    "unblock-group": _group,
+    "configure-group": _group,
     "run-schedule": _run_schedule,
     "add-token": _add_token,
     "remove-token": _remove_token,

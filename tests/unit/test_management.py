@@ -10,7 +10,15 @@ import msgspec
 import typer.main
 
 import queue_over_sql
-from queue_over_sql import ArchiveSelection, LiveSelection, Queue, QueueService, Schedules, Topic
+from queue_over_sql import (
+    ArchiveSelection,
+    Group,
+    LiveSelection,
+    Queue,
+    QueueService,
+    Schedules,
+    Topic,
+)
 from queue_over_sql.cli.app import build_app
 from queue_over_sql.cli.session import unwrapped
 from queue_over_sql.management.operation import (
@@ -29,7 +37,7 @@ from queue_over_sql.web.tables import WebStore
 OWNERS: Final = {
     each.__name__: each
     for each in (
-        *(Queue, LiveSelection, ArchiveSelection, QueueService, Schedules, Topic),
+        *(Queue, Group, LiveSelection, ArchiveSelection, QueueService, Schedules, Topic),
         WebStore,
     )
 }

@@ -736,6 +736,33 @@ def test_queues(server: Server) -> None:
     assert 404 == server.call("DELETE", "/queues/more?confirm=more").status_code
 
 
+def test_groups(server: Server) -> None:
+    """List them, pause, resume, unblock and configure one, and see it in the audit."""
+    body = {"group_limit": 1, "block_on_failure": True}
+    assert server.json("PUT", "/queues/lines", body)["block_on_failure"]
+    lines = server.service.queue("lines")
+    ids = [lines.publish(name, group=name[:1]).id for name in ("a1", "a2", "b1", "")]
+    lines.consume(1)[0].reject("no")
+    blocked = server.json("GET", "/queues/lines/groups?by=age")["groups"]
+    assert {"a": ("blocked", str(ids[0])), "b": ("ready", None), "": ("ready", None)} == {
+        each["name"]: (each["state"], each["blocked_by"]) for each in blocked
+    }
+    server.json("POST", "/queues/lines/groups/unblock", {"group": "a"})
+    server.json("POST", "/queues/lines/groups/pause", {"group": ""})
+    server.json("POST", "/queues/lines/groups/configure", {"group": "b", "limit": 3})
+    path = "/queues/lines/groups"
+    found = {each["name"]: each for each in server.json("GET", path)["groups"]}
+    assert ["ready", "paused"] == [found["a"]["state"], found[""]["state"]]
+    assert (3, 3) == (found["b"]["limit"], found["b"]["own_limit"])
+    server.json("POST", "/queues/lines/groups/resume", {"group": ""})
+    assert [1] == [each["waiting"] for each in server.json("GET", f"{path}?limit=1")["groups"]]
+    assert 403 == server.call("POST", f"{path}/pause", Role.VIEWER, json={"group": "a"}).status_code
+    assert 422 == server.call("GET", "/queues/jobs/groups").status_code
+    assert 422 == server.call("POST", f"{path}/configure", json={"group": "b"}).status_code
+    audit = [(row["what"], row["detail"]) for row in server.json("GET", "/audit")["rows"]]
+    assert ("configure-group", '{"group":"b","limit":3}') in audit
+
+
 def test_counts_are_shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty who look at once cost one count."""
     counted = []

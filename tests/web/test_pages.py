@@ -214,6 +214,38 @@ def test_pages_of_messages_follow_each_other(open_site: Open, jobs: Queue) -> No
         assert wanted == found
 
 
+def test_groups_have_a_page(open_site: Open, service: QueueService) -> None:
+    """With what each waits for; a button changes one, and its change can be undone."""
+    lines = service.create_queue("lines", group_limit=1, block_on_failure=True)
+    names = ("a<b>&", "a<b>&", "c", "")
+    ids = [lines.publish(n, group=name).id for n, name in enumerate(names)]
+    lines.consume(1)[0].reject("no")
+    browser = open_site()
+    assert "Groups" not in browser.get("/queues/jobs")
+    assert "/queues/lines/groups" in links(browser.get("/queues/lines"))
+    browser.get("/queues/lines/groups")
+    assert f"dead letter {ids[0]}" in browser.text()
+    browser.press("Unblock")
+    assert "Deliver the messages behind the dead letter of group a<b>&?" in browser.text()
+    browser.press("Unblock")
+    assert "Unblocked group a<b>&." in browser.text()
+    assert None is lines.groups["a<b>&"].info().blocked_by
+    browser.press("Pause", group="c")
+    assert "Paused group c." in browser.text()
+    assert lines.groups["c"].info().paused_since is not None
+    browser.press("Undo")
+    assert None is lines.groups["c"].info().paused_since
+    browser.press("Change", group="", limit="4")
+    assert "has the limit 4." in browser.text()
+    assert 4 == lines.groups[""].info().limit
+    browser.press("Undo")
+    assert None is lines.groups[""].info().own_limit
+    browser.get("/queues/lines/groups")
+    browser.press("Change", 422, group="c", limit="-1")
+    browser.get("/queues/jobs/groups")
+    assert "has no groups" in browser.text()
+
+
 def test_a_pause_can_be_undone(open_site: Open, jobs: Queue) -> None:
     """The page that follows offers it, and the audit has both."""
     browser = open_site()

@@ -80,6 +80,26 @@ endpoints.operation("resume", run_named)
 endpoints.operation("purge", _purge_queue)
 
 
+@endpoints.add("GET", "/queues/{queue}/groups", Role.VIEWER, problems=(404,))
+def list_groups(call: Call, queue: str, query: shapes.GroupsQuery) -> shapes.Groups:
+    """List the groups that have messages, or that an operator paused or configured."""
+    found = call.service.queue(queue).groups.list(by=query.by, limit=query.limit)
+    return shapes.Groups(groups=[*map(showing.group, found)])
+
+
+def _change_group(call: Call, queue: str, body: shapes.GroupName) -> None:
+    call.do(queue, group=body.group)
+
+
+def _configure_group(call: Call, queue: str, body: shapes.GroupLimit) -> None:
+    call.do(queue, group=body.group, limit=body.limit)
+
+
+for _name in ("pause-group", "resume-group", "unblock-group"):
+    endpoints.operation(_name, _change_group)
+endpoints.operation("configure-group", _configure_group)
+
+
 @endpoints.add("GET", "/consumers", Role.VIEWER)
 def list_consumers(call: Call) -> shapes.Consumers:
     """List all consumers registered in the database."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ConsumerInfo,
         EffectiveSettings,
         Explanation,
+        GroupInfo,
         Message,
         Schedule,
         Selection,
@@ -150,6 +151,22 @@ def explanation(found: Explanation) -> shapes.Explanation:
     return shapes.Explanation(
         **fields
         | {"message_id": str(found.message_id), "reason": found.reason.value, "consumer": holder}
+    )
+
+
+def group(found: GroupInfo) -> shapes.GroupInfo:
+    """A group of messages."""
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    age = found.oldest_age
+    return shapes.GroupInfo(
+        **fields
+        | {
+            "state": found.state.value,
+            "oldest_age": None if age is None else age.total_seconds(),
+            "head": None if found.head is None else str(found.head),
+            "blocked_by": None if found.blocked_by is None else str(found.blocked_by),
+            "consumer_ids": list(found.consumer_ids),
+        }
     )
 
 

@@ -33,6 +33,7 @@ def routes(site: Site) -> list[BaseRoute]:
         site.route("/queues/{name}/messages", "messages", messages),
         site.route("/queues/{name}/archive", "archive", archive),
         site.route("/queues/{name}/messages/{number}", "message", message),
+        site.route("/queues/{name}/groups", "groups", groups),
         site.route("/queues/{name}/dead", "dead-of", dead_letters_of),
         site.route("/dead", "dead", dead_letters),
     ]
@@ -179,6 +180,28 @@ def _why(found: Queue, number: int) -> str | None:
     with contextlib.suppress(QueueError):
         return visible(found.why(number).text, keep="")
     return None
+
+
+def groups(view: View) -> Response:
+    """The groups of a queue, and what each waits for."""
+    found, by = _queue(view), view.query("by") or "waiting"
+    listed, grouped = [], found.settings.group_limit is not None
+    if grouped:
+        listed = found.groups.list(by="age" if by == "age" else "waiting", limit=_GROUPS_SHOWN)
+    is_held = any(each.consumer_ids for each in listed)
+    holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
+    return view.page(
+        "groups.html",
+        "overview",
+        queue=found,
+        settings=found.settings,
+        now=view.site.snapshots.queue(found.name),
+        grouped=grouped,
+        groups=listed,
+        most=_GROUPS_SHOWN,
+        by=by,
+        holders=holders,
+    )
 
 
 def dead_letters(view: View) -> Response:

@@ -1,0 +1,69 @@
+"""The command `groups`, and those on one group."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.cli.command_line import run, succeed
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+
+def test_groups_are_listed_and_changed(database: TestDatabase, make_service: MakeService) -> None:
+    """What each waits for stands in the table; the verbs take effect and say what they did."""
+    url = database.url
+    create = ("create", "jobs", "--group-limit", "1", "--block-on-failure", "yes")
+    assert succeed(*create, "--json", url=url).record["block_on_failure"] is True
+    queue = make_service(consumer_name="the packer").create_queue("jobs", retry=FixedDelay(3600))
+    assert 3 == run("groups", "jobs", url=url).exit_code
+    ids = [queue.publish(name, group=name[0]).id for name in ("a1", "a2", "b1", "c1", "d1")]
+    queue.publish("nameless", group="")
+    succeed("group", "pause", "jobs", "d", url=url)
+    a1, b1, c1 = queue.consume(1) + queue.consume(1) + queue.consume(1)
+    b1.nack("later")
+    c1.reject("no")
+    succeed("group", "configure", "jobs", "", "--limit", "4", url=url)
+
+    lines = succeed("groups", "jobs", url=url).out.splitlines()
+    table = {line.split()[0]: line for line in lines[1:]}
+
+    assert {"a", "b", "c", "d", "''"} == table.keys()
+    assert f"message {ids[0]}, claimed" in table["a"]
+    assert table["a"].rstrip().endswith("the packer"), table
+    assert f"message {ids[2]}, due in 59m" in table["b"]
+    assert f"dead letter {ids[3]}" in table["c"]
+    assert "resume, paused" in table["d"]
+    assert "4 (own)" in table["''"]
+    records = succeed("groups", "jobs", "--json", "--limit", "1", url=url).records
+    assert [("a", "busy", 1, 1)] == [
+        (each["name"], each["state"], each["waiting"], each["claimed"]) for each in records
+    ]
+    a1.ack()
+    queue.publish("c2", group="c")
+    said = succeed("group", "unblock", "jobs", "c", url=url).out
+    assert "Group c of queue jobs is unblocked.\n" == said
+    said = succeed("group", "resume", "jobs", "d", "--json", url=url).record
+    assert {"queue": "jobs", "group": "d"} == said
+    said = succeed("group", "configure", "jobs", "", "--limit", "none", url=url).out
+    assert "Group '' of queue jobs has the limit of the queue.\n" == said
+    # Only the retry in group b waits.
+    assert ["a2", "c2", "d1", "nameless"] == sorted(
+        message.payload for message in queue.consume(10) + queue.consume(10)
+    )
+
+
+def test_groups_that_are_none(database: TestDatabase, make_service: MakeService) -> None:
+    """A queue without groups says how to turn them on; a limit must be one."""
+    make_service().create_queue("plain")
+    for words in (("groups", "plain"), ("group", "pause", "plain", "a")):
+        done = run(*words, url=database.url)
+        assert (2, True) == (done.exit_code, "has no groups" in done.err), done
+    for limit in ("0", "-1", "many"):
+        assert (
+            2
+            == run(
+                "group", "configure", "plain", "a", f"--limit={limit}", url=database.url
+            ).exit_code
+        )
