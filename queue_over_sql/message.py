@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
@@ -251,6 +251,7 @@ class Message(Generic[Payload_co]):
     """
 
     __slots__ = (
+        "_came_back",
         "_cancelled",
         "_claim",
         "_lease_ends_at",
@@ -285,7 +286,7 @@ class Message(Generic[Payload_co]):
         self._lease_expires_at = row.lease_expires_at
         self._lease_ends_at = math.inf
         self._queue_max_attempts = queue_max_attempts
-        self.settled = False
+        self.settled = self._came_back = False
         self._cancelled = False
         self._on_cancelled: Callable[[], None] | None = None
         self.queue = queue
@@ -684,6 +685,34 @@ def may_come_in_time(message: Message) -> bool:
 def lease_ends_at(message: Message) -> float:
     """The earliest end of its lease on ``elapsed_clock``; infinite if it has none."""
     return message._lease_ends_at
+
+
+def has_ended(message: Message) -> bool:
+    """Whether it was settled so that it does not come back, as far as is known."""
+    return message.settled and not message._came_back
+
+
+def is_given_back(message: Message) -> bool:
+    """Whether it was settled so that it comes back, or its claim was found lost."""
+    return message.settled and message._came_back
+
+
+def note_came_back(messages: Iterable[Message]) -> None:
+    """Note that messages were given back, or that their claims are lost."""
+    for message in messages:
+        message._came_back = True
+
+
+def note_unsettled(message: Message) -> None:
+    """Note that the transaction that settled a message was rolled back."""
+    message.settled = message._came_back = False
+
+
+def still_wanted(message: Message) -> Message:
+    """A copy, whose claim is renewed although the message was cancelled at its time limit."""
+    copy = message.__copy__()
+    copy._cancelled, copy._on_cancelled, copy.settled = False, None, False
+    return copy
 
 
 def note_cancelled(message: Message) -> None:

@@ -175,11 +175,16 @@ class QueueCore:
         count: int,
         lease: Duration | None,
         where: ColumnElement[bool] | None,
+        most: int | None = None,
     ) -> list[Message]:
-        """Ack messages and claim the next ones; see ``Queue.exchange``."""
+        """Ack messages and claim the next ones; see ``Queue.exchange``.
+
+        ``most``: how many messages of one group to claim; None: any number.
+        """
         messages, settlements = as_list(finished), self.settlements
+        claim = partial(self.claimer.consume, count, lease, 0.0, where, most=most)
         if not messages:
-            return self.claimer.consume(count, lease, 0.0, where)
+            return claim()
         wanted = as_where(where)
         groups = settlements.grouped(messages)
         if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
@@ -189,18 +194,18 @@ class QueueCore:
         began = elapsed_clock()
         try:
             settled, rows = self.claimer.exchange(
-                count, lease, groups, keep=settlements.keeps_finished, where=wanted
+                count, lease, groups, keep=settlements.keeps_finished, where=wanted, most=most
             )
         except (DatabaseRefused, PayloadInvalid) as error:
             if not settlements.refuses_row(error):
                 raise
             settlements.ack(messages)
-            return self.claimer.consume(count, lease, 0.0, where)
+            return claim()
         mark_settled(messages)
         if self.context.observer is not None:
             settlements.report_done(messages, settled)
         settlements.refuse(messages, settled)
-        return self.claimer.decoded(rows, began) or self.claimer.consume(count, lease, 0.0, where)
+        return self.claimer.decoded(rows, began) or claim()
 
     def take(
         self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -125,10 +126,13 @@ class Claimer:
         wait: Duration,
         where: ColumnElement[bool] | None,
         apart: Isolation | None = None,
+        *,
+        most: int | None = None,
     ) -> list[Message]:
         """Claim and decode; wait and repeat while there is nothing. See ``Queue.consume``.
 
         ``apart``: what else this process has in hand, from which suspects are kept apart.
+        ``most``: how many messages of one group to claim; None: any number.
         """
         seconds = 0.0
         if type(wait) is not float or wait != 0.0:
@@ -139,7 +143,7 @@ class Claimer:
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
-            rows, messages = self._delivered(count, lease, matching, apart)
+            rows, messages = self._delivered(count, lease, matching, apart, most)
             if rows:
                 # Unreadable messages were given back. They must not hide the others. Nor may this
                 # loop run for ever if they become due again at once.
@@ -155,15 +159,20 @@ class Claimer:
             self._context.wakeups.await_next_poll(seen, pauses, left)
 
     def _delivered(
-        self, count: int, lease: Duration | None, where: Where | None, apart: Isolation | None
+        self,
+        count: int,
+        lease: Duration | None,
+        where: Where | None,
+        apart: Isolation | None,
+        most: int | None,
     ) -> tuple[list[MessageRow], list[Message]]:
         """What a claim got, and the messages of it that are readable."""
         began = elapsed_clock()
         if apart is None:
-            rows = self.claim(count, lease, where)
+            rows = self.claim(count, lease, where, most)
             return rows, self.decoded(rows, began) if rows else []
         with apart.claiming() as allowed:
-            rows = self.claim(count, lease, where) if allowed else []
+            rows = self.claim(count, lease, where, most) if allowed else []
             suspects = bool(rows) and may_run_together(rows[0].last_error) is not None
             if suspects and not apart.admits_suspects():
                 try:
@@ -178,7 +187,11 @@ class Claimer:
         return rows, messages
 
     def claim(
-        self, count: int, lease: Duration | None, where: Where | None = None
+        self,
+        count: int,
+        lease: Duration | None,
+        where: Where | None = None,
+        most: int | None = None,
     ) -> list[MessageRow]:
         """Claim up to ``count`` messages, oldest first within their priority level."""
         if type(count) is not int or not 0 < count < _MANY:
@@ -188,9 +201,9 @@ class Claimer:
             self.recall()
         if self._at_most is not None:
             count = min(count, self._at_most)
-        rows = self._apart(self._claimed(count, lease_us, where))
+        rows = self._apart(self._claimed(count, lease_us, where, most))
         if self._came_late(rows):
-            rows = self._apart(self._claimed(count, lease_us, where))
+            rows = self._apart(self._claimed(count, lease_us, where, most))
         return rows
 
     def _came_late(self, rows: Sequence[MessageRow]) -> bool:
@@ -207,14 +220,16 @@ class Claimer:
         self._unclaim(rows)
         return True
 
-    def _claimed(self, count: int, lease_us: int | None, where: Where | None) -> list[MessageRow]:
+    def _claimed(
+        self, count: int, lease_us: int | None, where: Where | None, most: int | None
+    ) -> list[MessageRow]:
         rows: list[MessageRow] = []
         try:
-            self._claim_levels(rows, count, lease_us, where)
+            self._claim_levels(rows, count, lease_us, where, most)
             if len(rows) < count and self._restore_if_due():
                 self.look_fully()
                 first = len(rows)
-                self._claim_levels(rows, count, lease_us, where)
+                self._claim_levels(rows, count, lease_us, where, most)
                 return self._once(rows, first)
         except QueueError as error:
             # Return what was claimed before the error, or it would wait for its lease to end.
@@ -316,6 +331,18 @@ class Claimer:
             if wake:
                 self._context.wake_consumers()
 
+    def series(self, messages: Sequence[Message]) -> list[str | None]:
+        """The group of each message of one claim, where these must run one after another."""
+        context, rules = self._context, self._rules
+        if not (context.tables.grouped and rules.ordered):
+            return [None] * len(messages)
+        counts = Counter(message.group for message in messages)
+        several = [name for name, count in counts.items() if name is not None and count > 1]
+        limits = self._walk.limits(several, rules) if several else {}
+        # The limit may have been lowered or raised since the claim.
+        alone = {name for name in several if limits[name] == 1 or counts[name] > limits[name]}
+        return [message.group if message.group in alone else None for message in messages]
+
     def abandon(self, rows: Sequence[MessageRow]) -> None:
         """Let the next claim or heartbeat give these back first: nobody works on them."""
         stamps = (row.claim for row in rows)
@@ -369,6 +396,7 @@ class Claimer:
         *,
         keep: bool,
         where: Where | None,
+        most: int | None = None,
     ) -> tuple[set[int], list[MessageRow]]:
         """Settle, then claim if nothing was lost, in one transaction."""
         count = check_whole("count", count)
@@ -377,7 +405,9 @@ class Claimer:
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         # It keeps to these tables, even if somebody turns groups on or off meanwhile.
         sql = self._context.sql
-        exchanged = self._exchange_groups if sql.subject.grouped else self._exchange
+        exchanged = self._exchange
+        if sql.subject.grouped:
+            exchanged = partial(self._exchange_groups, most=most)
         settled, rows = exchanged(sql, count, lease_us, settlements, keep=keep, where=where)
         rows = self._apart(rows)
         return settled, [] if self._came_late(rows) else rows
@@ -454,12 +484,13 @@ class Claimer:
         *,
         keep: bool,
         where: Where | None,
+        most: int | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
         finish = finishing(sql, settlements, keep=keep)
         expected = sum(len(settlement.ids) for settlement in settlements)
         requests = [
-            self._group_request(level, count, lease_us, where)
+            self._group_request(level, count, lease_us, where, most=most)
             for level in range(self._context.settings.priorities)
         ]
         looks: list[tuple[GroupRequest, GroupClaim]] = []
@@ -483,10 +514,10 @@ class Claimer:
         for request, found in looks:
             self._note_look(request, found, began)
         # Every level must prepare its next look.
-        nexts = [self._walk.goes_on(request, found) for request, found in looks if found.seen]
+        nexts = [self._prepare(request, found, rows) for request, found in looks if found.seen]
         more = any(past is not None for past in nexts)
         if not rows and len(settled) == expected and (self._was_edited() or more):
-            rows = self._claimed(count, lease_us, where)
+            rows = self._claimed(count, lease_us, where, most)
         return settled, rows
 
     def take(
@@ -562,33 +593,45 @@ class Claimer:
             mark.lower(available_at)
 
     def _claim_levels(
-        self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
+        self,
+        rows: list[MessageRow],
+        count: int,
+        lease_us: int | None,
+        where: Where | None,
+        most: int | None,
     ) -> None:
         for level in range(self._context.settings.priorities):
             left = count - len(rows)
             if left <= 0:
                 return
             if self._context.tables.grouped:
-                rows += self._claim_groups(level, left, lease_us, where)
+                rows += self._claim_groups(level, left, lease_us, where, most)
             elif where is not None:
                 rows += self._claim_where(level, left, lease_us, where)
             else:
-                rows += self._claim_level(level, left, lease_us)
+                rows += self._claim_level(level, left, lease_us, most)
 
-    def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
+    def _claim_level(
+        self, level: int, count: int, lease_us: int | None, most: int | None
+    ) -> list[MessageRow]:
         mark = self._mark(level)
         edits = self._edits if self._edits is not None else self._known_edits()
         request = self._request(level, count, lease_us, mark.bound(), edits=edits)
         found = self._look(mark, request)
         if not found and request.low and (self._was_edited() or mark.may_look_fully()):
             if self._context.tables.grouped:
-                return self._claim_groups(level, count, lease_us, None)
+                return self._claim_groups(level, count, lease_us, None, most)
             edits = self._known_edits()
             found = self._look(mark, self._request(level, count, lease_us, 0, edits=edits))
         return found
 
     def _claim_groups(
-        self, level: int, count: int, lease_us: int | None, where: Where | None
+        self,
+        level: int,
+        count: int,
+        lease_us: int | None,
+        where: Where | None,
+        most: int | None,
     ) -> list[MessageRow]:
         """Walk along the claim index until something is found, or nothing is left to look at."""
         rows: list[MessageRow] = []
@@ -596,7 +639,9 @@ class Claimer:
         fully, edits = False, 0
         for _ in range(MOST_LOOKS):
             left = count - len(rows)
-            request = self._group_request(level, left, lease_us, where, past, fully=fully)
+            request = self._group_request(
+                level, left, lease_us, where, past, most=most, fully=fully
+            )
             found = self._look_at_groups(request)
             rows += in_order(found)
             low, fully = request.claim.low, False
@@ -608,11 +653,26 @@ class Claimer:
                     fully = True
                 else:
                     break
-            elif (following := self._walk.goes_on(request, found)) is not None:
+            elif (following := self._prepare(request, found, rows)) is not None:
                 past = following
             else:
                 break
         return rows
+
+    def _prepare(
+        self, request: GroupRequest, found: GroupClaim, rows: Sequence[MessageRow]
+    ) -> tuple[str, ...] | None:
+        """As ``GroupWalk.goes_on``, which must not lose the rows that were claimed before."""
+        try:
+            return self._walk.goes_on(request, found)
+        except QueueError as error:
+            if not rows:
+                raise
+            _log.warning("Queue %s: %s", self._context.name, error)
+            return None
+        except BaseException:
+            self.abandon(rows)
+            raise
 
     def _look_at_groups(self, request: GroupRequest) -> GroupClaim:
         claim, sql = request.claim, self._context.sql
@@ -643,6 +703,7 @@ class Claimer:
         where: Where | None,
         past: tuple[str, ...] = (),
         *,
+        most: int | None = None,
         fully: bool = False,
     ) -> GroupRequest:
         """The next look at groups; it finds nothing if the limits were changed."""
@@ -650,7 +711,7 @@ class Claimer:
         edits = self._known_edits()
         low = 0 if fully or where is not None else self._mark(level).bound()
         claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
-        return self._walk.request(claim, self._rules, past)
+        return self._walk.request(claim, self._rules, past, most)
 
     @property
     def _rules(self) -> GroupRules:
@@ -669,6 +730,7 @@ class Claimer:
         if edits == self._edits:
             return False
         self._edits = edits
+        self._walk.forget_limits()
         self.look_fully()
         # Somebody may have turned groups on or off, or have changed their limits.
         self._context.refresh()

@@ -54,13 +54,18 @@ class GroupWalk:
         self._context = context
         self._levels: dict[int, _Level] = {}
         self._known: set[str] = set()
+        self._own_limits: dict[str, int | None] = {}
 
     def request(
-        self, claim: ClaimRequest, rules: GroupRules, past: tuple[str, ...] = ()
+        self,
+        claim: ClaimRequest,
+        rules: GroupRules,
+        past: tuple[str, ...] = (),
+        most: int | None = None,
     ) -> GroupRequest:
         """The request for the next look on the claim's level; it leaves out groups of ``past``."""
         wide = max(2 * claim.count, _WIDE) if past or self._level(claim).blocked else claim.count
-        return GroupRequest(claim, rules, wide, past)
+        return GroupRequest(claim, rules, wide, past, most)
 
     def goes_on(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         """Prepare the next look, after one that met something.
@@ -90,6 +95,22 @@ class GroupWalk:
         if found.rows or not (full or (lasts and not stays)):
             return None
         return tuple({*request.past, *names_of(blocked)}) if stays else ()
+
+    def limits(self, names: Sequence[str], rules: GroupRules) -> dict[str, int]:
+        """How many messages of each of these groups may be in hand at once."""
+        fresh = [name for name in names if name not in self._own_limits]
+        if fresh:
+            sql = self._context.sql
+            found = self._context.run(lambda c: operations.own_limits(c, sql, fresh))
+            if len(self._own_limits) > _MOST_KNOWN:
+                self._own_limits = {name: self._own_limits.get(name) for name in names}
+            self._own_limits |= dict.fromkeys(fresh) | found
+        own = self._own_limits
+        return {name: rules.limit if (limit := own.get(name)) is None else limit for name in names}
+
+    def forget_limits(self) -> None:
+        """Read the limits of groups again, because the queue was edited."""
+        self._own_limits = {}
 
     def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
         """Park what is blocked; whether a part of it stays where claims meet it."""

@@ -53,6 +53,12 @@ def know(connection: Connection, sql: StatementCache, names: Sequence[str]) -> i
     return found
 
 
+def own_limits(connection: Connection, sql: StatementCache, names: Sequence[str]) -> dict[str, int]:
+    """The limits of those groups that have their own."""
+    rows = _of_groups(connection, sql, statements.settings_of_groups, names)
+    return {row[0]: row[1] for row in rows if row[1] is not None}
+
+
 def _lacking(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
     there = {row[0] for row in _of_groups(connection, sql, statements.known_groups, names)}
     # In one order, so that those who create the same ones do not wait for each other in a circle.

@@ -34,6 +34,7 @@ from queue_over_sql.message import (
     id_of,
     is_by_token,
     lease_runs_at,
+    note_came_back,
     note_lease,
 )
 from queue_over_sql.observer import log_fields
@@ -503,6 +504,7 @@ class Settlements:
                 "lease expired, it was already settled or deleted, or another consumer claimed "
                 "it). It was not changed."
             )
+            note_came_back(lost)
             raise ClaimLost(msg, lost)
 
     def _settle(
@@ -561,12 +563,12 @@ class Settlements:
                 context.observer.claim_lost(context.name, [each.id for each in error.messages])
             # The claim is lost, so nothing more can be done with these messages.
             if not stays:
-                mark_settled(messages)
+                mark_settled(messages, back=not ends)
             if refused and not ours:
                 error.add_note(str(self._not_finished(messages, refused)))
             raise
         if not stays:
-            mark_settled(messages)
+            mark_settled(messages, back=not ends)
         if refused and not ours:
             raise self._not_finished(messages, refused)
 
@@ -784,8 +786,10 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     return list(dict.fromkeys(given))
 
 
-def mark_settled(messages: Iterable[Message]) -> None:
-    """Mark the messages as settled through one of their verbs."""
+def mark_settled(messages: Iterable[Message], *, back: bool = False) -> None:
+    """Mark the messages as settled through one of their verbs; ``back``: they were given back."""
+    if back:
+        note_came_back(messages)
     for message in messages:
         message.settled = True
 

@@ -6,11 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import QueueError, visible
-from queue_over_sql.message import expiry_of, lease_ends_at, may_come_in_time
+from queue_over_sql.message import (
+    expiry_of,
+    has_ended,
+    is_given_back,
+    lease_ends_at,
+    may_come_in_time,
+    still_wanted,
+)
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.worker.call import HandlerCalls
@@ -31,6 +38,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class Stuck(NamedTuple):
+    """A call that took too long and was abandoned, while it still runs.
+
+    Attributes:
+        taken: all messages of the call.
+        settle: settles them, apart from those that are kept.
+        kept: copies of those that stay claimed until the call ends, because their groups wait for
+            it.
+        settle_kept: settles these.
+    """
+
+    taken: Sequence[Message]
+    settle: Callable[[], None]
+    kept: Sequence[Message]
+    settle_kept: Callable[[], None]
+
+
+def _no_series(_message: Message) -> None:
+    return None
+
+
 class HandlerRun:
     """Runs one handler on claimed messages, and settles each of them or logs its lost claim.
 
@@ -43,9 +71,10 @@ class HandlerRun:
         insist: repeats what the unavailable database prevents.
         draining: whether the worker begins no more messages.
         limits: interrupts calls that take too long; None if nothing interrupts them.
-        stuck: called from another thread with the messages of an abandoned call, and a function
-            that settles them.
+        stuck: called from another thread with an abandoned call.
         on_failure: called with each failure of the handler.
+        series: the series of a message, whose messages run one after another. If one comes back,
+            those behind it come back, too.
     """
 
     def __init__(
@@ -57,11 +86,13 @@ class HandlerRun:
         draining: Callable[[], bool],
         *,
         limits: TimeLimits | None = None,
-        stuck: Callable[[Sequence[Message], Callable[[], None]], None] | None = None,
+        stuck: Callable[[Stuck], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        series: Callable[[Message], str | None] = _no_series,
     ) -> None:
         self._handler = handler
         self._stuck = stuck
+        self._series = series
         self._taken: Sequence[Message] = ()
         self.queue = queue
         self._connections = connections
@@ -93,6 +124,8 @@ class HandlerRun:
         held = self._in_time(held)
         if any(map(expiry_of, held)):
             held = self._not_expired(held)
+        if len(held) < len(messages):
+            held = self._undisturbed(messages, held)
         if not held:
             return []
         if self._transactions is not None and len(held) > 1 and not self._handler.batch:
@@ -127,8 +160,37 @@ class HandlerRun:
             self._outcomes.give_back(messages)
             return []
 
+    def _undisturbed(self, messages: Sequence[Message], held: Sequence[Message]) -> list[Message]:
+        """Those that may begin; gives back what is behind others that may not."""
+        broken = set[str | None]()
+        behind: list[Message] = []
+        for message in messages:
+            series = self._series(message)
+            if series is None:
+                continue
+            if series in broken and message in held:
+                behind.append(message)
+            elif message not in held and not has_ended(message):
+                broken.add(series)
+        self._outcomes.give_back_behind(behind)
+        return [message for message in held if message not in behind]
+
+    def _behind(self, messages: Sequence[Message]) -> list[Message]:
+        """Unsettled messages behind those that their handler gave back."""
+        if not any(map(is_given_back, messages)):
+            return []
+        broken = set[str | None]()
+        behind: list[Message] = []
+        for message in messages:
+            series = self._series(message)
+            if series in broken and not message.settled:
+                behind.append(message)
+            elif series is not None and is_given_back(message):
+                broken.add(series)
+        return behind
+
     def _call_together(self, messages: list[Message], transactions: HandlerTransactions) -> None:
-        shared = SharedTransaction(self._handler, self._draining, self._calls.call)
+        shared = SharedTransaction(self._handler, self._draining, self._calls.call, self._series)
         committed = False
         try:
             transactions.run(messages, lambda connection: shared.handle(messages, connection))
@@ -148,18 +210,26 @@ class HandlerRun:
                 self.queue.name,
                 visible(str(error), keep=""),
             )
-        self.unbegun = messages[len(shared.begun) :]
+        tried = [*shared.begun, *shared.behind]
+        self.unbegun = [message for message in messages if message not in tried]
         if not committed:
-            self._call_one_by_one(shared.begun, shared.failures)
+            tried = [message for message in messages if message in tried]
+            self._call_one_by_one(tried, shared.failures)
             return
         for message, (reason, text) in shared.failures.items():
             core_of(self.queue).settlements.keep_traceback([message], text)
             self._outcomes.nack([message], reason)
+        self._outcomes.give_back_behind(shared.behind)
 
     def _call_one_by_one(
         self, messages: list[Message], failures: Mapping[Message, tuple[str, str | None]]
     ) -> None:
+        broken = set[str | None]()
         for index, message in enumerate(messages):
+            series = self._series(message)
+            if series in broken:
+                self._outcomes.give_back_behind([message])
+                continue
             if self._draining() or not self.queue.holds(message):
                 self._outcomes.give_back(messages[index:])
                 return
@@ -167,6 +237,8 @@ class HandlerRun:
                 # It timed out, or its claim is lost.
                 if message in failures:
                     self._outcomes.nack([message], failures[message][0])
+                if series is not None:
+                    broken.add(series)
                 continue
             try:
                 self._call([message])
@@ -175,17 +247,21 @@ class HandlerRun:
             except HandlerStopped:
                 self._outcomes.give_back(messages[index + 1 :])
                 raise
+            if series is not None and not has_ended(message):
+                broken.add(series)
 
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]
 
         def do(connection: Connection) -> list[Message]:
             self._calls.call(messages, argument, connection)
-            return messages
+            behind = self._behind(messages)
+            return [message for message in messages if message not in behind]
 
         try:
             if self._transactions is not None:
                 self._transactions.run_until_committed(messages, do)
+                self._outcomes.give_back_behind(self._behind(messages))
                 return []
             self._calls.call(messages, argument)
         except (NotCalled, TransactionConflict) as error:
@@ -201,12 +277,18 @@ class HandlerRun:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             self._outcomes.failed(messages, error)
             return []
-        return [message for message in messages if not message.settled]
+        behind = self._behind(messages)
+        self._outcomes.give_back_behind(behind)
+        return [message for message in messages if not (message.settled or message in behind)]
 
     def _abandon(self, messages: list[Message], reason: str, *connection: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""
         self._outcomes.abandoned = True
         others = [m for m in self._taken if m not in messages and not m.settled]
+        # Their groups must not go on while the call runs.
+        groups = {m.group for m in messages if m.group is not None}
+        kept = [still_wanted(m) for m in [*messages, *others] if m.group in groups]
+        failed, left = _apart(messages, groups), _apart(others, groups)
         observer = core_of(self.queue).context.observer
         if observer is not None:
             seconds = self._handler.timeout or 0.0
@@ -216,16 +298,28 @@ class HandlerRun:
             # Abort its transaction first, because it may have locked the rows of its messages.
             for each in connection:
                 self._connections.break_off(each)
-            self._outcomes.nack(messages, reason)
-            if others:
-                self._outcomes.release(others)
+            if failed:
+                self._outcomes.nack(failed, reason)
+            if left:
+                self._outcomes.release(left)
+
+        def settle_kept() -> None:
+            ids = {each.id for each in messages}
+            self._outcomes.nack([each for each in kept if each.id in ids], reason)
+            # These may have come back with them.
+            self._outcomes.release_behind([each for each in kept if each.id not in ids])
 
         _log.warning(
             "Queue %s: the handler of message %s %s. It cannot be stopped, so the worker abandons "
-            "the call and continues. The call can no longer settle the message.",
+            "the call and continues. The call can no longer settle the message.%s",
             self.queue.name,
             ", ".join(map(repr, messages)),
             reason,
+            " Its group waits until the call ends." if kept else "",
         )
         if self._stuck is not None:
-            self._stuck(self._taken, settle)
+            self._stuck(Stuck(self._taken, settle, kept, settle_kept))
+
+
+def _apart(messages: Sequence[Message], groups: set[str]) -> list[Message]:
+    return [message for message in messages if message.group not in groups]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -81,6 +82,15 @@ class Outcomes:
         """Release them."""
         self._settle_at_last(lambda: self._queue.release(list(messages)))
 
+    def give_back_behind(self, messages: Sequence[Message]) -> None:
+        """Release what is behind others that came back, and that may have taken it along."""
+        if messages and not self.abandoned:
+            self.release_behind(messages)
+
+    def release_behind(self, messages: Sequence[Message]) -> None:
+        """Release what may have been given back already."""
+        self._settle_at_last(lambda: release_quietly(self._queue, messages))
+
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
         """Settle, even after an outage; one failing message must not prevent the others."""
         try:
@@ -106,6 +116,21 @@ def log_failure(queue: str, messages: Sequence[Message], error: BaseException) -
         exc_info=(type(error), error, users_frames(error)),
         extra=log_fields(queue, messages),
     )
+
+
+def release_each(queue: Queue, messages: Sequence[Message]) -> None:
+    """Release; one failing message must not prevent the others."""
+    settle_each(queue, queue.release, messages)
+
+
+def release_quietly(queue: Queue, messages: Sequence[Message]) -> None:
+    """As ``release_each``, where the database may have given them back already."""
+
+    def release(held: Sequence[Message]) -> None:
+        with contextlib.suppress(ClaimLost):
+            queue.release(held)
+
+    settle_each(queue, release, messages)
 
 
 def settle_each(

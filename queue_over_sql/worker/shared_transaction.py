@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.message import is_given_back, note_unsettled
 from queue_over_sql.settling.failures import reason_of, traceback_of
 from queue_over_sql.worker.outcomes import log_failure
 from queue_over_sql.worker.time_limits import HandlerStopped, TimedOut
@@ -31,14 +32,21 @@ class SharedTransaction:
     """Handles several messages in one transaction, with a savepoint for each."""
 
     def __init__(
-        self, handler: Handler, draining: Callable[[], bool], invoke: Callable[..., None]
+        self,
+        handler: Handler,
+        draining: Callable[[], bool],
+        invoke: Callable[..., None],
+        series: Callable[[Message], str | None],
     ) -> None:
         self.begun: list[Message] = []
+        self.behind: list[Message] = []
+        """Those that must not begin, because one before them in their group failed."""
         # Pass only the text, because an exception would keep cursors of the connection open.
         self.failures: dict[Message, tuple[str, str | None]] = {}
         self._handler = handler
         self._draining = draining
         self._invoke = invoke
+        self._series = series
 
     def handle(self, messages: Sequence[Message], connection: Connection) -> list[Message]:
         """Handle messages until the time is over; returns those that did not fail.
@@ -49,9 +57,16 @@ class SharedTransaction:
         """
         options = connection.get_execution_options()
         ends_at = time.monotonic() + SHARED_SECONDS
+        broken = set[str | None]()
         for message in messages:
+            series = self._series(message)
+            if series in broken:
+                self.behind.append(message)
+                continue
             self.begun.append(message)
             self._call(message, connection)
+            if series is not None and (message in self.failures or is_given_back(message)):
+                broken.add(series)
             # Its settings of the connection must not affect the others.
             changed = connection.get_execution_options() is not options
             if changed or time.monotonic() >= ends_at or self._draining():
@@ -73,7 +88,7 @@ class SharedTransaction:
             timed_out = isinstance(error, TimedOut)
             reason = reason_of(str(error) if timed_out else error) or ""
             self.failures[message] = reason, None if timed_out else traceback_of(error)
-            message.settled = False
+            note_unsettled(message)
             undo.rollback()
         else:
             if undo is not connection:

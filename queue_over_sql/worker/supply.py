@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import logging
 import math
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import ClaimLost, QueueError, QueueSchemaMismatch, ServiceClosed
+from queue_over_sql.message import has_ended, is_given_back
 from queue_over_sql.observer import log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery.suspects import may_run_together
@@ -24,7 +26,7 @@ from queue_over_sql.worker import claims_ahead as forecast
 from queue_over_sql.worker.acks import Acks
 from queue_over_sql.worker.claims_ahead import Forecast
 from queue_over_sql.worker.in_hand import InHand
-from queue_over_sql.worker.outcomes import settle_each
+from queue_over_sql.worker.outcomes import release_each, release_quietly, settle_each
 from queue_over_sql.worker.polls import Polls
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ class SharedThreads(Protocol):
 
     def request_claim(self, supply: Supply) -> None:
         """Set how many messages a supply claims next, so that no two claim for one thread."""
+
+    def go_on(self, supply: Supply, ready: int) -> None:
+        """Note that as many groups of a supply may go on, one of them in the calling thread."""
 
     def filled(self, supply: Supply) -> None:
         """Note that a supply has claimed, so that others may claim for the remaining threads."""
@@ -167,7 +172,7 @@ class Supply:
         self._parts = parts
         self._each = each
         self._changed = parts.connections.runtime.condition()
-        self._in_hand = InHand()
+        self._in_hand = InHand(self._size)
         self._acks = Acks(self._changed, each=each)
         # Suspects, which wait until nothing else is in hand.
         self._suspects: list[Message] = []
@@ -176,6 +181,10 @@ class Supply:
         )
         self._polls = Polls(parts.arrivals, bounds)
         self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
+        # How many of its calls have ended. In a queue with groups others may go on then.
+        self._ended_calls = 0
+        # The messages of abandoned calls that keep their groups from going on.
+        self._hanging: dict[int, Sequence[Message]] = {}
         # Requests of other threads: to check again what to do, and to end.
         self._woken = self._ending = False
         # Without lease_keepalive, the lease of a message is for its handler, so it is renewed until
@@ -187,7 +196,7 @@ class Supply:
 
     @property
     def ready(self) -> int:
-        """How many messages are claimed and not begun."""
+        """How many messages are claimed, and may begin now."""
         return self._in_hand.ready
 
     @property
@@ -218,7 +227,15 @@ class Supply:
     @property
     def found_nothing(self) -> bool:
         """Whether its last poll found nothing, and no call has ended since."""
-        return self._polls.found_nothing(self._threads.ended_calls)
+        return self._polls.found_nothing(self._calls_until_now)
+
+    @property
+    def _calls_until_now(self) -> int:
+        return self._threads.ended_calls + self._ended_calls
+
+    @property
+    def _is_grouped(self) -> bool:
+        return core_of(self.queue).context.tables.grouped
 
     @property
     def waits(self) -> bool:
@@ -231,16 +248,21 @@ class Supply:
     def _all_messages(self) -> Mapping[int, Sequence[Message]]:
         # A call with locked rows must not delay the others.
         ready = self._in_hand.ready_messages()
-        return {0: [*ready, *self._suspects, *self._acks.messages()], **self._in_hand.calls()}
+        others = {0: [*ready, *self._suspects, *self._acks.messages()]}
+        return {**others, **self._in_hand.calls(), **self._hanging}
 
     # -- for the threads
+
+    def series_of(self, message: Message) -> str | None:
+        """The group of a message that has only one of them in work at once; None if it has none."""
+        return self._in_hand.series_of(message)
 
     def take(self) -> list[Message]:
         """The messages for one call of the handler; empty if there are none."""
         size = self._size
         if self.handler.commit_every > 1:
             # Leave a share of the ready messages to the other threads.
-            share = self._in_hand.ready // self._threads.concurrency
+            share = self._in_hand.unbegun // self._threads.concurrency
             size = max(1, min(self.handler.commit_every, share))
         taken = self._in_hand.take(size)
         if taken and self._polls.found and not self._woken and self._is_low():
@@ -263,12 +285,48 @@ class Supply:
             self._in_hand.put_back(unbegun)
         first = self._acks.add(finished)
         self._in_hand.end_call(taken)
+        if not (self._each and finished):
+            self.let_go_on(taken, finished, unbegun)
         if first or unbegun or (self._each and finished):
             self.wake()
 
-    def abandon(self, taken: Sequence[Message]) -> None:
-        """Abandon a call: the leases of its messages are no longer renewed."""
+    def let_go_on(
+        self,
+        taken: Sequence[Message],
+        finished: Sequence[Message] = (),
+        unbegun: Sequence[Message] = (),
+    ) -> None:
+        """Let the groups of an ended call go on, or give back what is behind those that failed."""
+        if not self._is_grouped:
+            return
+        over = set(map(id, [*finished, *unbegun]))
+        self.give_back_behind(
+            [each for each in taken if id(each) not in over and not has_ended(each)]
+        )
+        ready = self._in_hand.let_go_on(taken, unbegun)
+        self._threads.go_on(self, ready)
+        if ready < len({each.group for each in taken if each.group is not None}):
+            # A group has nothing left in hand, so its next messages may be claimed.
+            self._ended_calls += 1
+            if not self._polls.found:
+                self.wake()
+
+    def give_back_behind(self, failed: Sequence[Message]) -> None:
+        """Give back what was claimed with failed messages and comes after them in their groups."""
+        behind = self._in_hand.remove_behind(failed)
+        if behind:
+            self._release(behind, release_quietly)
+
+    def abandon(self, taken: Sequence[Message], hanging: Sequence[Message] = ()) -> None:
+        """Abandon a call: of its messages only the leases of ``hanging`` are still renewed."""
+        if hanging:
+            self._hanging[id(taken)] = hanging
         self._in_hand.end_call(taken)
+
+    def end_hanging(self, taken: Sequence[Message]) -> None:
+        """Let the groups of an abandoned call go on, after its messages were settled."""
+        self._hanging.pop(id(taken), None)
+        self.let_go_on(taken)
 
     def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:
         """Wait until these are acked or lost, for at most ``seconds``."""
@@ -313,7 +371,9 @@ class Supply:
         """Claim, ack and release until the end."""
         self.progress.begin()
         try:
-            while not self._ending or self._acks.finished or self.ready or self._suspects:
+            while (
+                not self._ending or self._acks.finished or self._in_hand.unbegun or self._suspects
+            ):
                 self._step_safely()
             if self._acks.has_refused:
                 # The last try; after it their leases will expire.
@@ -362,7 +422,8 @@ class Supply:
         self.progress.due_at = now
         if self._threads.isolates(self):
             self._go_on_alone(draining=draining)
-        if (self.ready and now >= self._stale_at) or (draining and (self.ready or self._suspects)):
+        unbegun = self._in_hand.unbegun
+        if (unbegun and now >= self._stale_at) or (draining and (unbegun or self._suspects)):
             self._give_back(draining=draining)
         idle = not self.may_find() and not self._suspects
         if not draining:
@@ -380,7 +441,8 @@ class Supply:
 
     def may_find(self) -> bool:
         """Whether the queue may have messages, as far as is known."""
-        return self._polls.is_due(self._threads.ended_calls, until_empty=self._threads.idle)
+        after_calls = self._threads.idle or self._is_grouped
+        return self._polls.is_due(self._calls_until_now, until_empty=after_calls)
 
     def wanted(self, free: int) -> int:
         """How many messages to claim.
@@ -404,11 +466,11 @@ class Supply:
         return self._forecast.ahead(self._threads.share)
 
     def _is_low(self) -> bool:
-        return self.ready * 2 < self._ahead()
+        return self._in_hand.unbegun * 2 < self._ahead()
 
     def _exchange(self) -> None:
         count, arrived = self.next_claim.count, self._polls.arrived
-        ended_calls = self._threads.ended_calls
+        ended_calls = self._calls_until_now
         spare: list[Message] = []
         try:
             if count:
@@ -435,7 +497,8 @@ class Supply:
             # A message in its last attempt must not be claimed ahead, because a kill would end it.
             self._forecast.claim_none_ahead()
             needed = self.next_claim.needed
-            return found[:needed], found[needed:]
+            first = _without_followers(found, core_of(self.queue).claimer.series(found))[:needed]
+            return first, [message for message in found if message not in first]
         return found, []
 
     def _open(self) -> None:
@@ -448,23 +511,27 @@ class Supply:
 
     def _exchanged(self, count: int) -> list[Message]:
         queue, where = self.queue, self.handler.where
+        # One thread at a time works on a group, so the others need messages of other groups.
+        most = max(self._size, math.ceil(count / self._threads.concurrency))
         with self._acks.acking() as finished:
             if finished and count and all(map(queue.holds, finished)):
                 try:
-                    return core_of(queue).exchange(finished, count, None, where)
+                    return core_of(queue).exchange(finished, count, None, where, most)
                 except ServiceClosed:
                     raise
                 except ClaimLost as error:
                     log_lost(queue.name, error)
+                    self.give_back_behind(error.messages)
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
             refused: list[Message] = []
             self._threads.insist(lambda: settle_each(queue, queue.ack, finished, refused))
             self._acks.set_aside(refused)
+            self.give_back_behind(list(filter(is_given_back, finished)))
         found: list[Message] = []
         if count:
             claim = core_of(queue).claimer.consume
-            self._threads.insist(lambda: found.extend(claim(count, None, 0.0, where)))
+            self._threads.insist(lambda: found.extend(claim(count, None, 0.0, where, most=most)))
         return found
 
     def _ack_again(self) -> None:
@@ -475,7 +542,9 @@ class Supply:
 
     def _place(self, found: Sequence[Message]) -> None:
         if found:
-            self._in_hand.place(found, self.queue.holds)
+            core = core_of(self.queue)
+            series = core.claimer.series(found) if core.context.tables.grouped else ()
+            self._in_hand.place(found, self.queue.holds, series)
             self._renew(found)
 
     # -- suspects, which run with nothing else in hand
@@ -509,10 +578,14 @@ class Supply:
             self._forecast.note_stale()
         self.release_ready()
 
-    def _release(self, messages: Sequence[Message]) -> None:
+    def _release(
+        self,
+        messages: Sequence[Message],
+        release: Callable[[Queue, Sequence[Message]], None] = release_each,
+    ) -> None:
         queue = self.queue
         try:
-            self._threads.insist(lambda: settle_each(queue, queue.release, messages))
+            self._threads.insist(lambda: release(queue, messages))
         except BaseException as error:
             if not isinstance(error, Exception):
                 # After a task was stopped, the stopper releases its messages.
@@ -560,3 +633,15 @@ class Supply:
 
 def _is_last_try(message: Message) -> bool:
     return message.attempt >= message.max_attempts
+
+
+def _without_followers(found: Sequence[Message], series: Sequence[str | None]) -> list[Message]:
+    """Those of a claim that begin first: of each series one message."""
+    seen = set[str]()
+    first: list[Message] = []
+    for message, name in itertools.zip_longest(found, series):
+        if name is None or name not in seen:
+            first.append(message)
+        if name is not None:
+            seen.add(name)
+    return first

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.values.backoff import Backoff, OutageLog
 from queue_over_sql.worker.claims_ahead import HORIZON_SECONDS
-from queue_over_sql.worker.handler_run import HandlerRun
+from queue_over_sql.worker.handler_run import HandlerRun, Stuck
 from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
 from queue_over_sql.worker.time_limits import CallAbandoned, TimeLimits
 
@@ -82,6 +82,8 @@ class HandlerThreads:
         """The reason why the worker ends, if it has no thread left."""
         self._places: list[_Place] = []
         self._settling: list[Running] = []
+        # Abandoned calls that keep messages of groups until they end.
+        self._hanging: dict[int, tuple[Supply, Stuck]] = {}
         self._filled = parts.connections.runtime.condition()
         self._outage = OutageLog("The worker")
 
@@ -141,22 +143,26 @@ class HandlerThreads:
                 if place in self._places:
                     self._places.remove(place)
 
-    def _leave(
-        self, place: _Place, supply: Supply, taken: Sequence[Message], settle: Callable[[], None]
-    ) -> None:
+    def _leave(self, place: _Place, supply: Supply, stuck: Stuck) -> None:
         """Continue without a thread whose call was abandoned; called from another thread."""
-        start = self._parts.connections.runtime.start
+        start, taken = self._parts.connections.runtime.start, stuck.taken
 
         def settle_and_note() -> None:
-            settle()
+            stuck.settle()
+            supply.give_back_behind(taken)
+            if not stuck.kept:
+                supply.let_go_on(taken)
             self._note_ended_call()
 
         self.called_at.pop(id(taken), None)
         with self._filled:
             self._settling = [each for each in self._settling if each.is_alive()]
             self._settling.append(start("queue-over-sql-timed-out", settle_and_note))
-            supply.abandon(taken)
+            supply.abandon(taken, stuck.kept)
+            if stuck.kept:
+                self._hanging[id(taken)] = (supply, stuck)
             if place.back is taken:
+                self._end_hanging(taken)
                 return
             left = 1 + sum(each.left for each in self._places)
             few = left <= max(_MOST_STUCK, self.concurrency)
@@ -190,7 +196,35 @@ class HandlerThreads:
         with self._filled:
             needed = not place.replaced
             place.back, place.left = taken, False
+            self._end_hanging(taken)
         return needed
+
+    def _end_hanging(self, taken: Sequence[Message]) -> None:
+        """Settle what an abandoned call kept, because it has ended or the worker ends."""
+        if (hung := self._hanging.pop(id(taken), None)) is None:
+            return
+        supply, stuck = hung
+
+        def settle_and_go_on() -> None:
+            stuck.settle_kept()
+            supply.end_hanging(taken)
+            self._note_ended_call()
+
+        start = self._parts.connections.runtime.start
+        self._settling.append(start("queue-over-sql-timed-out", settle_and_go_on))
+
+    def settle_hanging(self) -> None:
+        """As ``end_all_hanging``, in this thread, for a worker that stops at once."""
+        with self._filled:
+            hanging, self._hanging = list(self._hanging.values()), {}
+        for _, stuck in hanging:
+            stuck.settle_kept()
+
+    def end_all_hanging(self) -> None:
+        """Settle what abandoned calls kept, because the worker ends."""
+        with self._filled:
+            for _, stuck in list(self._hanging.values()):
+                self._end_hanging(stuck.taken)
 
     def _handle_safely(
         self,
@@ -221,6 +255,7 @@ class HandlerThreads:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)
             supply.await_acks(finished)
+            supply.let_go_on(taken)
         supply.note_time(taken, time.monotonic() - began)
 
     def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun], place: _Place) -> HandlerRun:
@@ -241,6 +276,7 @@ class HandlerThreads:
             draining,
             limits=self.limits if self.limits.concern(supply.handler) else None,
             stuck=stuck,
+            series=supply.series_of,
         )
         runs[supply] = run
         return run
@@ -383,6 +419,12 @@ class HandlerThreads:
         for each in self.supplies:
             if each is not supply and (left or each.may_find()):
                 each.wake()
+
+    def go_on(self, supply: Supply, ready: int) -> None:
+        """Note that as many groups of a supply may go on, one of them in the calling thread."""
+        # That thread may first turn to another supply.
+        if ready > 1 or (ready and len(self.supplies) > 1):
+            self.filled(supply)
 
     def insist(self, do: Callable[[], None]) -> None:
         """Repeat it as long as the database is unavailable, or until the worker stops."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import DatabaseUnavailable, visible
+from queue_over_sql.message import note_unsettled
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.values.backoff import Backoff
@@ -129,7 +130,7 @@ class HandlerTransactions:
         except BaseException as error:
             # A rollback also undid all settling inside.
             for message in messages:
-                message.settled = False
+                note_unsettled(message)
             if not called and isinstance(error, DatabaseUnavailable):
                 raise NotCalled from error
             if called == returned and isinstance(error, asyncio.CancelledError):

@@ -301,6 +301,7 @@ class Worker:
             for supply in workers.supplies:
                 supply.end()
             self._join(lambda: supplies)
+            workers.end_all_hanging()
             self._join(workers.settling, _ABANDON_SECONDS)
         except BaseException:
             self.abort()
@@ -395,6 +396,7 @@ class Worker:
                         supply.handler.queue,
                         error,
                     )
+        self._threads.settle_hanging()
 
 
 def stop_at_once(worker: Worker) -> None:
