@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_over_sql.claiming.group_walk import MOST_LOOKS, GroupWalk, in_order, place_after
 from queue_over_sql.claiming.low_watermark import LowWatermark
@@ -28,6 +28,7 @@ from queue_over_sql.claiming.operations import (
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
+from queue_over_sql.groups.taking import Picking
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
@@ -536,7 +537,11 @@ class Claimer:
         messages: list[Message] = []
         for level in range(self._context.settings.priorities):
             while left := count - len(messages):
-                sql, values = self._context.sql, wanted(level, left)
+                sql, values, picking = self._context.sql, wanted(level, left), None
+                if sql.subject.grouped:
+                    picking = partial(
+                        self._pick, connection, sql, level, left, where=where, careful=careful
+                    )
                 found, taken = take(
                     connection,
                     sql,
@@ -546,6 +551,7 @@ class Claimer:
                     where=where,
                     refused=refused,
                     careful=careful,
+                    picking=picking,
                 )
                 messages += taken
                 # If ``found`` reached ``left`` there may be more, because unreadable rows were
@@ -553,6 +559,33 @@ class Claimer:
                 if found < left:
                     break
         return messages
+
+    def _pick(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        level: int,
+        count: int,
+        *,
+        where: Where | None,
+        careful: bool,
+    ) -> Sequence[Sequence[Any]]:
+        """Lock and read messages of groups, for ``take``."""
+        run, create_rows, guarded = self._context.run, self._walk.create_rows, True
+        if not self._context.connections.background:
+            # A query of ours would end the caller's transaction.
+            guarded = False
+        rows: Sequence[Sequence[Any]] = ()
+        for _ in range(2):
+            edits = self._known_edits() if guarded else ANY_EDITS
+            picking = Picking(
+                connection, sql, self._rules, where, elsewhere=run, create_rows=create_rows
+            )
+            # Of what the database refuses to end, nothing behind it may be taken.
+            rows = picking.pick(level, count, edits, most=1 if careful else None)
+            if rows or not (guarded and self._was_edited()):
+                break
+        return rows
 
     def take_columns(
         self, connection: Connection, count: int, *, keep: bool

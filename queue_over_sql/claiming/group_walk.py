@@ -84,7 +84,7 @@ class GroupWalk:
             if not request.past:
                 level.blocked, level.reach = False, _LEAST_PARKED
             return None
-        if self._create_rows(seen.group for seen in blocked):
+        if self.create_rows(seen.group for seen in blocked):
             return request.past
         lasts = level.blocked or place_after(found) < found.now - 2 * SLACK_US
         level.blocked = full or bool(request.past)
@@ -123,12 +123,12 @@ class GroupWalk:
         if lacking:
             # Their rows were removed while they had no messages.
             self._known.difference_update(lacking)
-            self._create_rows(lacking)
+            self.create_rows(lacking)
             return False
         level.reach = min(4 * reach, _MOST_PARKED)
         return not moved or reach >= _MOST_PARKED
 
-    def _create_rows(self, groups: Iterable[str | None]) -> bool:
+    def create_rows(self, groups: Iterable[str | None]) -> bool:
         """Create the rows of groups that have none, unless that is known; whether there were any.
 
         Apart from the claim, so that nobody waits for an uncommitted row.

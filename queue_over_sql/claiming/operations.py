@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
-from queue_over_sql.groups.strategy import GroupClaims
+from queue_over_sql.groups.strategy import GroupClaims, group_of
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.sql.operation import Operation
@@ -103,6 +103,7 @@ def take(
     where: Where | None,
     refused: dict[int, str],
     careful: bool,
+    picking: Callable[[], Sequence[Sequence[Any]]] | None = None,
 ) -> tuple[int, list[Message]]:
     """Remove the oldest messages of a level in the caller's transaction, which locks them.
 
@@ -116,14 +117,19 @@ def take(
         refused: messages that the database refuses to end are held, not returned, and noted here
             with the reason.
         careful: whether to hold decoded messages, too, which costs a savepoint; else it raises.
+        picking: finds and locks the messages of groups, in the order in which they are taken.
 
     Returns:
         How many rows were found, and the decoded messages, oldest first.
     """
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
-    found = sql.get(claim.pick_rows, where).run(connection, values).all()
-    rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
-    messages, unreadable = decode(rows)
+    if picking is None:
+        found = sql.get(claim.pick_rows, where).run(connection, values).all()
+        rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
+        messages, unreadable = decode(rows)
+    else:
+        rows = read_taken_rows(connection, sql, picking())
+        rows, messages, unreadable = _undisturbed(rows, *decode(rows))
     if unreadable:
         aside = {row.id for same in unreadable.values() for row in same}
         handed_out = [row for row in rows if row.id not in aside]
@@ -139,6 +145,29 @@ def take(
     if refused:
         messages = [message for message in messages if message.id not in refused]
     return len(rows), messages
+
+
+def _undisturbed(
+    rows: Sequence[MessageRow],
+    messages: list[Message],
+    unreadable: dict[Disposition, list[MessageRow]],
+) -> tuple[list[MessageRow], list[Message], dict[Disposition, list[MessageRow]]]:
+    """Without what is behind messages of its group that stay in the queue."""
+    stay = {row.id for end, same in unreadable.items() if end.aside is not None for row in same}
+    broken: set[str | None] = set()
+    behind: set[int] = set()
+    for row in rows if stay else ():
+        group = group_of(row)
+        if group in broken:
+            behind.add(row.id)
+        elif group is not None and row.id in stay:
+            broken.add(group)
+    left = {end: [row for row in same if row.id not in behind] for end, same in unreadable.items()}
+    return (
+        [row for row in rows if row.id not in behind],
+        [message for message in messages if message.id not in behind],
+        {end: same for end, same in left.items() if same},
+    )
 
 
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:

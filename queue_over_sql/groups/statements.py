@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
+    CompoundSelect,
     FromClause,
     Insert,
     Select,
@@ -13,13 +14,17 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    func,
     literal_column,
+    not_,
     or_,
     select,
+    union_all,
 )
 
 from queue_over_sql.queues.registry import may_claim
-from queue_over_sql.statements.claims import eligible, oldest_first
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.statements.claims import eligible, fitting, oldest_first
 from queue_over_sql.statements.parameters import among_ids, bucket_of, number, update_by_id
 
 if TYPE_CHECKING:
@@ -148,6 +153,36 @@ def by_id(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Sele
     return statement if hint is None else statement.with_hint(rows, hint)
 
 
+def firsts(tables: QueueTables, size: int) -> CompoundSelect[Any]:
+    """The first ``p_first`` unclaimed messages of each group: group and id."""
+    live = tables.live
+    runs = []
+    for place, name in enumerate(group_parameters(live, size)):
+        run = (
+            select(live.c.group_key, live.c.id)
+            .where(live.c.group_key == name, live.c.consumer_id.is_(None))
+            .order_by(*tables.expressions.order_in_group(live))
+            .limit(number("p_first"))
+        )
+        runs.append(select(by_group(tables, run, live).subquery(f"run_{place}")))
+    return union_all(*runs)
+
+
+def lock_due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]:
+    """Lock and read those of the ids that are due, parked or not; the clock comes last."""
+    live, now = tables.live, tables.expressions.now()
+    due = func.coalesce(live.c.parked_at, live.c.available_at)
+    columns = tables.message_columns(live)
+    columns[MESSAGE_COLUMNS.index("available_at")] = due.label("due_at")
+    free = and_(among_ids(live, size), live.c.consumer_id.is_(None), due <= now)
+    locked = (
+        select(*columns, now.label("now"))
+        .where(free, *fitting(tables, where))
+        .with_for_update(skip_locked=tables.features.skip_locked)
+    )
+    return by_id(tables, locked, live)
+
+
 def lock_claimed(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that are claimed, whoever claims them: id and group."""
     return _locked(tables, size, tables.live.c.consumer_id.is_not(None))
@@ -213,6 +248,17 @@ def lock_stopped(tables: QueueTables, size: int) -> Select[Any]:
     locked = (
         select(rows.c.group_key)
         .where(among_groups(rows, size), stopped(rows))
+        .with_for_update(skip_locked=tables.features.skip_locked)
+    )
+    return by_id(tables, locked, rows)
+
+
+def lock_open(tables: QueueTables, size: int) -> Select[Any]:
+    """As ``settings_of_groups``; locks those of which messages may be handed out."""
+    rows = rows_of_groups(tables)
+    locked = (
+        select(rows.c.group_key, rows.c.own_limit, literal_column("0"))
+        .where(among_groups(rows, size), not_(stopped(rows)))
         .with_for_update(skip_locked=tables.features.skip_locked)
     )
     return by_id(tables, locked, rows)

@@ -33,6 +33,9 @@ class Features:
     # -- statements
     skip_locked: bool = False
     """SELECT … FOR UPDATE SKIP LOCKED works."""
+    reads_the_past: bool = False
+    """A transaction of a caller may read what was committed when it began, while it locks the
+    newest rows."""
     locks_inside: bool = False
     """A part of a statement can lock the rows that it reads, or its transaction locks all."""
     update_returning: bool = False

@@ -17,6 +17,7 @@ MYSQL: Final = Features(
     identifier_limit=64,
     skip_locked=True,
     locks_inside=True,
+    reads_the_past=True,
     updates_from=True,
     # Another session may have another one: after SET GLOBAL, or while group replication runs.
     id_step="@@SESSION.auto_increment_increment",

@@ -1,0 +1,199 @@
+"""Picking messages of groups inside a caller's transaction, which then removes them.
+
+The caller may keep the transaction open for long. So it locks only the rows of groups from which it
+takes: these are in hand until it ends, and all other groups go on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.groups import statements
+from queue_over_sql.groups.strategy import GroupClaims, Seen
+from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.statements.requests import wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.groups.strategy import GroupRules
+    from queue_over_sql.sql.compiled import Builder, StatementCache
+    from queue_over_sql.statements.requests import Where
+
+_MOST_LOOKS = 20
+_LEAST_SEEN = 50
+# Each group has a part of its own in the statement.
+_AT_ONCE = 32
+
+
+class Picking:
+    """One ``take`` of a level.
+
+    Args:
+        connection: the caller's, with a transaction.
+        sql: the queue's statements.
+        rules: of the queue.
+        where: only messages that match.
+        elsewhere: runs a read on a connection of the service, where the caller's may see the past.
+        create_rows: creates rows of groups, apart from the caller's transaction.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        rules: GroupRules,
+        where: Where | None,
+        *,
+        elsewhere: Callable[[Callable[[Connection], list[Any]]], list[Any]],
+        create_rows: Callable[[Iterable[str]], object],
+    ) -> None:
+        self._connection, self._sql, self._rules, self._where = connection, sql, rules, where
+        self._elsewhere, self._create_rows = elsewhere, create_rows
+        self._needs_rows = sql.subject.dialect.strategy(GroupClaims).needs_rows
+        self._rows: list[Sequence[Any]] = []
+        self._most = math.inf
+
+    def pick(
+        self, level: int, count: int, edits: int, most: int | None = None
+    ) -> list[Sequence[Any]]:
+        """Lock and read up to ``count`` messages, ``most`` of a group; the clock comes last."""
+        self._most = math.inf if most is None else most
+        past: tuple[str, ...] = ()
+        size = max(2 * count, _LEAST_SEEN)
+        for _ in range(_MOST_LOOKS):
+            left = count - len(self._rows)
+            values = wanted(level, left, 0, edits) | {"p_window": size}
+            values |= statements.past_values(past)
+            builder = (statements.window, self._where, statements.past_size(past), False)
+            met = [Seen(*row[:3]) for row in self._read(*builder, values=values)]
+            met = sorted(set(met), key=lambda each: (each.available_at, each.id))
+            picked = {row[0] for row in self._rows}
+            seen = [each for each in met if each.id not in picked]
+            self._pick_of(seen, left)
+            names = {each.group for each in seen if each.group is not None}
+            if len(self._rows) >= count or len(met) < size:
+                break
+            past = tuple({*past, *names})
+            if not names:
+                # Others have locked what it met.
+                size *= 4
+        return self._rows
+
+    def _read(self, builder: Builder, *variant: Any, values: Mapping[str, Any]) -> list[Any]:
+        def read(connection: Connection) -> list[Any]:
+            return list(self._sql.get(builder, *variant).run(connection, values).all())
+
+        found = read(self._connection)
+        if self._sql.subject.features.reads_the_past:
+            found += self._elsewhere(read)
+        return found
+
+    def _pick_of(self, seen: Sequence[Seen], count: int) -> None:
+        met: dict[str, list[int]] = {}
+        for each in seen:
+            if each.group is not None:
+                met.setdefault(each.group, []).append(each.id)
+        chosen, others = self._chosen(met, seen, count)
+        ids = self._ids(met, chosen)
+        locked = self._locked([each for run in ids.values() for each in run])
+        alone, found = [each.id for each in seen if each.group is None], 0
+        # Others may have locked some.
+        while alone and found < others:
+            some, alone = alone[: others - found], alone[others - found :]
+            free = self._locked(some)
+            found += len(free)
+            locked |= free
+        for each in seen:
+            left = count - len(self._rows)
+            run = [each.id] if each.group is None else ids.pop(each.group, [])
+            for message_id in run[:left]:
+                if message_id not in locked:
+                    break
+                self._rows.append(locked[message_id])
+
+    def _locked(self, ids: Sequence[int]) -> dict[int, Sequence[Any]]:
+        """Lock and read those that are due and that nobody else has locked."""
+        locked: dict[int, Sequence[Any]] = {}
+        for batch in batches(sorted(ids)):
+            lock = self._sql.get(statements.lock_due, bucket_of(len(batch)), self._where)
+            locked |= {row[0]: row for row in lock.run(self._connection, id_values(batch))}
+        return locked
+
+    def _chosen(
+        self, met: Mapping[str, Sequence[int]], seen: Sequence[Seen], count: int
+    ) -> tuple[dict[str, int], int]:
+        """Lock as many groups as are needed; how many to take of each, and how many others."""
+        if met and self._needs_rows:
+            self._create_rows(met)
+        room = self._room(list(met), statements.settings_of_groups)
+        chosen: dict[str, int] = {}
+        left, others = count, 0
+        for each in seen:
+            if left <= 0:
+                break
+            if each.group is None:
+                left, others = left - 1, others + 1
+            elif each.group in room and each.group not in chosen:
+                chosen[each.group] = int(
+                    min(len(met[each.group]), room[each.group], left, self._most)
+                )
+                left -= chosen[each.group]
+        if not self._needs_rows or not chosen:
+            return chosen, others
+        # After the lock, so that it sees every claim of these groups.
+        room = self._room(list(chosen), statements.lock_open)
+        sure = {name: int(min(chosen[name], room[name])) for name in chosen if name in room}
+        return sure, others
+
+    def _room(self, names: Sequence[str], builder: Builder) -> dict[str, float]:
+        """How many messages of each group may be taken; only where it is any."""
+        limits = {} if self._needs_rows else dict.fromkeys(names, self._rules.limit)
+        for name, own, stops in self._of_groups(builder, names, elsewhere=False):
+            limits[name] = self._rules.limit if own is None else own
+            if stops:
+                del limits[name]
+        held = dict.fromkeys(limits, 0)
+        for name, _ in set(self._of_groups(statements.in_hand, list(limits))):
+            held[name] += 1
+        room: dict[str, float] = {}
+        for name, limit in limits.items():
+            left: float = limit - held[name]
+            if left > 0:
+                alone = limit == 1 and self._rules.ordered
+                room[name] = math.inf if alone else left
+        return room
+
+    def _ids(
+        self, met: Mapping[str, Sequence[int]], chosen: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        if not self._rules.ordered:
+            return {name: list(met[name][:most]) for name, most in chosen.items()}
+        firsts: dict[str, set[int]] = {}
+        most = {"p_first": max(chosen.values(), default=0)}
+        for name, message_id in self._of_groups(statements.firsts, list(chosen), most):
+            firsts.setdefault(name, set()).add(message_id)
+        return {name: sorted(firsts.get(name, ()))[: chosen[name]] for name in chosen}
+
+    def _of_groups(
+        self,
+        builder: Builder,
+        names: Sequence[str],
+        more: Mapping[str, Any] | None = None,
+        *,
+        elsewhere: bool = True,
+    ) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            size = bucket_of(len(some))
+            values = {**statements.group_values(some, size), **(more or {})}
+            if elsewhere:
+                rows = self._read(builder, size, values=values)
+            else:
+                rows = list(self._sql.get(builder, size).run(self._connection, values).all())
+            found += [tuple(row) for row in rows]
+        return found

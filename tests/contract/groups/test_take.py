@@ -1,0 +1,111 @@
+"""take() and groups: the caller's transaction has the group in hand until it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import select
+
+from queue_over_sql import Publication
+from tests.contract.queue_state import live_rows
+from tests.waiting import consume_exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+
+pytestmark = pytest.mark.driver_decides
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue with ordered groups."""
+    return service.create_queue("jobs", group_limit=1)
+
+
+def publish(queue: Queue, groups: Iterable[str | None]) -> list[int]:
+    """Publish a message for each name; returns their ids."""
+    made = queue.publish_many([Publication(n, group=group) for n, group in enumerate(groups)])
+    return [each.id for each in made]
+
+
+def ids_of(messages: Sequence[Message]) -> list[int]:
+    """The ids, in this order."""
+    return [message.id for message in messages]
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_take_holds_its_group_and_no_other(jobs: Queue, engine: Engine) -> None:
+    """Others wait for the end of the transaction, and then get what it left, in order."""
+    a1, a2, b1, a3, none, b2 = publish(jobs, ["a", "a", "b", "a", None, "b"])
+    with engine.connect() as caller, caller.begin() as transaction:
+        assert [a1, a2] == ids_of(jobs.take(2, connection=caller))
+        others = jobs.consume(10)
+        assert [b1, b2, none] == sorted(ids_of(others), key=[b1, b2, none].index)
+        transaction.rollback()
+    jobs.ack(others)
+    with engine.connect() as caller, caller.begin() as transaction:
+        assert [a1] == ids_of(jobs.take(1, connection=caller))
+        assert [] == jobs.consume(10)
+        transaction.commit()
+    assert [a2, a3] == ids_of(consume_exactly(jobs, 2))
+
+
+def test_a_take_obeys_the_order_of_groups(jobs: Queue, engine: Engine) -> None:
+    """It takes the first ones of groups that are free, and nothing behind what must wait."""
+    a1, a2, b1, b2, c1 = publish(jobs, ["a", "a", "b", "b", "c"])
+    [in_hand] = jobs.consume(1)
+    assert a1 == in_hand.id
+    assert 1 == jobs.messages(where=jobs.table.c.id == b1).hold()
+    before = live_rows(engine, jobs)
+    with engine.connect() as caller, caller.begin() as transaction:
+        assert [c1] == ids_of(jobs.take(10, connection=caller))
+        transaction.rollback()
+    assert before == live_rows(engine, jobs)
+    in_hand.ack()
+    assert 1 == jobs.messages(where=jobs.table.c.id == b1).unhold()
+    with engine.begin() as caller:
+        assert {a2, b1, b2, c1} == set(taken := ids_of(jobs.take(10, connection=caller)))
+        assert taken.index(b1) < taken.index(b2)
+        assert [] == jobs.take(10, connection=caller)
+    assert [] == jobs.consume(10)
+
+
+def test_a_take_sees_what_its_transaction_published(jobs: Queue, engine: Engine) -> None:
+    """And what others published after the transaction had begun to read."""
+    [first] = publish(jobs, ["a"])
+    with engine.begin() as caller:
+        caller.execute(select(jobs.table.c.id)).all()
+        mine = jobs.publish("mine", group="b", connection=caller).id
+        assert [first, mine] == ids_of(jobs.take(5, connection=caller))
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_take_never_overtakes_what_was_committed_meanwhile(jobs: Queue, engine: Engine) -> None:
+    """Not even in a transaction that reads what was committed when it began."""
+    [a1] = publish(jobs, ["a"])
+    with engine.connect() as caller, caller.begin() as transaction:
+        caller.execute(select(jobs.table.c.id)).all()
+        in_hand = consume_exactly(jobs, 1)
+        publish(jobs, ["a"])
+        assert [] == jobs.take(5, connection=caller)
+        jobs.ack(in_hand)
+        b1 = publish(jobs, ["b"])
+        assert [a1 + 1, *b1] == sorted(ids_of(jobs.take(5, connection=caller)))
+        transaction.commit()
+    assert [] == jobs.consume(10)
+
+
+def test_a_limit_of_groups_counts_for_take(service: QueueService, engine: Engine) -> None:
+    """In any order, a take gets as many as the limit leaves."""
+    queue = service.create_queue("jobs", group_limit=2, group_order="any")
+    publish(queue, ["a", "a", "a"])
+    [in_hand] = queue.consume(1)
+    with engine.begin() as caller:
+        assert 1 == len(queue.take(5, connection=caller))
+    in_hand.ack()
+    assert 1 == len(queue.consume(5))
