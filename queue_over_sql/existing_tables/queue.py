@@ -177,6 +177,8 @@ class RowPublisher(Publisher):
             _refuse("key", "use a unique constraint on a column of the table instead")
         if publication.kind is not None:
             _refuse("kind", "all rows of a table have the same kind")
+        if publication.group is not None:
+            _refuse("group", "its messages have no order but that of the queue")
         if publication.expires is not None:
             _refuse("expires", "its rows stay until you delete them")
         if publication.columns:

@@ -187,6 +187,7 @@ NO_ROWS: list[tuple[Any, dict[str, Any]]] = [
     ({"company_id": 1}, {"delay": 1, "at": LONG_AGO}),
     ({"company_id": 1}, {"key": "k"}),
     ({"company_id": 1}, {"kind": "k"}),
+    ({"company_id": 1}, {"group": "a"}),
     ({"company_id": 1}, {"expires": 60}),
     ({"company_id": 1}, {"on_conflict": "skip"}),
     ({"company_id": 1}, {"title": "x"}),
