@@ -509,7 +509,12 @@ class Catalog:
             columns = self._look(
                 lambda c: ddl.own_columns(c, table, schema, stored.columns, types), on
             )
-        tables = self._define(record.name, dataclasses.replace(settings, columns=columns))
+        try:
+            tables = self._define(record.name, dataclasses.replace(settings, columns=columns))
+        except ValueError as error:
+            # An earlier release did not reserve the name of the column.
+            msg = f"Queue {record.name!r} cannot be opened by this release: {error}."
+            raise QueueSchemaMismatch(msg) from error
         own = tuple(tables.live.c[column.name] for column in columns)
         return tables, dataclasses.replace(settings, columns=own)
 

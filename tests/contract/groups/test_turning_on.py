@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import Column, Integer, inspect, text
 
-from queue_over_sql import DatabaseUnavailable, QueueNotFound, SchemaTooNew
+from queue_over_sql import DatabaseUnavailable, QueueNotFound, QueueSchemaMismatch, SchemaTooNew
 from queue_over_sql.migrations import changes, upgrade
 from queue_over_sql.queue import core_of
+from queue_over_sql.schema import queue_tables
 from tests.contract.queue_state import ARGUMENT_ERRORS
 from tests.refusals import refused
 
@@ -237,3 +238,23 @@ def test_a_dropped_queue_gets_no_groups(make_service: MakeService) -> None:
     with pytest.raises(QueueNotFound):
         queue.refresh()
     assert not service.create_queue("jobs").settings.grouped
+
+
+@pytest.mark.threads("Python refuses it")
+@pytest.mark.engines("sqlite")
+def test_a_column_whose_name_is_reserved_now_stops_only_its_queue(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of an earlier release may have one; the work on the others goes on."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(queue_tables, "_OPTIONS_OF_PUBLISH", set[str]())
+        service = make_service()
+        for name, column in (("a", "group"), ("b", "region"), ("c", "blocks")):
+            service.create_queue(name, columns=[Column(column, Integer)])
+    other = make_service()
+    assert ["b", "c"] == [queue.name for queue in other.queues()]
+    with pytest.raises(QueueSchemaMismatch, match=r"'a' cannot be opened.*'group'"):
+        other.queue("a")
+    with pytest.raises(ValueError, match="'blocks'"):
+        other.create_queue("c", group_limit=1)
+    assert not other.queue("c").settings.grouped
