@@ -75,6 +75,7 @@ def message_environment(message: Message) -> dict[str, str]:
         "PRIORITY": message.priority,
         "KEY": message.key,
         "KIND": message.kind,
+        "GROUP": message.group,
         "HEADERS": to_json(message.headers),
         **{f"HEADER_{_variable(name)}": value for name, value in message.headers.items()},
     }
@@ -378,8 +379,8 @@ def consume(
     The --exec command gets environment variables. QUEUE_OVER_SQL_QUEUE is the queue,
     QUEUE_OVER_SQL_MESSAGE_ID the id of the message, and QUEUE_OVER_SQL_HEADER_name the header with
     this name. More variables have the prefix QUEUE_OVER_SQL_: ATTEMPT, MAX_ATTEMPTS, PRIORITY, KEY,
-    KIND and HEADERS (all headers as JSON). If the command fails, the end of its standard error
-    becomes the message's last_error.
+    KIND, GROUP and HEADERS (all headers as JSON). If the command fails, the end of its standard
+    error becomes the message's last_error.
 
     With --json, consume prints one JSON line per message, with its result. The standard output of
     the --exec command then goes to standard error.

@@ -232,11 +232,12 @@ def _show(
     when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
     # Empty columns would take space from the payload.
     kind = ("kind",) if any(message.kind for message in found) else ()
+    group = ("group",) if any(message.group is not None for message in found) else ()
     error = ("…last error",) if any(message.last_error for message in found) else ()
     session.output.listing(
         found,
         message_fields,
-        ("#id", "#prio", "#tried", *when, "key", *kind, "…payload", *error),
+        ("#id", "#prio", "#tried", *when, "key", *kind, *group, "…payload", *error),
         lambda message: (
             message.id,
             message.priority,
@@ -244,6 +245,7 @@ def _show(
             *_when(message, archive=archive),
             message.key or "",
             *(message.kind or "" for _ in kind),
+            *(message.group or "" for _ in group),
             _one_line(payload_line(message, queue.settings.payload)),
             *(_one_line(message.last_error or "") for _ in error),
         ),

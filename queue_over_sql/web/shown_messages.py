@@ -53,6 +53,7 @@ class ShownMessage:
     id: int
     key: str | None
     kind: str | None
+    group: str | None
     status: str
     priority: int
     attempts: int
@@ -348,7 +349,15 @@ def _row_text(queue: Queue, table: Any, message: ShownMessage, mask: Mask) -> st
 
 
 _KEYS: Final = (
-    *("message_key", "kind", "priority", "attempt_count", "max_attempts", "published_at"),
+    *(
+        "message_key",
+        "kind",
+        "group_key",
+        "priority",
+        "attempt_count",
+        "max_attempts",
+        "published_at",
+    ),
     *("scheduled_at", "available_at", "claimed_at", "last_attempt_at", "lease_expires_at"),
     *("consumer_id", "consumer_round", "last_error", "expires_at", "finished_at", "outcome"),
 )
@@ -380,6 +389,7 @@ def _shown(row: Any, queue: Queue) -> ShownMessage:
         id=facts["id"],
         key=facts.get("message_key"),
         kind=facts.get("kind"),
+        group=facts.get("group_key"),
         status=str(facts["outcome"]) if finished else _status(facts),
         priority=facts.get("priority") or 0,
         attempts=facts.get("attempt_count") or 0,

@@ -39,15 +39,16 @@ def test_lines_from_a_file_come_back_in_order(database: TestDatabase, tmp_path: 
 
 
 def test_one_message_with_all_its_options(sqlite_url: str) -> None:
-    """Key, kind, headers, priority, delay, attempts, expiry and an own column arrive."""
-    succeed("create", "jobs", "--priorities", "3", "--column", "tenant:string(9)", url=sqlite_url)
+    """Key, kind, headers, priority, delay, attempts, expiry, group and an own column arrive."""
+    options = ("--priorities", "3", "--column", "tenant:string(9)", "--group-limit", "1")
+    succeed("create", "jobs", *options, url=sqlite_url)
     published = succeed(
         "publish",
         "jobs",
         '{"to": "a"}',
         *("--key", "k1", "--kind", "mail", "-H", "trace=abc", "-H", 'deep={"n": 1}'),
         *("--priority", "2", "--delay", "1h", "--max-attempts", "9", "--column", "tenant=acme"),
-        *("--expires", "2h"),
+        *("--expires", "2h", "--group", "Acme "),
         "--json",
         url=sqlite_url,
     )
@@ -60,6 +61,7 @@ def test_one_message_with_all_its_options(sqlite_url: str) -> None:
     assert 2 == message["priority"]
     assert 9 == message["max_attempts"]
     assert {"tenant": "acme"} == message["columns"]
+    assert "Acme " == message["group"]
     assert {"trace": "abc", "deep": {"n": 1}} == message["headers"]
     assert timedelta(minutes=59) < due - datetime.now(UTC) <= timedelta(hours=1)
     assert timedelta(hours=1) == datetime.fromisoformat(message["expires_at"]) - due

@@ -41,7 +41,7 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
         *("--lease", "2m", "--max-attempts", "7", "--retry", "fixed:30s"),
         *("--payload", "text", "--priorities", "3", "--archive", "all", "--archive-ttl", "7d"),
         *("--max-payload-bytes", "1000", "--column", "tenant:string(40):index"),
-        *("--expires", "2h"),
+        *("--expires", "2h", "--group-limit", "3", "--group-order", "any"),
         url=sqlite_url,
     )
     with QueueService(sqlite_url) as service:
@@ -56,7 +56,15 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     assert timedelta(days=7) == settings.archive_ttl
     assert 1000 == settings.max_payload_bytes
     assert timedelta(hours=2) == settings.expires
+    assert (3, "any") == (settings.group_limit, settings.group_order)
     assert ["tenant"] == columns
+    [listed] = succeed("list", "--json", url=sqlite_url).records
+    assert (3, "any", ["tenant"]) == tuple(
+        listed[name] for name in ("group_limit", "group_order", "columns")
+    )
+    assert "groups of 3, any order" in succeed("list", url=sqlite_url).out
+    off = succeed("create", "jobs", "--group-limit", "none", "--json", url=sqlite_url)
+    assert off.record["group_limit"] is None
 
 
 def test_create_again_changes_only_what_is_given(sqlite_url: str) -> None:

@@ -93,6 +93,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("payload STRING, headers MAP<STRING, INT>", TypeError, "headers must be a map"),
     ("payload STRING, headers ARRAY<STRING>", TypeError, "headers must be a map"),
     ("payload STRING, id BIGINT", ValueError, "does not accept the column id"),
+    ("payload STRING, group STRING", ValueError, "column group: queue 'jobs' has no groups"),
 ]
 WRONG_OWN: list[tuple[str, type[Exception], str]] = [
     ("payload STRING", ValueError, "requires values for its column amount"),
@@ -109,6 +110,20 @@ def test_wrong_columns_are_refused_by_name(queue: Queue, orders: Queue) -> None:
     for target, ddl, error, text in given:
         with refused(ddl, error, match=text):
             planned(target, ddl)
+
+
+def test_a_group_is_written_where_there_are_groups(service: QueueService) -> None:
+    """By its name, not by that of its column; every text of 0 to 200 characters is one."""
+    queue = service.create_queue("grouped", group_limit=1)
+    assert ["payload", "group"] == planned(queue, "payload STRING, group STRING")
+    values = ["", "a ", None, "x" * 200]
+    columns = {"payload": (TEXT, pa.array(["1"] * 4)), "group": (TEXT, pa.array(values))}
+    assert values == encoded(queue, **columns)["group_key"]
+    with refused("group_key", ValueError, match="does not accept the column group_key"):
+        planned(queue, "payload STRING, group_key STRING")
+    columns["group"] = (TEXT, pa.array([*values[:3], "x" * 201]))
+    with refused("too long", PayloadInvalid, match="Row 3 .* group that is not 0 to 200"):
+        encoded(queue, **columns)
 
 
 def test_own_columns_are_encoded_by_their_types(orders: Queue) -> None:

@@ -50,6 +50,20 @@ def test_publish_with_all_options(server: Server) -> None:
     assert options == {name: shown[name] for name in options}
     assert at == datetime.fromisoformat(shown["available_at"])
     assert {"n": 1} == shown["payload"]
+    assert shown["group"] is None
+
+
+def test_a_group_is_published_and_shown(server: Server) -> None:
+    """A queue gets groups by its settings; without them a group is refused."""
+    path, body = "/queues/jobs/messages", {"payload": 1, "group": "customer 7 "}
+    refusal = server.call("POST", path, Role.ADMIN, json=body)
+    assert refusal.status_code in {400, 422}, refusal.text
+    assert "has no groups" in refusal.text
+    changed = server.json("PUT", "/queues/jobs", {"group_limit": 2, "group_order": "any"})
+    assert (2, "any") == (changed["group_limit"], changed["group_order"])
+    made = server.json("POST", path, body)
+    assert "customer 7 " == server.json("GET", f"{path}/{made['id']}")["message"]["group"]
+    assert {} == server.json("GET", f"{path}/{made['id']}")["message"]["columns"]
 
 
 def test_what_expired_is_a_dead_letter(server: Server, sqlite_url: str) -> None:

@@ -113,6 +113,18 @@ def links(text: str) -> list[str]:
     ]
 
 
+def test_pages_show_groups(open_site: Open, jobs: Queue, service: QueueService) -> None:
+    """The group of a message, and how many of one the queue lets run."""
+    browser = open_site()
+    assert "<dt>Groups</dt>" not in browser.get("/queues/jobs")
+    service.create_queue("jobs", group_limit=2)
+    number = jobs.publish({"n": 1}, group="<customer 7>").id
+    assert "<dt>Group</dt><dd>&lt;customer 7&gt;</dd>" in browser.get(
+        f"/queues/jobs/messages/{number}"
+    )
+    assert "<dt>Groups</dt><dd>2 of one group at once, in order</dd>" in browser.get("/queues/jobs")
+
+
 def test_the_page_of_a_message_says_why_it_waits(open_site: Open, jobs: Queue) -> None:
     """What waits or is in hand has the reason, and what has ended has its story instead."""
     number = jobs.publish({"n": 1}, delay=3600, expires=7200).id
