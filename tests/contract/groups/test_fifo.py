@@ -1,0 +1,304 @@
+"""Groups in order: who gets which message, and what blocks which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, select, update
+
+from queue_over_sql import Publication
+from queue_over_sql.queue import core_of
+from tests.contract.queue_state import set_columns
+from tests.waiting import consume_exactly, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue in which one message of a group is in hand at once, in order."""
+    return service.create_queue("jobs", group_limit=1)
+
+
+def publish(queue: Queue, groups: Iterable[str | None]) -> list[int]:
+    """Publish a message for each name, in one transaction; returns their ids."""
+    made = queue.publish_many([Publication(n, group=group) for n, group in enumerate(groups)])
+    return [each.id for each in made]
+
+
+def hold(queue: Queue, message_id: int) -> None:
+    """Hold one message."""
+    assert 1 == queue.messages(where=queue.table.c.id == message_id).hold()
+
+
+def named(messages: Iterable[Message]) -> list[tuple[int, str | None]]:
+    """Ids and groups."""
+    return [(message.id, message.group) for message in messages]
+
+
+def parked(queue: Queue, engine: Engine) -> int:
+    """How many messages wait out of the claim index."""
+    live = core_of(queue).context.tables.live
+    with engine.connect() as connection:
+        found = connection.execute(select(live.c.id).where(live.c.parked_at.is_not(None)))
+        return len(found.all())
+
+
+def test_a_group_is_in_one_hand_and_in_order(jobs: Queue, make_service: MakeService) -> None:
+    """Each claim gets the first ones of free groups; others wait until all of these ended."""
+    a1, b1, a2, none1, b2, a3 = publish(jobs, ["a", "b", "a", None, "b", "a"])
+    other = make_service().queue("jobs")
+    [first] = jobs.consume(1)
+    assert (a1, "a") == (first.id, first.group)
+    rest = other.consume(10)
+    assert {(b1, "b"), (b2, "b"), (none1, None)} == set(named(rest))
+    assert [b1, b2] == [message.id for message in rest if message.group]
+    assert [] == jobs.consume(10) == other.consume(10)
+    first.ack()
+    behind = other.consume(10)
+    assert [(a2, "a"), (a3, "a")] == named(behind)
+    behind[0].ack()
+    assert [] == jobs.consume(10), "one of the group is still in hand"
+    behind[1].ack()
+    [b4] = publish(jobs, ["b"])
+    assert [] == jobs.consume(10)
+    other.ack(rest)
+    assert [(b4, "b")] == named(jobs.consume(10))
+
+
+def _claimed(queue: Queue, head: int) -> None:
+    [message] = queue.consume(1)
+    assert head == message.id
+
+
+def _retrying(queue: Queue, head: int) -> None:
+    [message] = queue.consume(1)
+    assert head == message.id
+    message.nack(delay=3600)
+
+
+def _delayed(queue: Queue, head: int) -> None:
+    [message] = queue.consume(1)
+    assert head == message.id
+    message.release(delay=3600)
+
+
+def _held(queue: Queue, head: int) -> None:
+    hold(queue, head)
+
+
+@pytest.mark.parametrize("blocks", [_claimed, _retrying, _delayed, _held])
+def test_a_head_blocks_its_group_alone(
+    jobs: Queue, make_service: MakeService, engine: Engine, blocks: Callable[[Queue, int], None]
+) -> None:
+    """Its followers wait, out of the way of claims; others flow; its end lets the next one out."""
+    head, *followers = publish(jobs, ["a"] * 40)
+    blocks(jobs, head)
+    other = make_service().queue("jobs")
+    assert [] == other.consume(5)
+    eventually(lambda: not other.consume(5) and 39 == parked(jobs, engine), "all are parked")
+    [elsewhere] = publish(jobs, ["b"])
+    [late] = publish(jobs, ["a"])
+    assert [(elsewhere, "b")] == named(other.consume(5))
+    assert [] == other.consume(5)
+    assert jobs.delete(head)
+    consumed: list[int] = []
+    while len(consumed) < 40:
+        found = consume_exactly(other, 1)
+        consumed += [message.id for message in found]
+        other.ack(found)
+    assert [*followers, late] == consumed
+
+
+def test_a_retry_comes_before_what_is_behind_it(jobs: Queue) -> None:
+    """A failed head comes again first, however late it is due; what came back keeps its place."""
+    ids = publish(jobs, ["a"] * 3)
+    for _ in range(2):
+        [head] = jobs.consume(1)
+        assert ids[0] == head.id
+        head.nack(delay=0)
+    batch = jobs.consume(10)
+    assert ids == [message.id for message in batch]
+    jobs.release(batch[1:])
+    batch[0].ack()
+    assert ids[1:] == [message.id for message in jobs.consume(10)]
+
+
+def test_a_thousand_of_one_transaction_come_by_id(jobs: Queue) -> None:
+    """They are due at one instant; batches of any size get them in order, and nothing else."""
+    ids = publish(jobs, ["a"] * 1000)
+    came: list[int] = []
+    for size in (1, 7, 100, 300, 1000):
+        batch = jobs.consume(size)
+        came += [message.id for message in batch]
+        jobs.ack(batch)
+    assert ids == came
+
+
+def test_more_of_a_group_in_hand_up_to_its_limit(service: QueueService) -> None:
+    """With a limit of 3 three are in hand, by as many consumers; an end lets one more out."""
+    queue = service.create_queue("jobs", group_limit=3)
+    ids = publish(queue, ["a"] * 5 + ["b"])
+    two = queue.consume(2)
+    assert ids[:2] == [message.id for message in two]
+    assert [(ids[2], "a"), (ids[5], "b")] == named(queue.consume(10))
+    assert [] == queue.consume(10)
+    two[1].ack()
+    assert [(ids[3], "a")] == named(consume_exactly(queue, 1))
+    assert [] == queue.consume(10)
+    two[0].nack(delay=3600)
+    assert [] == queue.consume(10), "the head blocks, although there would be room"
+
+
+def test_without_order_nothing_blocks_but_the_limit(service: QueueService) -> None:
+    """What is delayed lets others pass; no more than the limit is in hand."""
+    queue = service.create_queue("jobs", group_limit=2, group_order="any")
+    first, *ids = publish(queue, ["a"] * 5)
+    hold(queue, first)
+    two = queue.consume(10)
+    assert ids[:2] == [message.id for message in two]
+    assert [] == queue.consume(10)
+    two[0].nack(delay=3600)
+    assert [ids[2]] == [message.id for message in consume_exactly(queue, 1)]
+    assert [] == queue.consume(10)
+
+
+def test_a_smaller_limit_counts_what_is_in_hand(make_service: MakeService) -> None:
+    """After 4 to 1 nothing comes until all four ended; other services notice at once."""
+    queue = make_service().create_queue("jobs", group_limit=4)
+    other = make_service().queue("jobs")
+    ids = publish(queue, ["a"] * 12)
+    four = other.consume(4)
+    assert ids[:4] == [message.id for message in four]
+    make_service().create_queue("jobs", group_limit=1)
+    for message in four:
+        assert [] == queue.consume(10) == other.consume(10)
+        message.ack()
+    [fifth] = consume_exactly(other, 1)
+    assert ids[4] == fifth.id
+    assert [] == queue.consume(10)
+
+
+def test_a_row_of_the_group_has_its_own_limit_and_pause(jobs: Queue, engine: Engine) -> None:
+    """A group's own limit goes over the queue's; a paused or blocked one hands out nothing."""
+    rows = core_of(jobs).context.tables.groups
+    assert rows is not None
+    ids = publish(jobs, ["a", "b", "c", "d"] * 3)
+    [a] = jobs.consume(1)
+    assert ids[0] == a.id
+    with engine.begin() as connection:
+        for group, values in {
+            "b": {"paused_at": 1},
+            "c": {"blocked_by": 1},
+            "d": {"own_limit": 2},
+        }.items():
+            change = update(rows).where(rows.c.group_key == group).values(values)
+            if not connection.execute(change).rowcount:
+                connection.execute(rows.insert().values(group_key=group, seq=0, **values))
+    assert [(ids[3], "d"), (ids[7], "d")] == named(jobs.consume(10))
+    assert [] == jobs.consume(10)
+    eventually(lambda: not jobs.consume(10) and 9 == parked(jobs, engine), "all are parked")
+
+
+def test_priorities_do_not_break_the_order_of_a_group(service: QueueService) -> None:
+    """An urgent message brings its group to the front; the group's first message comes first."""
+    queue = service.create_queue("jobs", group_limit=1, priorities=3)
+    [low] = queue.publish_many([Publication("low", group="a", priority=2)])
+    [high] = queue.publish_many([Publication("high", group="a", priority=0)])
+    [other] = queue.publish_many([Publication("other", group="b", priority=1)])
+    batch = queue.consume(1)
+    assert [low.id] == [message.id for message in batch]
+    assert [other.id] == [message.id for message in queue.consume(10)]
+    assert [high.id] == [message.id for message in queue.exchange(batch, 10)]
+
+
+def test_a_condition_waits_for_the_head(jobs: Queue, engine: Engine) -> None:
+    """A head that does not match blocks its group for this consumer, not for others."""
+    ids = publish(jobs, ["a", "a", "b"])
+    live = core_of(jobs).context.tables.live
+    set_columns(engine, jobs, ids[0], kind="x")
+    other = live.c.kind.is_(None)
+    assert [(ids[2], "b")] == named(jobs.consume(10, where=other))
+    assert [] == jobs.consume(10, where=other)
+    both = jobs.consume(10)
+    assert [(ids[0], "a"), (ids[1], "a")] == named(both)
+
+
+def test_an_exchange_gets_what_its_ack_sets_free(jobs: Queue, make_service: MakeService) -> None:
+    """The next ones of the group come with the ack of the last one, in one transaction."""
+    ids = publish(jobs, ["a"] * 30)
+    batch = jobs.consume(1)
+    other = make_service().queue("jobs")
+    for _ in range(3):
+        assert [] == other.consume(2)
+    came = [message.id for message in batch]
+    while batch:
+        batch = jobs.exchange(batch, 4)
+        came += [message.id for message in batch]
+    assert ids == came
+
+
+def test_what_is_behind_an_unreadable_message_is_not_delivered(jobs: Queue, engine: Engine) -> None:
+    """It goes back, uncounted, because the unreadable one will be tried again first."""
+    ids = publish(jobs, ["a", "a", "a", "b"])
+    set_columns(engine, jobs, ids[1], headers="[1]")
+    assert [(ids[0], "a"), (ids[3], "b")] == named(jobs.consume(10))
+    [third] = jobs.messages(where=jobs.table.c.id == ids[2]).list()
+    assert 0 == third.attempt
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("its transaction is a synchronous one")
+def test_a_claim_that_is_held_open_hides_no_other_group(
+    jobs: Queue, make_service: MakeService, database: TestDatabase
+) -> None:
+    """Neither a locked row of a group, nor locked messages of it: no claim waits for them."""
+    tables = core_of(jobs).context.tables
+    assert tables.groups is not None
+    [first] = publish(jobs, ["a"])
+    jobs.ack(jobs.consume(1))
+    ids = publish(jobs, ["a"] * 300)
+    holder = create_engine(database.url)
+    other = make_service().queue("jobs")
+    with holder.begin() as connection:
+        rows = select(tables.groups).where(tables.groups.c.group_key == "a")
+        connection.execute(rows.with_for_update())
+        held = select(tables.live.c.id).where(tables.live.c.id == ids[0])
+        connection.execute(held.with_for_update())
+        [elsewhere] = publish(jobs, ["b"])
+        found = eventually(lambda: other.consume(1), "the other group's message")
+        assert [(elsewhere, "b")] == named(found)
+        assert [] == other.consume(10)
+    holder.dispose()
+    assert ids[:10] == [message.id for message in consume_exactly(other, 10)]
+    assert first < ids[0]
+
+
+@pytest.mark.parametrize("order", ["fifo", "any"])
+def test_parking_leaves_no_place_empty(
+    service: QueueService, make_service: MakeService, order: Any
+) -> None:
+    """Whoever ends one of three lets another one out, also if all three were parked before."""
+    queue = service.create_queue("jobs", group_limit=3, group_order=order)
+    other = make_service().queue("jobs")
+    ids = publish(queue, ["a"] * 40)
+    hand = queue.consume(3)
+    came: list[int] = []
+    while hand:
+        assert 3 == len(hand) or len(came) > 30
+        for _ in range(3):
+            assert [] == other.consume(5)
+        first = hand.pop(0)
+        first.ack()
+        came.append(first.id)
+        if len(came) <= 37:
+            hand += consume_exactly(queue, 1)
+    assert ids == sorted(came)
+    assert order == "any" or ids == came
