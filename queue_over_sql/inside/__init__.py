@@ -41,6 +41,7 @@ from queue_over_sql.inside.messages import (
 from queue_over_sql.inside.operations import (
     EngineFacts,
     RecordedSettings,
+    blocked_groups,
     condition,
     create_tables,
     engine,
@@ -102,6 +103,7 @@ __all__ = [
     "Section",
     "SystemTables",
     "Vitals",
+    "blocked_groups",
     "check_routing_text",
     "condition",
     "create_tables",

@@ -239,6 +239,11 @@ def subtractable(columns: Any, name: str = "available_at") -> tuple[ColumnElemen
     return tuple(stats.subtractable(columns, name))
 
 
+def blocked_groups(queue: QueueTables) -> ColumnElement[int]:
+    """The number of groups of a queue that a dead letter blocks."""
+    return stats.blocked_groups(queue).scalar_subquery()
+
+
 def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:
     """Create a guest's own tables where they are missing, in the order given.
 

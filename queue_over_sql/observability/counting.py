@@ -58,6 +58,7 @@ class QueueCounts:
         oldest_ready: for how many seconds the oldest ready message has been due; None if there is
             none.
         problem: why it could not be read; then there are no counts.
+        blocked_groups: how many groups of its messages a dead letter blocks.
     """
 
     name: str
@@ -65,6 +66,7 @@ class QueueCounts:
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     oldest_ready: float | None = None
     problem: str | None = None
+    blocked_groups: int = 0
 
     @property
     def dead(self) -> int:
@@ -161,7 +163,7 @@ class Counting:
         rows = inside.Inspection.rows_of_text(connection, text)
         records = {each.record.name: each.record for each in known}
         found = []
-        for name, age, first, newest, *numbers in rows:
+        for name, age, first, newest, blocked, *numbers in rows:
             record = records[name]
             seen = dict.fromkeys(self.names, newest)
             seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
@@ -170,7 +172,11 @@ class Counting:
                 for name, number in zip(self.names, numbers, strict=True)
             }
             seconds = None if age is None else max(0.0, int(age) / 1_000_000)
-            found.append(QueueCounts(record.name, record.paused, counts, seconds))
+            found.append(
+                QueueCounts(
+                    record.name, record.paused, counts, seconds, blocked_groups=int(blocked)
+                )
+            )
         return found
 
     def _limited(self, number: int, seen: int) -> int:
@@ -203,6 +209,7 @@ def _columns(
         (tables.expressions.now() - due).label("age"),
         first.label("seen_first"),
         newest.label("seen_newest"),
+        inside.blocked_groups(tables).label("blocked_groups"),
     ]
     count = _exactly if limit is None else _up_to(limit)
     return [*found, *(count(tables, levels, name).label(name) for name in names)]
@@ -323,6 +330,7 @@ def _count(
             oldest_ready_age=oldest,
             paused=each.paused,
             wal_bytes=log,
+            blocked_groups=each.blocked_groups,
         )
     return found
 

@@ -19,6 +19,7 @@ from queue_over_sql import QueueService, inside
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.findings import Finding, Level
+from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 from queue_over_sql.values.reasons import REFUSED
 
@@ -69,6 +70,7 @@ class _Doctor:
             "queues": self._waiting,
             "queues held": self._refused,
             "queues edited": self._half_claimed,
+            "queues blocked": self._blocked,
             "queues with groups": self._broken_groups,
         }
         checkup = self._inspection.dialect.checkup
@@ -242,6 +244,21 @@ class _Doctor:
                 advice = (
                     f"See why: queue-over-sql search {name} --status held. Mend what refuses them, "
                     "and then delete or unhold them."
+                )
+                yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _blocked(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            if not tables.grouped:
+                continue
+            with self._inspection.connection() as connection:
+                blocked = select(inside.blocked_groups(tables))
+                count = connection.execute(blocked).scalar_one()
+            if count:
+                said = f"{name} has {counted(count, 'group')} that a dead letter blocks"
+                advice = (
+                    f"See them: queue-over-sql groups {name}. Then unblock each group, or requeue "
+                    "its dead letter."
                 )
                 yield Finding(Level.WARNING, "queues", said, advice)
 

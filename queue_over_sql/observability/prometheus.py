@@ -194,6 +194,7 @@ class DatabaseCollector(Collector):
     ``queue_over_sql_oldest_ready_age_seconds``     by ``queue``: how long the oldest ready
                                                     message has been due; 0 without one
     ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
+    ``queue_over_sql_blocked_groups``               by ``queue``: groups that a dead letter blocks
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
     ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
                                                     longest ago; 0 without one
@@ -259,18 +260,20 @@ class DatabaseCollector(Collector):
         dead = gauge("dead_letters", "Dead letters in the archive.")
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
+        blocked = gauge("blocked_groups", "Groups of messages that a dead letter blocks.")
         # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
             age.add_metric([each.name], each.oldest_ready or 0.0)
             paused.add_metric([each.name], each.paused)
+            blocked.add_metric([each.name], each.blocked_groups)
         there = {each.name for each in state.queues}
         counted = [each for each in self._counts.last or () if each.problem is None]
         for each in (queue for queue in counted if queue.name in there):
             for status in _UNCLAIMED:
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
-        found: list[Metric] = [messages, dead, age, paused]
+        found: list[Metric] = [messages, dead, age, paused, blocked]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

@@ -61,6 +61,14 @@ def subtractable(columns: Any, name: str = "available_at") -> list[ColumnElement
     return [columns[name] >= literal_column(str(-(2**62)))]
 
 
+def blocked_groups(tables: QueueTables) -> Select[Any]:
+    """Count the groups that a dead letter blocks; one 0 for a queue without groups."""
+    if tables.groups is None:
+        return select(literal_column("0"))
+    rows = tables.groups
+    return select(func.count()).select_from(rows).where(rows.c.blocked_by.is_not(None))
+
+
 def greatest_priority(tables: QueueTables) -> Select[Any]:
     """The highest priority number in use."""
     return select(func.max(tables.live.c.priority)).where(*tables.live_only())
@@ -129,6 +137,7 @@ class QueueStats:
         discarded: dead letters that were not stored, because the queue has ``archive="none"``.
         oldest_ready_age: how long the oldest ready message has been due; None if there is none.
         paused: whether the queue is paused.
+        blocked_groups: groups of messages that a dead letter blocks.
         wal_bytes: size of SQLite's write-ahead log; None on other engines.
     """
 
@@ -145,6 +154,7 @@ class QueueStats:
     oldest_ready_age: timedelta | None
     paused: bool
     wal_bytes: int | None = None
+    blocked_groups: int = 0
 
     @property
     def live(self) -> int:
@@ -157,7 +167,10 @@ def count_messages(context: QueueContext) -> QueueStats:
     (ready, delayed, claimed, held, age), archived = context.run(
         lambda connection: counts(connection, context.sql)
     )
-    record = _record(context)
+    record, blocked = _record(context), 0
+    if context.tables.grouped:
+        sql = context.sql
+        blocked = int(context.run(lambda c: sql.get(blocked_groups).run(c).scalar_one()))
     return QueueStats(
         ready=ready,
         delayed=delayed,
@@ -172,6 +185,7 @@ def count_messages(context: QueueContext) -> QueueStats:
         oldest_ready_age=timedelta(microseconds=age) if ready else None,
         paused=record.paused,
         wal_bytes=context.run(context.dialect.files.wal_bytes),
+        blocked_groups=blocked,
     )
 
 

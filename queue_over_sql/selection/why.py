@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.consumers.registrations import ConsumerInfo
@@ -12,6 +13,7 @@ from queue_over_sql.selection.why_statements import (
     ahead_of,
     permanent_consumers,
     read_ended,
+    read_group,
     read_live,
 )
 from queue_over_sql.values.durations import NEVER, duration_text, instant
@@ -45,6 +47,8 @@ class Explanation:
             messages come before it.
         consumer_id: the consumer that has it in hand, or had it when that died; None if none has.
         consumer: this consumer; None if it is not registered any more.
+        waits_for: the message of its group that it waits for: the head, or the dead letter that
+            blocks the group. ``since``, ``until`` and the consumer are then those of the head.
     """
 
     message_id: int
@@ -56,6 +60,7 @@ class Explanation:
     position: int | None = None
     consumer_id: str | None = None
     consumer: ConsumerInfo | None = None
+    waits_for: int | None = None
 
 
 def explain(context: QueueContext, message_id: int) -> Explanation:
@@ -215,7 +220,56 @@ class _Why:
                 f"{_quoted(found.kind)}. Start a worker that knows this kind."
             )
             return self._because(Reason.UNKNOWN_KIND, text)
+        if found.group is not None:
+            return self._in_group(found, found.group)
         return self._in_line(found)
+
+    def _in_group(self, found: Live, group: str) -> Explanation | None:
+        context, name = self._context, self._context.name
+        sql, settings = context.sql, context.settings
+        known = context.run(lambda c: read_group(c, sql, group))
+        called, words = f"group '{_quoted(group)}'", f"{name} {shlex.quote(group)}"
+        if known.paused_at is not None:
+            at = _moment(known.paused_at)
+            text = f"Its {called} has been paused since{_at(at, '')}."
+            resume = f"To deliver its messages again: queue-over-sql group resume {words}"
+            return self._because(Reason.GROUP_PAUSED, f"{text} {resume}", since=at)
+        if known.blocked_by is not None:
+            text = (
+                f"Dead letter {known.blocked_by} blocks its {called}. To go on without that one: "
+                f"queue-over-sql group unblock {words}"
+            )
+            return self._because(Reason.GROUP_BLOCKED, text, waits_for=known.blocked_by)
+        limit = known.own_limit or settings.group_limit or 1
+        ordered = settings.group_order == "fifo"
+        if known.claimed_count >= limit and not (ordered and limit == 1):
+            ids = ", ".join(map(str, known.claimed))
+            more = ", …" if known.claimed_count > len(known.claimed) else ""
+            text = (
+                f"Its {called} has {known.claimed_count:,} messages in hand ({ids}{more}), and its "
+                f"limit is {limit:,}. It starts after one of them ends."
+            )
+            return self._because(Reason.GROUP_LIMIT, text)
+        head = next(iter(known.claimed), None) if limit == 1 else None
+        if head is None:
+            head = known.first if known.first is not None and known.first < self._id else None
+        if head is None or not ordered:
+            return self._in_line(found)
+        return self._behind(head, called)
+
+    def _behind(self, head: int, called: str) -> Explanation | None:
+        first = _Why(self._context, head).answer()
+        if head == self._id or first.reason in {Reason.FINISHED, Reason.MISSING}:
+            # It has changed meanwhile.
+            return None
+        return dataclasses.replace(
+            first,
+            message_id=self._id,
+            reason=Reason.GROUP_HEAD,
+            text=f"In its {called} message {head} comes first. About that one: {first.text}",
+            position=None,
+            waits_for=head,
+        )
 
     def _nobody(self) -> str:
         name, sql = self._context.name, self._context.sql

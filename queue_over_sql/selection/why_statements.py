@@ -20,11 +20,19 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.consumers.registrations import info, info_columns
+from queue_over_sql.groups.statements import (
+    among_groups,
+    by_group,
+    group_values,
+    rows_of_groups,
+)
 from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.values.durations import NEVER, optional_number, stored_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from queue_over_sql.consumers.registrations import ConsumerInfo
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.compiled import StatementCache
 
 
+MOST_NAMED: Final = 3
+"""How many messages in hand are named at most."""
 MOST_COUNTED: Final = 10_000
 """How many messages before one are counted at most."""
 
@@ -52,6 +62,7 @@ class Live(NamedTuple):
         read: whether a living consumer has claimed from the queue.
         kind_known: whether one of them knows its kind.
         streamed: whether a durable consumer reads the queue, which knows all kinds.
+        group: its group, if it has one.
         holder: the consumer of its claim, or the error of its row; None if it is not registered.
     """
 
@@ -74,7 +85,27 @@ class Live(NamedTuple):
     streamed: bool
     expires_at: int | None
     expired: bool
+    group: str | None
     holder: ConsumerInfo | QueueError | None
+
+
+class GroupOf(NamedTuple):
+    """The group of a message at one moment.
+
+    Attributes:
+        own_limit: the group's own limit; None: it has that of the queue.
+        paused_at: since when it is paused; None if it is not.
+        blocked_by: the dead letter that blocks it.
+        claimed: its messages in hand, up to ``MOST_NAMED``, and how many there are.
+        first: its first message that nobody has.
+    """
+
+    own_limit: int | None
+    paused_at: int | None
+    blocked_by: int | None
+    claimed: Sequence[int]
+    claimed_count: int
+    first: int | None
 
 
 class Ended(NamedTuple):
@@ -117,6 +148,7 @@ def select_live(tables: QueueTables) -> Select[Any]:
             expiry.label("expiry"),
             _flag(expiry <= now).label("is_late"),
             *info_columns(tables.system),
+            *([live.c.group_key] if tables.grouped else []),
         )
         .select_from(live.outerjoin(consumers, consumers.c.consumer_id == live.c.consumer_id))
         .where(live.c.id == number("p_id_0"), *tables.live_only())
@@ -232,6 +264,7 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
     due, available_at, priority, attempts, most, kind, error, claimer = row[:8]
     claimed_at, lease_expires_at, whole, over, dead, paused_at = row[8:14]
     is_read, kind_known, streamed, expiry, is_late, *about = row[14:]
+    group = about.pop() if sql.subject.grouped else None
     return Live(
         bool(due),
         optional_number("available_at", available_at),
@@ -252,7 +285,47 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
         bool(streamed),
         optional_number("expires_at", expiry),
         bool(is_late),
+        group,
         None if about[0] is None else info(about),
+    )
+
+
+def select_group(tables: QueueTables) -> Select[Any]:
+    """The row of a group."""
+    rows = rows_of_groups(tables)
+    own = (rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by)
+    return select(*own).where(among_groups(rows, 1))
+
+
+def select_claimed(tables: QueueTables) -> Select[Any]:
+    """The first messages of a group that are in hand."""
+    live = tables.live
+    held = select(live.c.id).where(among_groups(live, 1), tables.expressions.is_claimed(live))
+    return by_group(tables, held, live).order_by(live.c.id).limit(number("p_count"))
+
+
+def select_first(tables: QueueTables) -> Select[Any]:
+    """The first message of a group that nobody has."""
+    live = tables.live
+    waiting = select(live.c.id).where(among_groups(live, 1), live.c.consumer_id.is_(None))
+    first = by_group(tables, waiting, live).order_by(*tables.expressions.order_in_group(live))
+    return first.limit(literal_column("1"))
+
+
+def read_group(connection: Connection, sql: StatementCache, group: str) -> GroupOf:
+    """Read what may hold up the messages of a group."""
+    name = group_values([group], 1)
+    row: Any = sql.get(select_group).run(connection, name).first()
+    held = sql.get(select_claimed).run(connection, name | {"p_count": MOST_COUNTED}).all()
+    first = sql.get(select_first).run(connection, name).scalar()
+    own_limit, paused_at, blocked_by = row or (None, None, None)
+    return GroupOf(
+        optional_number("own_limit", own_limit),
+        optional_number("paused_at", paused_at),
+        optional_number("blocked_by", blocked_by),
+        [each[0] for each in held[:MOST_NAMED]],
+        len(held),
+        first,
     )
 
 

@@ -137,6 +137,8 @@ def test_what_the_database_holds(make_service: MakeService, registry: CollectorR
         'dead_letters{queue="empty"}': 0,
         'paused{queue="jobs"}': 0,
         'paused{queue="empty"}': 1,
+        'blocked_groups{queue="jobs"}': 0,
+        'blocked_groups{queue="empty"}': 0,
         'consumers{state="alive"}': 1,
         'consumers{state="expired"}': 0,
     }

@@ -316,6 +316,10 @@ class Explanation(Given, kw_only=True):
     ]
     consumer_id: str | None
     consumer: ConsumerInfo | None
+    waits_for: Annotated[
+        str | None,
+        Meta(description="The message of its group, or the dead letter, that it waits for."),
+    ]
 
 
 class Filter(Taken, kw_only=True):
@@ -509,6 +513,7 @@ class Stats(Given, kw_only=True):
     discarded: int
     oldest_ready_age: float | None
     paused: bool
+    blocked_groups: Annotated[int, Meta(description="Groups that a dead letter blocks.")]
 
 
 class Confirmed(Taken, kw_only=True):

@@ -151,6 +151,7 @@ def explanation(found: Explanation) -> shapes.Explanation:
     return shapes.Explanation(
         **fields
         | {"message_id": str(found.message_id), "reason": found.reason.value, "consumer": holder}
+        | {"waits_for": None if found.waits_for is None else str(found.waits_for)}
     )
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import ClaimLost, FixedDelay, GroupState
+from queue_over_sql import ClaimLost, FixedDelay, GroupState, Reason
+from queue_over_sql.observability import count_queues, diagnose
 from tests.contract.queue_state import set_columns
 from tests.refusals import refused
 
@@ -195,3 +196,70 @@ def test_a_queue_without_groups_says_so(service: QueueService) -> None:
             jobs.groups["a"].configure(limit=limit)
     with refused("x", ValueError, match="group"):
         _ = jobs.groups["x" * 201]
+
+
+@pytest.mark.driver_decides
+def test_why_names_what_a_group_waits_for(jobs: Queue, make_service: MakeService) -> None:
+    """The head and its own reason; the pause, the dead letter and the limit; parked is none."""
+    make_service(consumer_name="packer").start()
+    ids = [jobs.publish(name, group=name[0]).id for name in ("a1", "a2", "a3", "b1", "b2")]
+    a1, b1 = jobs.consume(1) + jobs.consume(1)
+    # So often that what is blocked is parked.
+    assert [[]] * 4 == [jobs.consume(10) for _ in range(4)]
+    behind = jobs.why(ids[2])
+    assert (Reason.GROUP_HEAD, ids[0]) == (behind.reason, behind.waits_for)
+    assert f"In its group 'a' message {ids[0]} comes first." in behind.text
+    assert "has had it in hand since" in behind.text
+    assert a1.consumer_id == behind.consumer_id
+
+    a1.nack("no")
+    later = jobs.why(ids[1])
+    assert (Reason.GROUP_HEAD, ids[0]) == (later.reason, later.waits_for)
+    assert "It is tried again at" in later.text
+    assert later.until == jobs.why(ids[0]).until
+    jobs.messages(where=jobs.table.c.id == ids[0]).hold()
+    assert "An operator holds it." in jobs.why(ids[2]).text
+    assert Reason.HELD is jobs.why(ids[0]).reason
+    assert jobs.delete(ids[0])
+    assert (Reason.IN_LINE, 1) == (jobs.why(ids[1]).reason, jobs.why(ids[1]).position)
+    assert (Reason.GROUP_HEAD, ids[1]) == (jobs.why(ids[2]).reason, jobs.why(ids[2]).waits_for)
+
+    jobs.groups["a"].pause()
+    assert Reason.GROUP_PAUSED is jobs.why(ids[1]).reason
+    assert jobs.groups["a"].info().paused_since == jobs.why(ids[1]).since
+    jobs.groups["a"].resume()
+
+    jobs.groups["b"].configure(limit=2)
+    more = [jobs.publish(f"b{n}", group="b").id for n in range(3, 5)]
+    [b2] = [each for each in jobs.consume(3) if each.payload == "b2"]
+    full = jobs.why(more[1])
+    assert Reason.GROUP_LIMIT is full.reason
+    assert f"has 2 messages in hand ({b1.id}, {b2.id}), and its limit is 2" in full.text
+
+
+@pytest.mark.driver_decides
+def test_why_names_the_dead_letter_of_a_blocked_group(service: QueueService) -> None:
+    """And how to go on, for a shell."""
+    jobs = service.create_queue("jobs", group_limit=1, block_on_failure=True)
+    first, second = (jobs.publish(n, group="it's").id for n in range(2))
+    jobs.consume()[0].reject("no")
+    why = jobs.why(second)
+    assert (Reason.GROUP_BLOCKED, first) == (why.reason, why.waits_for)
+    assert "queue-over-sql group unblock jobs 'it'\"'\"'s'" in why.text
+    assert 1 == jobs.stats().blocked_groups
+
+
+@pytest.mark.threads("metrics and the doctor look by services of their own")
+def test_blocked_groups_are_counted(service: QueueService) -> None:
+    """By the counts of all queues, which metrics use, and by the doctor."""
+    jobs = service.create_queue("jobs", group_limit=1, block_on_failure=True)
+    service.create_queue("plain")
+    for group in ("a", "b", "c"):
+        jobs.publish(1, group=group)
+    jobs.reject(jobs.consume(2), "no")
+    found = count_queues(service)
+    assert (2, 0) == (found["jobs"].blocked_groups, found["plain"].blocked_groups)
+    said = "jobs has 2 groups that a dead letter blocks"
+    assert said in [each.text for each in diagnose(service)]
+    jobs.archive.messages().requeue()
+    assert 0 == count_queues(service)["jobs"].blocked_groups
