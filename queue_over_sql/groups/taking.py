@@ -56,6 +56,7 @@ class Picking:
         self._needs_rows = sql.subject.dialect.strategy(GroupClaims).needs_rows
         self._rows: list[Sequence[Any]] = []
         self._most = math.inf
+        self._past: set[int] = set()
 
     def pick(
         self, level: int, count: int, edits: int, most: int | None = None
@@ -83,14 +84,22 @@ class Picking:
                 size *= 4
         return self._rows
 
-    def _read(self, builder: Builder, *variant: Any, values: Mapping[str, Any]) -> list[Any]:
+    def _read(
+        self, builder: Builder, *variant: Any, values: Mapping[str, Any], newest: bool = False
+    ) -> list[Any]:
+        """Read what the caller sees and what is committed; ``newest``: only the latter.
+
+        On most engines that is the same.
+        """
+
         def read(connection: Connection) -> list[Any]:
             return list(self._sql.get(builder, *variant).run(connection, values).all())
 
-        found = read(self._connection)
-        if self._sql.subject.features.reads_the_past:
-            found += self._elsewhere(read)
-        return found
+        if not self._sql.subject.features.reads_the_past:
+            return read(self._connection)
+        return (
+            self._elsewhere(read) if newest else [*read(self._connection), *self._elsewhere(read)]
+        )
 
     def _pick_of(self, seen: Sequence[Seen], count: int) -> None:
         met: dict[str, list[int]] = {}
@@ -111,9 +120,10 @@ class Picking:
             left = count - len(self._rows)
             run = [each.id] if each.group is None else ids.pop(each.group, [])
             for message_id in run[:left]:
-                if message_id not in locked:
+                if message_id in locked:
+                    self._rows.append(locked[message_id])
+                elif self._rules.ordered and message_id not in self._past:
                     break
-                self._rows.append(locked[message_id])
 
     def _locked(self, ids: Sequence[int]) -> dict[int, Sequence[Any]]:
         """Lock and read those that are due and that nobody else has locked."""
@@ -152,12 +162,12 @@ class Picking:
     def _room(self, names: Sequence[str], builder: Builder) -> dict[str, float]:
         """How many messages of each group may be taken; only where it is any."""
         limits = {} if self._needs_rows else dict.fromkeys(names, self._rules.limit)
-        for name, own, stops in self._of_groups(builder, names, elsewhere=False):
+        for name, own, stops in self._of_groups(builder, names):
             limits[name] = self._rules.limit if own is None else own
             if stops:
                 del limits[name]
         held = dict.fromkeys(limits, 0)
-        for name, _ in set(self._of_groups(statements.in_hand, list(limits))):
+        for name, _ in self._of_groups(statements.in_hand, list(limits)):
             held[name] += 1
         room: dict[str, float] = {}
         for name, limit in limits.items():
@@ -172,11 +182,19 @@ class Picking:
     ) -> dict[str, list[int]]:
         if not self._rules.ordered:
             return {name: list(met[name][:most]) for name, most in chosen.items()}
-        firsts: dict[str, set[int]] = {}
         most = {"p_first": max(chosen.values(), default=0)}
-        for name, message_id in self._of_groups(statements.firsts, list(chosen), most):
-            firsts.setdefault(name, set()).add(message_id)
-        return {name: sorted(firsts.get(name, ()))[: chosen[name]] for name in chosen}
+        there = self._of_groups(statements.firsts, list(chosen), most)
+        seen = set(there)
+        if self._sql.subject.features.reads_the_past:
+            # What this transaction has published, and what is gone by now.
+            seen |= set(self._of_groups(statements.firsts, list(chosen), most, newest=False))
+            self._past = {each[1] for each in seen} - {each[1] for each in there}
+        ids: dict[str, list[int]] = {name: [] for name in chosen}
+        for name, message_id in sorted(seen, key=lambda each: each[1]):
+            gone = message_id in self._past
+            if gone or len(set(ids[name]) - self._past) < chosen[name]:
+                ids[name].append(message_id)
+        return ids
 
     def _of_groups(
         self,
@@ -184,16 +202,17 @@ class Picking:
         names: Sequence[str],
         more: Mapping[str, Any] | None = None,
         *,
-        elsewhere: bool = True,
+        newest: bool = True,
     ) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             size = bucket_of(len(some))
             values = {**statements.group_values(some, size), **(more or {})}
-            if elsewhere:
-                rows = self._read(builder, size, values=values)
+            if builder is statements.lock_open:
+                locking = self._sql.get(builder, size)
+                rows = list(locking.run(self._connection, values).all())
             else:
-                rows = list(self._sql.get(builder, size).run(self._connection, values).all())
+                rows = self._read(builder, size, values=values, newest=newest)
             found += [tuple(row) for row in rows]
         return found
