@@ -16,9 +16,11 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from queue_over_sql.claiming.group_walk import GroupWalk
 from queue_over_sql.claiming.operations import oldest_first
 from queue_over_sql.consumers import registrations
 from queue_over_sql.durable import round_store as store
+from queue_over_sql.durable.group_rounds import GroupRounds, by_groups
 from queue_over_sql.durable.requests import LAST_ROUND, lease_of_round
 from queue_over_sql.durable.round_store import Registration, Round
 from queue_over_sql.durable.rounds import Rounds
@@ -32,11 +34,12 @@ from queue_over_sql.errors import (
     RoundsGone,
     UnsupportedByEngine,
 )
+from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.settling.failures import reason_of
-from queue_over_sql.settling.operations import retry
+from queue_over_sql.settling.operations import each_of, ordered_by, retry
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.requests import Settlement
@@ -257,7 +260,9 @@ class DurableConsumer:
     @property
     def claims_apart(self) -> bool:
         """Whether it is faster here if readers claim their rounds (``AdvanceRequest.executor``)."""
-        return self._context.dialect.strategy(Rounds).claims_apart
+        # Readers would claim empty rounds of groups that wait.
+        grouped = self._context.tables.grouped
+        return self._context.dialect.strategy(Rounds).claims_apart and not grouped
 
     def target(self) -> tuple[int, int]:
         """The largest id and the database's clock now, as limits for messages that exist now."""
@@ -370,7 +375,7 @@ class DurableConsumer:
         """Read the messages that a round claimed and still holds, oldest first."""
         sql = self._context.sql
         rows = store.read_round(connection, sql, self.consumer_id, consumer_round)
-        return oldest_first(rows)
+        return by_groups(rows) if sql.subject.grouped else oldest_first(rows)
 
     def recover(self, start: int) -> int:
         """Continue from what exists, for a checkpoint at ``start``; returns the new start.
@@ -624,7 +629,13 @@ class DurableConsumer:
 
     def _claim(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql
-        count = store.claim_round(connection, sql, self.consumer_id, wanted, priorities)
+        groups = None
+        if sql.subject.grouped:
+            rules = GroupRules.of(self._context.settings)
+            groups = GroupRounds(rules, GroupWalk(self._context).create_rows)
+        count = store.claim_round(
+            connection, sql, self.consumer_id, wanted, priorities, groups=groups
+        )
         if not count or not self._context.tables.may_expire:
             return count
         return count - self._expire(connection, wanted.consumer_round)
@@ -653,11 +664,13 @@ class DurableConsumer:
             wait = self._settlements.delay_after(attempt, allowed, failed.error, delay)
             waits.setdefault(wait, []).append(message_id)
         for wait, ids in waits.items():
-            settlement = dataclasses.replace(failed, ids=ids)
+            in_order = sql.subject.grouped and self._context.settings.group_order == "fifo"
+            settlement = dataclasses.replace(failed, ids=ids, in_order=in_order)
             if wait is None:
                 self._settlements.dead_letter(connection, settlement)
             else:
-                retry(connection, sql, settlement, wait)
+                again, ordered = partial(retry, sql=sql, delay=wait), ordered_by(sql, [settlement])
+                each_of([settlement], again, ordered_by=ordered).do(connection)
         return set(held)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
+    from queue_over_sql.durable.group_rounds import GroupRounds
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import StatementCache
@@ -209,16 +210,21 @@ def seal(
 
 
 def claim_round(
-    connection: Connection, sql: StatementCache, consumer_id: str, wanted: Round, priorities: int
+    connection: Connection,
+    sql: StatementCache,
+    consumer_id: str,
+    wanted: Round,
+    priorities: int,
+    *,
+    groups: GroupRounds | None = None,
 ) -> int:
-    """Claim the messages of a round, the most urgent first; returns how many."""
+    """Claim the messages of a round, the most urgent first; returns how many.
+
+    ``groups`` is for a queue with groups.
+    """
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
-    return _by_priority(
-        wanted,
-        stamp,
-        priorities,
-        lambda request: dialect.strategy(Rounds).claim(connection, sql, request),
-    )
+    claim = dialect.strategy(Rounds).claim if groups is None else groups.claim
+    return _by_priority(wanted, stamp, priorities, lambda request: claim(connection, sql, request))
 
 
 def count_eligible(

@@ -133,7 +133,7 @@ def test_a_hanging_handler_keeps_its_group(
     jobs: Queue, make_service: MakeService, end: threading.Event
 ) -> None:
     """A call that was abandoned at its time limit still runs, so its group waits for its end."""
-    ids = publish(jobs, ["a", "a", "b", "b"], lease=2)
+    ids = publish(jobs, ["a", "a", "b", "b"], lease=6)
     first = ids["a"][0]
     account = Account(ids)
     worker = make_service(reaper_interval=0.1).worker(concurrency=1, poll_interval=QUICK)
