@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import Claim
     from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.features import Features
 
 # Each group has a part of its own in the statement.
 _AT_ONCE: Final = 64
+# How many parked messages behind locked ones to look at.
+_FURTHER: Final = 20
 
 
 class Held(NamedTuple):
@@ -108,11 +111,10 @@ def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str])
         group_keys: the groups; one that comes several times gets as many messages.
     """
     wanted, woken = Counter(group_keys), list[int]()
-    # What others have locked may be claimed by them, or stay parked: only its end tells.
-    for skipping in (True, False, True) if sql.subject.features.skip_locked else (False,):
+    for skipping, further in _ways(sql.subject.features):
         if not wanted:
             break
-        found = _parked(connection, sql, wanted, skipping=skipping)
+        found = _parked(connection, sql, wanted, skipping=skipping, further=further)
         woken += [row_id for ids in found.values() for row_id in ids]
         wanted = Counter({key: wanted[key] for key in wanted if key not in found})
     if woken:
@@ -121,29 +123,48 @@ def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str])
     return len(woken)
 
 
+def _ways(features: Features) -> Sequence[tuple[bool, int]]:
+    """How to look for parked messages, one way after another: skipping locked ones, how far."""
+    if not features.skip_locked:
+        return [(False, 0)]
+    # What others have locked may be claimed by them, or stay parked: only its end tells.
+    waiting = [(False, 0), (True, 0)]
+    return [(True, 0), *([] if features.locks_inside else [(True, _FURTHER)]), *waiting]
+
+
 def _parked(
-    connection: Connection, sql: StatementCache, wanted: Mapping[str, int], *, skipping: bool
+    connection: Connection,
+    sql: StatementCache,
+    wanted: Mapping[str, int],
+    *,
+    skipping: bool,
+    further: int,
 ) -> dict[str, list[int]]:
-    """The first parked messages of groups, locked; only groups that have some."""
+    """The first parked messages of groups, locked; only groups that have some, or surely none.
+
+    Without ``locks_inside`` it looks at ``further`` messages beyond those that are wanted.
+    """
     keys = sorted(wanted)
     candidates: dict[str, list[int]] = {}
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
         size = bucket_of(len(some))
-        values = group_values(some, size) | {"p_count": max(wanted[key] for key in some)}
+        values = group_values(some, size) | {"p_count": max(wanted[key] for key in some) + further}
         rows = sql.get(statements.next_parked, size, skipping).run(connection, values)
         # A name fills the statement several times.
         for row_id, key in sorted({(row[0], row[1]) for row in rows}):
-            if len(candidates.setdefault(key, [])) < wanted[key]:
+            if len(candidates.setdefault(key, [])) < wanted[key] + further:
                 candidates[key].append(row_id)
     if sql.subject.features.locks_inside:
         return candidates
     ids = sorted(row_id for found in candidates.values() for row_id in found)
-    locked: dict[str, list[int]] = {}
+    locked: dict[str, list[int]] = {key: [] for key in keys if key not in candidates}
     for batch in batches(ids):
         statement = sql.get(statements.lock_parked, bucket_of(len(batch)), skipping)
-        for row_id, key in statement.run(connection, id_values(batch)):
-            locked.setdefault(key, []).append(row_id)
+        free = [(row[0], row[1]) for row in statement.run(connection, id_values(batch))]
+        for row_id, key in sorted(free):
+            if len(locked.setdefault(key, [])) < wanted[key]:
+                locked[key].append(row_id)
     return locked
 
 

@@ -37,7 +37,10 @@ class Features:
     """A transaction of a caller may read what was committed when it began, while it locks the
     newest rows."""
     locks_inside: bool = False
-    """A part of a statement can lock the rows that it reads, or its transaction locks all."""
+    """A part of a statement can lock the rows that it reads, or its transaction locks all.
+
+    It must not keep the lock of an index entry of a row that it skips, as InnoDB does.
+    """
     update_returning: bool = False
     """UPDATE … RETURNING works and sees each row once."""
     delete_returning: bool = False

@@ -16,7 +16,6 @@ MYSQL: Final = Features(
     too_old="mysql {needed} or newer is required; this server is {found}.",
     identifier_limit=64,
     skip_locked=True,
-    locks_inside=True,
     reads_the_past=True,
     updates_from=True,
     # Another session may have another one: after SET GLOBAL, or while group replication runs.

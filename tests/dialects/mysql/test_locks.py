@@ -1,6 +1,7 @@
-"""Consumers of a nearly empty queue do not wait for rows that others have locked.
+"""Consumers do not wait for rows that others have locked, nor lock more than they take.
 
-The servers would look for a few ids by reading the whole table, because it seems to be short.
+The servers would look for a few ids by reading the whole table, if it seems to be short. They also
+lock gaps between rows, and keep the lock of an index entry whose row they skip.
 """
 
 from __future__ import annotations
@@ -8,15 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, select, update
 
-from queue_over_sql import QueueService
+from queue_over_sql import Publication, QueueService
+from queue_over_sql.claiming.operations import claim_of_groups
 from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.groups import operations
+from queue_over_sql.queue import core_of
+from queue_over_sql.sql.operation import Operation
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine, Table
 
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import TestDatabase
@@ -95,3 +101,56 @@ def test_a_caller_who_meets_a_lock_learns_to_repeat(impatient: Engine) -> None:
             with pytest.raises(DatabaseUnavailable, match="Roll your transaction back and repeat"):
                 queue.ack(message, connection=caller)
             caller.rollback()
+
+
+def _grouped(service: QueueService) -> Queue:
+    """A queue with four messages of each of two groups, which have rows."""
+    queue = service.create_queue("jobs", group_limit=2)
+    queue.publish_many([Publication(n, group=group) for group in "ab" for n in range(4)])
+    context = core_of(queue).context
+    context.run(lambda c: operations.know(c, context.sql, ["a", "b"]))
+    return queue
+
+
+def test_a_claim_from_groups_leaves_the_others_free(impatient: Engine) -> None:
+    """While its transaction is open, others publish to its group, and claim and edit the rest."""
+    with QueueService(impatient) as service, QueueService(impatient) as others:
+        queue = _grouped(service)
+        core, other = core_of(queue), others.queue("jobs")
+        request = core.claimer._group_request(0, 2, None, None)
+
+        def claim(connection: Connection) -> None:
+            found = claim_of_groups(connection, core.context.sql, request)
+            assert ["0", "1"] == [row.payload for row in found.rows]
+            later = [other.publish(3, group=group).id for group in ("a", "b", "new")]
+            claimed = [*other.consume(20), *other.consume(20)]
+            assert {"b", "new"} == {message.group for message in claimed}
+            assert other.delete(later[0])
+
+        core.context.run(Operation(claim, atomic=True))
+        assert [2, 3] == [m.payload for m in queue.messages().list() if m.group == "a"][2:]
+
+
+def test_who_ends_a_message_locks_nothing_of_those_behind(impatient: Engine) -> None:
+    """A claim that has locked one of them may write it while the caller's transaction is open."""
+    with QueueService(impatient) as service:
+        queue = _grouped(service)
+        held = queue.consume(2)
+        live = core_of(queue).context.tables.live
+        behind = live.c.id == held[-1].id + 1
+        of_group = live.c.group_key == "a"
+        eventually(
+            lambda: not queue.consume(where=of_group) and _parked(impatient, live) == 2,
+            "those behind them are parked",
+        )
+        # Otherwise MariaDB locks gaps, because its DELETE … RETURNING takes no hint.
+        committed = impatient.execution_options(isolation_level="READ COMMITTED")
+        with committed.begin() as claim, committed.begin() as caller:
+            assert claim.execute(select(live.c.id).where(behind).with_for_update()).all()
+            queue.ack(held, connection=caller)
+            assert 1 == claim.execute(update(live).where(behind).values(consumer_id="x")).rowcount
+
+
+def _parked(engine: Engine, live: Table) -> int:
+    with engine.connect() as connection:
+        return len(connection.execute(select(live.c.id).where(live.c.parked_at.is_not(None))).all())
