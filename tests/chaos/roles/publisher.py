@@ -16,11 +16,12 @@ MANY = 50
 LOAD = 1_000
 LOAD_BATCH = 250
 OWN_TRANSACTION = 5
+GROUPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What to publish: `mode` is one of `one`, `many`, `load` and `transaction`."""
+    """What to publish: `mode` is one of `one`, `many`, `load`, `transaction`, `groups`."""
 
     url: str
     journal: str
@@ -79,10 +80,30 @@ def publish_in_transaction(queue: Queue, url: str) -> tuple[int, Publish]:
     return OWN_TRANSACTION, publish
 
 
+def group_of(token: str) -> str:
+    """The group of a message in the mode `groups`; no other publisher has it."""
+    name, _, number = token.rpartition("-")
+    return f"{name}-{int(number) % GROUPS}"
+
+
+def publish_in_groups(queue: Queue, url: str) -> tuple[int, Publish]:
+    """Publish some in one transaction of the caller's own, in turn to some groups."""
+    engine = create_engine(url)
+
+    def publish(tokens: Sequence[str]) -> None:
+        with engine.begin() as connection:
+            for token, payload in zip(tokens, payloads(tokens), strict=True):
+                queue.publish(payload, group=group_of(token), connection=connection)
+
+    return OWN_TRANSACTION, publish
+
+
 def way_of_publishing(arguments: Arguments, queue: Queue) -> tuple[int, Publish]:
     """How many tokens this mode takes at a time, and what to do with them."""
     if arguments.mode == "transaction":
         return publish_in_transaction(queue, arguments.url)
+    if arguments.mode == "groups":
+        return publish_in_groups(queue, arguments.url)
     ways = {"one": publish_one, "many": publish_many, "load": publish_load}
     return ways[arguments.mode](queue)
 

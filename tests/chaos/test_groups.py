@@ -1,0 +1,227 @@
+"""`kill -9` of consumers and publishers of groups: the order and the limits of each group hold."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.settings import GroupOrder
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import Account, archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.journal import Entry, Stamp
+from tests.chaos.processes import Crew, Process
+from tests.chaos.roles import ordered, publisher
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+CONSUMERS, PUBLISHERS = 3, 2
+Killed = Mapping[str, float]
+"""When a process was killed at the earliest, by the name of its journal."""
+
+
+class Span(NamedTuple):
+    """A handler's call, or a claim that its consumer surely had; `number` is the message's."""
+
+    begin: float
+    end: float
+    number: int
+
+
+def by_group(
+    account: Account, act: str, ends: tuple[str, ...], killed: Killed
+) -> dict[str, list[Span]]:
+    """From each entry of this act to the next of `ends` about the same delivery, by group.
+
+    Where there is none, to the end of the process.
+    """
+    ended: dict[Stamp, float] = {}
+    for entry in account.entries:
+        if entry.act in ends:
+            ended.setdefault(entry.stamp, entry.at)
+    found: dict[str, list[Span]] = defaultdict(list)
+    for entry in account.entries:
+        if entry.act == act:
+            end = ended.get(entry.stamp, killed.get(entry.writer, entry.at))
+            found[publisher.group_of(str(entry.token))].append(Span(entry.at, end, number(entry)))
+    return {group: sorted(spans) for group, spans in found.items()}
+
+
+def number(entry: Entry) -> int:
+    """The running number of a message among those of its publisher."""
+    return int(str(entry.token).rpartition("-")[2])
+
+
+def most_at_once(spans: list[Span]) -> int:
+    """How many of these were there at one instant at most."""
+    steps = sorted(step for span in spans for step in ((span.begin, 1), (span.end, -1)))
+    most = now = 0
+    for _, change in steps:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def overtakings(account: Account, calls: Mapping[str, list[Span]]) -> list[tuple[str, int, int]]:
+    """Every call that began before an earlier message of its group was finished."""
+    finished: dict[str, dict[int, float]] = defaultdict(dict)
+    for entry in account.entries:
+        if entry.act == "finished":
+            finished[publisher.group_of(str(entry.token))].setdefault(number(entry), entry.at)
+    found = []
+    for group, spans in calls.items():
+        for span in spans:
+            found += [
+                (group, earlier, span.number)
+                for earlier, at in finished[group].items()
+                if earlier < span.number and at > span.begin
+            ]
+    return found
+
+
+class Load:
+    """Consumers and publishers, of whom some are killed and others take their place."""
+
+    def __init__(self, crew: Crew, url: str) -> None:
+        self.crew, self._url = crew, url
+        self._order: GroupOrder = "fifo"
+        self._count = 0
+        self.readers: list[Process] = []
+        self.writers: list[Process] = []
+        self.killed: dict[str, float] = {}
+
+    def start(self, order: GroupOrder) -> None:
+        """All are ready before the first message."""
+        self._order = order
+        self.readers = [self._reader() for _ in range(CONSUMERS)]
+        self.writers = [self._writer() for _ in range(PUBLISHERS)]
+        for process in [*self.readers, *self.writers]:
+            process.expect("ready")
+        for process in [*self.readers, *self.writers]:
+            process.tell("go")
+
+    def replace(self, members: list[Process], luck: random.Random) -> None:
+        """Kill one of them, somewhere within whatever it does; another takes its place."""
+        heir = self._reader() if members is self.readers else self._writer()
+        heir.expect("ready")
+        time.sleep(luck.uniform(0.0, 0.2))
+        victim = members.pop(luck.randrange(len(members)))
+        self.killed[f"process-{victim.pid}"] = time.monotonic()
+        victim.kill()
+        heir.tell("go")
+        members.append(heir)
+
+    def go_on(self) -> None:
+        """Wait until some more messages were finished, by whomever."""
+        before = len(self._finished())
+        eventually(lambda: len(self._finished()) > before + 10, "work goes on")
+
+    def _finished(self) -> list[str]:
+        return self.crew.account().tokens("finished")
+
+    def _reader(self) -> Process:
+        self._count += 1
+        return self.crew.spawn(
+            ordered.Arguments(
+                self._url,
+                str(self.crew.journals),
+                batch=(1, 5, 20)[self._count % 3],
+                ordered=self._order == "fifo",
+                seed=self._count,
+            )
+        )
+
+    def _writer(self) -> Process:
+        self._count += 1
+        name = f"writer{self._count}"
+        return self.crew.spawn(
+            publisher.Arguments(self._url, str(self.crew.journals), "groups", name, pause=0.2)
+        )
+
+
+class Case(NamedTuple):
+    """The rules of the groups, and how many consumers and publishers die."""
+
+    limit: int
+    order: GroupOrder
+    kills: int
+
+
+@pytest.fixture
+def load(crew: Crew, database: TestDatabase) -> Load:
+    """Nothing runs yet."""
+    return Load(crew, database.url)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(1, "fifo", 1),
+        pytest.param(Case(1, "fifo", 5), marks=pytest.mark.full),
+        pytest.param(Case(2, "any", 3), marks=pytest.mark.full),
+    ],
+    ids="{0.order}-{0.limit}-{0.kills}".format,
+)
+def test_groups_keep_their_order_and_limit_through_kills(
+    case: Case, make_service: MakeService, load: Load, sql: Engine
+) -> None:
+    """Each message ends once; no group has more in hand than its limit, nor runs out of order.
+
+    Judged by the times that the handlers noted themselves. Some calls fail, and what they had comes
+    back at once or later. Messages of which the publisher was killed are there whole or not at all.
+    """
+    make_service().create_queue(
+        "jobs",
+        archive="all",
+        group_limit=case.limit,
+        group_order=case.order,
+        max_attempts=10_000,
+        retry=FixedDelay(0.05),
+        lease=120.0,
+    )
+    luck = random.Random(11)  # noqa: S311 - chance, not a secret
+    load.start(case.order)
+    for _ in range(case.kills):
+        for members in (load.readers, load.writers):
+            load.go_on()
+            load.replace(members, luck)
+    load.go_on()
+    for process in load.writers:
+        process.tell("stop")
+    for process in load.writers:
+        process.expect("done")
+    for process in load.readers:
+        process.check_alive()
+    published = set(load.crew.account().tokens("published"))
+    eventually(
+        lambda: not live_tokens(sql) and archived_count(sql) >= len(published),
+        "all messages finished",
+        within=90,
+        every=0.2,
+    )
+    for process in load.readers:
+        process.tell("stop")
+    for process in load.readers:
+        process.expect("done")
+
+    account = load.crew.account()
+    done = archived_tokens(sql, "done")
+    assert [] == repeated(done)
+    assert set() == published - set(done)
+    assert set() == set(done) - set(account.tokens("intends"))
+    assert [] == account.double_holds()
+    assert [] == repeated(account.tokens("settled", "ack"))
+    calls = by_group(account, "started", ("finished", "failed"), load.killed)
+    if case.order == "fifo":
+        assert [] == overtakings(account, calls)
+        assert [1] * len(calls) == [most_at_once(spans) for spans in calls.values()]
+    holds = by_group(account, "delivered", ("settling",), load.killed)
+    if case.limit > 1:
+        assert case.limit >= max(most_at_once(spans) for spans in holds.values())
