@@ -374,13 +374,26 @@ def test_an_end_wakes_who_waits_elsewhere(
     given.queue.messages(key="b1").remove()
     notified = core_of(given.queue).context.dialect.notifications.notified_by_others
     queue = (make_service() if notified else given.service).queue("jobs")
+    looks, look = threading.Semaphore(0), core_of(queue).claimer._delivered
+
+    def noted(*arguments: Any) -> Any:
+        found = look(*arguments)
+        looks.release()
+        return found
+
+    monkeypatch.setattr(core_of(queue).claimer, "_delivered", noted)
     got: list[Message] = []
-    waiter = threading.Thread(target=lambda: got.extend(queue.consume(1, wait=20.0)))
+    # At the end of its wait it would look once more.
+    waiter = threading.Thread(target=lambda: got.extend(queue.consume(1, wait=30.0)))
     waiter.start()
-    assert core_of(queue).context.arrivals.wait_for_waiting(20.0)
+    # It looks again when it has begun to listen.
+    for _ in range(2 if notified else 1):
+        assert looks.acquire(timeout=20.0)
     given.head.ack()
-    waiter.join(30)
-    assert ["a2"] == payloads(got)
+    waiter.join(15)
+    woken = payloads(got)
+    waiter.join()
+    assert ["a2"] == woken
 
 
 # -- edits by SQL
