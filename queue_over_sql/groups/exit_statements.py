@@ -45,7 +45,8 @@ def next_parked(tables: QueueTables, size: int, skipping: bool) -> CompoundSelec
     live = tables.live
     found = []
     for place, name in enumerate(group_parameters(live, size)):
-        waiting = (live.c.group_key == name, live.c.consumer_id.is_(None))
+        of_group = tables.expressions.in_group(live.c.group_key, name)
+        waiting = (of_group, live.c.consumer_id.is_(None))
         first: Select[Any] = select(live.c.id, live.c.group_key)
         first = first.where(*waiting, live.c.parked_at.is_not(None))
         order = tables.expressions.order_in_group(live)

@@ -132,7 +132,10 @@ def heads(tables: QueueTables, size: int) -> Select[Any]:
     live, others = tables.live, tables.live.alias("other")
     first = (
         select(others.c.id)
-        .where(others.c.group_key == live.c.group_key, others.c.consumer_id.is_(None))
+        .where(
+            tables.expressions.in_group(others.c.group_key, live.c.group_key),
+            others.c.consumer_id.is_(None),
+        )
         .order_by(*tables.expressions.order_in_group(others))
         .limit(literal_column("1"))
     )

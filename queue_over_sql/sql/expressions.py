@@ -177,6 +177,12 @@ class Expressions:
         """The order by id of a group's unclaimed messages, so that its index gives it."""
         return [table.c.id]
 
+    def in_group(
+        self, group_key: ColumnElement[Any], name: ColumnElement[Any]
+    ) -> ColumnElement[bool]:
+        """The condition for messages of one group, in the order of ``order_in_group``."""
+        return group_key == name
+
     def group_index_hint(self, base: str) -> str | None:
         """A hint with which a select reads no messages but those of the groups that it names."""
         del base

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Dialect,
     Float,
+    FromClause,
     Insert,
     Integer,
     Numeric,
@@ -126,6 +127,19 @@ class PostgreSQLExpressions(AtOnceExpressions):
         if isinstance(kind, Float):
             return _FLOAT8
         return _NUMERIC if isinstance(kind, Numeric) else None
+
+    def order_in_group(self, table: FromClause) -> Sequence[ColumnElement[Any]]:
+        """By name and id, which only the index of groups has in this order."""
+        return [table.c.group_key, table.c.id]
+
+    def in_group(
+        self, group_key: ColumnElement[Any], name: ColumnElement[Any]
+    ) -> ColumnElement[bool]:
+        """A range of one name. For an equality the order of ids is enough, for the planner.
+
+        Then it may read the primary key, past all messages of a large group.
+        """
+        return and_(group_key >= name, group_key <= name)
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so an index scan can use it; new in each statement."""

@@ -190,8 +190,11 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
             _sum_of(_due(tables, where)).label("due"),
             or_(live.c.blocks.is_not(None), live.c.parked_at.is_not(None)).label("waits"),
         )
-        .where(live.c.group_key == locked.c.group_key, live.c.consumer_id.is_(None))
-        .order_by(live.c.id)
+        .where(
+            tables.expressions.in_group(live.c.group_key, locked.c.group_key),
+            live.c.consumer_id.is_(None),
+        )
+        .order_by(*tables.expressions.order_in_group(live))
         .limit(locked.c.most)
         .correlate(locked)
         .subquery("run")
