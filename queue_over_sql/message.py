@@ -63,7 +63,8 @@ class Publication(Generic[Payload_co]):
 
     Args:
         payload: a JSON value, a ``str`` or ``bytes``, depending on the queue's payload type.
-        key: a queue has at most one live message with this key; up to 200 characters.
+        key: a queue has at most one live message with this key, or one that waits (``unique``);
+            up to 200 characters.
         kind: name of the payload's type, up to 100 characters.
         group: a queue with a ``group_limit`` keeps the order of messages with the same group, and
             has only so many of them in hand at once; up to 200 characters, and ``""`` is a group,

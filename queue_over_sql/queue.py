@@ -403,7 +403,7 @@ class Queue(Generic[Payload]):
             WrongDatabase: ``connection`` belongs to another database.
             DatabaseUnavailable: if the connection broke, it is unknown whether the message was
                 published.
-            TypeError, ValueError: an option has an invalid value.
+            TypeError, ValueError: an option has an invalid value, or ``on_conflict`` has no key.
         """
         publication = Publication(
             payload,
@@ -439,7 +439,8 @@ class Queue(Generic[Payload]):
             One result per item, in order.
 
         Raises:
-            DuplicateKey and the other errors of ``publish``: nothing was published.
+            DuplicateKey and the other errors of ``publish``: nothing was published. An error about
+                one of several items names it, as in ``items[3]``.
         """
         return self._core.publish_many(items, on_conflict, connection)
 

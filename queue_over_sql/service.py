@@ -348,6 +348,8 @@ class QueueService:
                 outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations.
             archive_limit: how many messages the archive keeps per outcome; it removes the oldest
                 first. None (default): any number. Also a mapping of outcomes to numbers.
+            unique: which messages keep their key taken: ``"live"`` (default) all that are not
+                finished, ``"waiting"`` only those that no consumer holds; cannot be changed later.
             dedup_window: how long a key stays taken after its message is finished; None (default):
                 not at all.
             expires: how long a message may wait for its first start, unless it has an ``expires``
@@ -370,7 +372,8 @@ class QueueService:
 
         Raises:
             InvalidQueueName: the name is not valid for a queue.
-            QueueSchemaMismatch: the queue exists with another payload type or other columns.
+            QueueSchemaMismatch: the queue exists with another payload type, other columns or
+                another ``unique``.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
             UnsupportedByEngine: there is a ``group_limit``, and H2 is older than 2.2.220.

@@ -36,6 +36,8 @@ PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
 GROUP_ORDERS: Final = ("fifo", "any")
 GroupOrder = Literal["fifo", "any"]
+UNIQUES: Final = ("live", "waiting")
+Unique = Literal["live", "waiting"]
 
 _NUMBER: Final = ("precision", "asdecimal", "decimal_return_scale")
 _DECIMAL: Final = ("precision", "scale", "asdecimal", "decimal_return_scale")
@@ -89,6 +91,7 @@ class QueueSettings:
     archive: ArchivePolicy | Unset = UNSET
     archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET
     archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET
+    unique: Unique | Unset = UNSET
     dedup_window: Duration | Unset | None = UNSET
     expires: Duration | Unset | None = UNSET
     group_limit: int | Unset | None = UNSET
@@ -120,6 +123,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     archive: ArchivePolicy | Unset
     archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None
     archive_limit: int | Mapping[str, int | None] | Unset | None
+    unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
     group_limit: int | Unset | None
@@ -165,6 +169,7 @@ class EffectiveSettings:
     archive: ArchivePolicy = "failed"
     archive_ttl: timedelta | Mapping[str, timedelta] | None = None
     archive_limit: int | Mapping[str, int] | None = None
+    unique: Unique = "live"
     dedup_window: timedelta | None = None
     expires: timedelta | None = None
     group_limit: int | None = None
@@ -218,11 +223,22 @@ def given_of(settings: QueueSettings) -> dict[str, Any]:
 
 
 def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSettings:
-    """The current settings, updated with the fields set in ``requested``."""
+    """The current settings, updated with the fields set in ``requested``.
+
+    Raises:
+        ValueError: they do not fit each other.
+    """
     given = given_of(requested)
     given.pop("kinds", None)
     plain = {name: _KINDS[name].plain(value) for name, value in given.items()}
-    return dataclasses.replace(present, **plain)
+    wanted = dataclasses.replace(present, **plain)
+    if wanted.unique == "waiting" and wanted.dedup_window is not None:
+        msg = (
+            "unique='waiting' frees a key when a consumer claims its message, and dedup_window "
+            "keeps it taken after the end: a queue can have one of them"
+        )
+        raise ValueError(msg)
+    return wanted
 
 
 def settings_json(
@@ -513,6 +529,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "archive": _one_of(ARCHIVES),
     "archive_ttl": _DURATION.by_outcome(),
     "archive_limit": _whole(0, 2**62).by_outcome(),
+    "unique": _one_of(UNIQUES),
     "dedup_window": _DURATION.or_none(),
     "expires": _DURATION.or_none(),
     "group_limit": _whole(1, 2**31 - 1).or_none(),

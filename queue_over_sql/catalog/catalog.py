@@ -33,6 +33,8 @@ from queue_over_sql.queues.stats import has_groups, highest_priority
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
+    OLDEST_BESIDE,
+    OLDEST_BESIDE_WAITING,
     QueueTables,
     check_queue_name,
     may_be_name,
@@ -307,6 +309,7 @@ class Catalog:
                 settings=text,
                 owner=owner,
                 grouped=tables.grouped,
+                oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
 
     def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
@@ -393,6 +396,12 @@ class Catalog:
             msg = (
                 f"Queue {stored.queue!r} has {present.payload!r} payloads, but "
                 f"{requested.payload!r} was requested. Use another name, or drop the queue first."
+            )
+            raise QueueSchemaMismatch(msg)
+        if requested.unique not in (UNSET, present.unique):
+            msg = (
+                f"Queue {stored.queue!r} has unique={present.unique!r}, but {requested.unique!r} "
+                "was requested. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
         if requested.columns is UNSET:
@@ -530,6 +539,7 @@ class Catalog:
             system=self.system(),
             dialect=self.connections.dialect,
             grouped=settings.grouped,
+            unique=settings.unique,
         )
 
     def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:

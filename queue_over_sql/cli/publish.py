@@ -32,6 +32,7 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, CommandSession, in_words
 from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.values.checks import check_keyed
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import message_fields
 from queue_over_sql.values.options import PUBLISH_OPTIONS, PublishOptions, RequestOptions
@@ -93,6 +94,7 @@ def publish_one(
 ) -> None:
     """Publish the message of the argument `text` and report its id and outcome."""
     publication = read_argument(reader, text)
+    check_keyed(on_conflict, publication.key)
     with explaining_wrong_columns():
         [published] = queue.publish_many([publication], on_conflict=on_conflict)
     output.record(

@@ -157,6 +157,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda texts: _by_outcome(texts, "--archive-limit", _number),
     ),
+    "unique": SharedOption(
+        str,
+        typer.Option(
+            metavar="live|waiting",
+            show_default="live for a new queue",
+            help="Which messages keep their key taken: all live ones, or those that wait. Cannot "
+            "be changed later.",
+        ),
+    ),
     "dedup_window": SharedOption(
         str,
         typer.Option(
@@ -233,6 +242,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
     parts = (
         ("kept ", _in_words(settings.archive_ttl, _duration)),
         ("kept ", _in_words(settings.archive_limit, lambda number: f"newest {number:,}")),
+        ("keys ", settings.unique if settings.unique == "waiting" else ""),
         ("keys ", "" if window is None else _duration(window)),
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
         ("groups of ", _groups(settings)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Index, Insert, Table, Update, and_, update
+from sqlalchemy import Column, ColumnElement, Connection, Index, Insert, Table, Update, and_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from queue_over_sql.claiming.strategy import Claims
@@ -59,10 +60,10 @@ class AtOnceExpressions(Expressions):
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         return table.c.lease_expires_at.is_not(None)
 
-    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+    def ignore_conflict(self, statement: Insert, columns: Sequence[Column[Any]]) -> Insert:
         """ON CONFLICT on the key alone, so that other unique violations still fail."""
         conflict: postgresql.Insert | sqlite.Insert = statement  # type: ignore[assignment]
-        return conflict.on_conflict_do_nothing(index_elements=[column])
+        return conflict.on_conflict_do_nothing(index_elements=columns)
 
 
 class ClaimsAtOnce(Claims, abc.ABC):

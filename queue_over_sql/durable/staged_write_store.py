@@ -39,9 +39,10 @@ from queue_over_sql.publishing.statements import EXPIRY, insert_columns
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.tables import create_indexes
 from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
+from queue_over_sql.schema.queue_tables import KEY_RELEASED
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.errors import ErrorKind
-from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
+from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, batches, number
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.durations import stored_number
 
@@ -300,6 +301,8 @@ def publish_staged(
     transaction back.
     """
     merged = staged.merged and on_conflict != "raise"
+    if staged.keyed and staged.queue.frees_claimed_keys:
+        _settle_holders(connection, staged, replaces=on_conflict == "replace")
     if merged:
         count = select(func.count()).select_from(staged.table)
         _check_all_there(staged, int(_run(connection, count).scalar_one()), rows)
@@ -378,7 +381,7 @@ def _insert_staged(
     )
     if staged.merged and on_conflict == "skip" and queue.features.conflict_clause:
         # Others may take a key meanwhile.
-        statement = queue.expressions.ignore_conflict(statement, queue.live.c.message_key)
+        statement = queue.expressions.ignore_conflict(statement, queue.unique_key)
     return statement.inline()
 
 
@@ -402,7 +405,7 @@ def _expiry(table: Table, expires: int | None) -> ColumnElement[int] | None:
 
 def _is_free(staged: StagedTable, on_conflict: str) -> ColumnElement[bool]:
     table, live = staged.table, staged.queue.live
-    taken_keys = select(live.c.id).where(live.c.message_key == table.c.message_key).exists()
+    taken_keys = select(live.c.id).where(staged.queue.holds_key(table.c.message_key)).exists()
     return or_(table.c.message_key.is_(None), and_(~taken_keys, _counts(table, on_conflict)))
 
 
@@ -432,7 +435,9 @@ def _replace_live(staged: StagedTable, expires: int | None) -> Update:
         for name in _content_columns(queue)
         if name not in content and name not in kept
     }
-    same_key = live.c.message_key == table.c.message_key
+    same_key = queue.holds_key(table.c.message_key)
+    if queue.frees_claimed_keys:
+        same_key = and_(same_key, live.c.consumer_id.is_(None))
     changes = or_(*_changes(staged, content | missing))
     wanted = and_(same_key, _counts(table, "replace"), changes)
     fresh = {**NEW_LIFE, **CLAIM_CLEARED, **queue.unparked()}
@@ -473,6 +478,34 @@ def _changes(staged: StagedTable, content: dict[str, Any]) -> list[ColumnElement
 
 
 # -- keys
+
+
+def _settle_holders(connection: Connection, staged: StagedTable, *, replaces: bool) -> None:
+    """Let each staged key be held by a message that waits, or by none.
+
+    Those that are replaced are locked, so that no consumer claims them meanwhile.
+    """
+    queue, live, keys = staged.queue, staged.queue.live, staged.table.c.message_key
+    among = live.c.message_key.in_(select(keys).where(keys.is_not(None)))
+    claimed = live.c.consumer_id.is_not(None)
+    wanted = [among, live.c[KEY_RELEASED] == 0, *([] if replaces else [claimed])]
+    released = case((claimed, live.c.id), else_=0)
+    _run(connection, update(live).where(*wanted).values({KEY_RELEASED: released}))
+    holder = queue.live.alias("holder")
+    held = select(holder.c.id).where(
+        holder.c.message_key == live.c.message_key, holder.c[KEY_RELEASED] == 0
+    )
+    came_back = [live.c[KEY_RELEASED] != 0, live.c.consumer_id.is_(None)]
+    newest = select(func.max(live.c.id)).where(among, *came_back, ~held.exists())
+    ids = [row[0] for row in _run(connection, newest.group_by(live.c.message_key))]
+    for batch in batches(ids):
+        again = update(live).where(live.c.id.in_(batch), *came_back).values({KEY_RELEASED: 0})
+        try:
+            _run(connection, again)
+        except DBAPIError as error:
+            if queue.dialect.errors.classify(error) is ErrorKind.DUPLICATE:
+                raise KeysTaken from error
+            raise
 
 
 def newest_id(connection: Connection, staged: StagedTable) -> int:
@@ -521,6 +554,8 @@ def taken_key(
     for staged in keyed:
         live, keys = staged.queue.live, staged.table.c.message_key
         taken = select(live.c.message_key, live.c.id).join(staged.table, keys == live.c.message_key)
+        if staged.queue.frees_claimed_keys:
+            taken = taken.where(live.c.consumer_id.is_(None))
         row: Any = _run(connection, taken.limit(1)).first()
         if row is not None:
             return row[0], int(row[1])

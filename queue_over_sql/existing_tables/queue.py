@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, and_, literal
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.message import Publication, Published
+from queue_over_sql.publishing.new_messages import naming_item
 from queue_over_sql.publishing.publisher import (
     Publisher,
     as_items,
@@ -150,19 +151,22 @@ class RowPublisher(Publisher):
             [as_publication(item) for item in as_items(items)], on_conflict, connection
         )
 
-    def _load_batch(self, items: list[Any]) -> int:
-        return len(self.publish_many(items, "raise", None))
+    def _load_batch(self, items: list[Any], start: int) -> int:
+        return len(self._insert([as_publication(each) for each in items], "raise", None, start))
 
     def _insert(
         self,
         publications: Sequence[Publication],
         on_conflict: str,
         connection: CallersConnection | None,
+        start: int = 0,
     ) -> list[Published]:
         context = self._context
         if on_conflict != "raise":
             _refuse("on_conflict", "its messages have no keys")
-        rows = [self._row(publication) for publication in publications]
+        rows: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
+        with naming_item(rows, publications, start):
+            rows.extend(self._row(publication) for publication in publications)
         ids = context.run(existing_store.publish_rows.of(context.sql, rows), connection)
         return list(map(Published, ids))
 

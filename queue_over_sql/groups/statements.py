@@ -285,4 +285,4 @@ def add_groups(tables: QueueTables, size: int) -> Insert:
     # From the time on, because a row that was deleted and comes back must not repeat a number.
     new = [{"group_key": name, "seq": now, "created_at": now} for name in names]
     insertion = tables.expressions.insert(rows).values(new)
-    return tables.expressions.ignore_conflict(insertion, rows.c.group_key)
+    return tables.expressions.ignore_conflict(insertion, [rows.c.group_key])

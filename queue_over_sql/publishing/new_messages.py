@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
 from queue_over_sql.statements.requests import NewRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 
 
 # Limit of text in one INSERT, unless the server's own limit is lower.
@@ -32,6 +34,9 @@ CONTENT: Final[Mapping[str, Any]] = {
     "lease_us": None,
 }
 """The columns of content that each queue has, and their values in a message without options."""
+
+
+_REFUSALS: Final = frozenset({PayloadInvalid, PayloadTooLarge, TypeError, ValueError})
 
 
 # Those that often have the same value in many messages.
@@ -192,18 +197,38 @@ class PlainPayloads:
         self._encode = encode
         self._blank = blank
 
-    def encoded(self) -> PlainMessages:
-        """All of them, encoded now.
+    def encoded(self, start: int = 0) -> PlainMessages:
+        """All of them, encoded now; ``start`` is the place of the first among all items.
 
         Raises:
             PayloadInvalid, PayloadTooLarge: one of them is invalid.
         """
-        return PlainMessages(list(map(self._encode, self._payloads)), self._blank)
+        encoded: list[str | bytes] = []
+        with naming_item(encoded, self._payloads, start):
+            encoded.extend(map(self._encode, self._payloads))
+        return PlainMessages(encoded, self._blank)
 
     def rows(self, now: int) -> NewRows:
         """Their rows, published at ``now``; they can be read once, which raises as ``encoded``."""
         encoded = map(self._encode, self._payloads)
         return NewRows(len(self._payloads), _plain_values(self._blank, now), {"payload": encoded})
+
+
+@contextlib.contextmanager
+def naming_item(done: Sized, items: Sized, start: int = 0) -> Iterator[None]:
+    """Say which of several items is refused: the one after those that are done.
+
+    ``start``: how many items came before these.
+    """
+    try:
+        yield
+    except (PayloadInvalid, PayloadTooLarge, TypeError, ValueError) as error:
+        if (len(items) == 1 and not start) or type(error) not in _REFUSALS:
+            raise
+        # With the attributes of its class, whose constructor would write another text.
+        named = type(error).__new__(type(error), f"items[{start + len(done)}]: {error}")
+        vars(named).update(vars(error))
+        raise named from error
 
 
 def chunks(

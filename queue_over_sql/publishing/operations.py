@@ -14,7 +14,7 @@ from queue_over_sql.groups import exits
 from queue_over_sql.message import Published
 from queue_over_sql.payloads.types import changes
 from queue_over_sql.publishing import statements
-from queue_over_sql.publishing.deduplication import recently_finished
+from queue_over_sql.publishing.deduplication import key_values, recently_finished
 from queue_over_sql.publishing.new_messages import (
     BYTES_PER_CHARACTER,
     CHARACTERS_PER_ROW,
@@ -33,6 +33,7 @@ from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
 from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.parameters import batches, bucket_of
 from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
@@ -58,7 +59,8 @@ def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Op
 
     It is never repeated, even with a key: the message may be published and finished by then.
     """
-    tied = message.key is not None and not sql.subject.features.conflict_clause
+    keyed, tables = message.key is not None, sql.subject
+    tied = keyed and (tables.frees_claimed_keys or not tables.features.conflict_clause)
     return Operation(
         partial(publish, sql=sql, message=message, on_conflict=on_conflict),
         atomic=tied or message.dedup or on_conflict == "replace",
@@ -88,6 +90,9 @@ def publish(
         note_expiring(connection, sql)
     if message.key is None:
         return Published(_insert(connection, sql, message, now))
+    existing = _came_back(connection, sql, message.key)
+    if existing is not None:
+        return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
     refused: DBAPIError | None = None
     for _ in range(_KEY_RACES):
         try:
@@ -102,8 +107,12 @@ def publish(
                 connection, sql, message, message_id, on_conflict=on_conflict, finished=finished
             )
         existing = _live_by_key(connection, sql, message.key)
-        if existing is not None:
+        if existing is None:
+            continue
+        if not sql.subject.frees_claimed_keys or existing.consumer_id is None:
             return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
+        # It is claimed, so it must not keep others from waiting.
+        sql.get(statements.release_key).run(connection, {"p_id_0": existing.id})
     text = (
         f"Queue {sql.subject.queue!r}: the message with key {message.key!r} could not be "
         "inserted, but no other message has this key. Try again."
@@ -180,7 +189,7 @@ def load(
 def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:
     if batch.expiring:
         note_expiring(connection, sql)
-    if batch.dedup:
+    if batch.dedup or (batch.keyed and sql.subject.frees_claimed_keys):
         publish_many(connection, sql, batch.messages(), "raise")
     elif not sql.subject.dialect.strategy(Inserts).load(connection, sql, batch.rows(now)):
         if batch.keyed:
@@ -264,6 +273,41 @@ def _live_by_key(connection: Connection, sql: StatementCache, key: str) -> Messa
     return rows[0] if rows else None
 
 
+def _that_came_back(
+    connection: Connection, sql: StatementCache, keys: Sequence[str | None]
+) -> list[int]:
+    """Messages that came back to the queue after later ones had taken these keys."""
+    wanted = [key for key in keys if key is not None]
+    if not wanted or not sql.subject.frees_claimed_keys:
+        return []
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    found: list[int] = []
+    for batch in batches(wanted):
+        size = bucket_of(len(batch))
+        rows: Any = sql.get(statements.came_back, size).run(connection, key_values(batch, size))
+        found += [row[0] for row in rows]
+    return found
+
+
+def _came_back(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:
+    """Lock the newest waiting message of a key, if one came back after another had taken it."""
+    found = _that_came_back(connection, sql, [key])
+    if not found:
+        return None
+    holder = _live_by_key(connection, sql, key)
+    if holder is not None and holder.consumer_id is None:
+        return holder
+    return _still_waiting(connection, sql, max(found))
+
+
+def _still_waiting(
+    connection: Connection, sql: StatementCache, message_id: int
+) -> MessageRow | None:
+    found = sql.get(statements.still_waiting).run(connection, {"p_id_0": message_id})
+    rows = read_rows(connection, sql, found)
+    return rows[0] if rows else None
+
+
 def _resolve_conflict(
     connection: Connection,
     sql: StatementCache,
@@ -331,7 +375,10 @@ def _changes_nothing(
     values = {parameters[name]: message.content[name] for name in changed}
     change = sql.get(statements.change_own, tuple(changed))
     change.run(connection, values | {"p_id_0": existing.id})
-    again = _live_by_key(connection, sql, str(message.key))
+    if sql.subject.frees_claimed_keys:
+        again = _still_waiting(connection, sql, existing.id)
+    else:
+        again = _live_by_key(connection, sql, str(message.key))
     return again is not None and all(
         _is_equal(again.columns[name], present[name]) for name in changed
     )
@@ -352,7 +399,8 @@ def _publish_chunk(
     step: int | None,
     created: list[int],
 ) -> list[Published]:
-    ids = _insert_chunk(connection, sql, chunk, now, step)
+    singly = chunk.keyed and _that_came_back(connection, sql, [m.key for m in chunk.messages()])
+    ids = None if singly else _insert_chunk(connection, sql, chunk, now, step)
     if ids is None:
         return [
             _noted(publish(connection, sql, message, on_conflict, now=now), created)

@@ -8,13 +8,32 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.errors import DatabaseRefused, DuplicateKey, no_groups, shown
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DuplicateKey,
+    PayloadInvalid,
+    PayloadTooLarge,
+    no_groups,
+    shown,
+)
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.publishing.column_values import own_value
-from queue_over_sql.publishing.new_messages import CONTENT, NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.publishing.new_messages import (
+    CONTENT,
+    NewMessage,
+    PlainMessages,
+    PlainPayloads,
+    naming_item,
+)
 from queue_over_sql.publishing.operations import load, publish_many, publishing
-from queue_over_sql.values.checks import check_choice, check_function, check_text, check_whole
+from queue_over_sql.values.checks import (
+    check_choice,
+    check_function,
+    check_keyed,
+    check_text,
+    check_whole,
+)
 from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
@@ -51,6 +70,7 @@ class Publisher:
         """Publish one message; see ``Queue.publish``."""
         if on_conflict != "raise":
             check_choice("on_conflict", on_conflict, ON_CONFLICT)
+            check_keyed(on_conflict, publication.key)
         context = self._context
         message = self.encode(publication)
         return context.run(publishing(context.sql, message, on_conflict), connection)
@@ -78,7 +98,7 @@ class Publisher:
         check_function("progress", progress)
         total = 0
         for batch in batched(as_items(items), batch_size):
-            total += self._load_batch(batch)
+            total += self._load_batch(batch, total)
             if progress is not None:
                 progress(total)
         return total
@@ -133,11 +153,14 @@ class Publisher:
             expires=expires,
         )
 
-    def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
+    def _encode_all(self, items: list[Any], start: int = 0) -> list[NewMessage] | PlainMessages:
         plain = self._plain_payloads(items)
         if plain is not None:
-            return plain.encoded()
-        return [self.encode(as_publication(item)) for item in items]
+            return plain.encoded(start)
+        encoded: list[NewMessage] = []
+        with naming_item(encoded, items, start):
+            encoded.extend(self.encode(as_publication(item)) for item in items)
+        return encoded
 
     def _plain_payloads(self, items: list[Any]) -> PlainPayloads | None:
         context = self._context
@@ -152,10 +175,10 @@ class Publisher:
         blank = {**CONTENT, **own}
         return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
 
-    def _load_batch(self, items: list[Any]) -> int:
+    def _load_batch(self, items: list[Any], start: int) -> int:
         context = self._context
         plain = self._plain_payloads(items)
-        given = self._encode_all(items) if plain is None else plain
+        given = self._encode_all(items, start) if plain is None else plain
 
         def singly(target: Connection) -> bool:
             messages = given.encoded() if isinstance(given, PlainPayloads) else given
@@ -165,6 +188,11 @@ class Publisher:
         try:
             context.run(loading)
         except DuplicateKey:
+            raise
+        except (PayloadInvalid, PayloadTooLarge):
+            # The bulk path encodes as it sends, and does not say which one it refused.
+            if plain is not None:
+                plain.encoded(start)
             raise
         except DatabaseRefused:
             # The bulk path does not say which message was refused. This one does.

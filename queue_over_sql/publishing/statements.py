@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, case, func, select, update
 
 from queue_over_sql.publishing.new_messages import CONTENT
-from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.schema.queue_tables import KEY_RELEASED, MESSAGE_COLUMNS
 from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number, words
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElem
 def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
     live = tables.live
     if keyed and tables.features.conflict_clause:
-        statement = tables.expressions.ignore_conflict(statement, live.c.message_key)
+        statement = tables.expressions.ignore_conflict(statement, tables.unique_key)
     if tables.features.insert_returning:
         return statement.returning(live.c.id, live.c.message_key)
     # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
@@ -98,13 +98,32 @@ def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert
 
 
 def live_by_key(tables: QueueTables) -> Select[Any]:
-    """Read and lock the live message that has a key."""
+    """Read and lock the live message that holds a key."""
+    held = tables.holds_key(words("p_key"))
+    return select(*tables.message_columns(tables.live)).where(held).with_for_update()
+
+
+def release_key(tables: QueueTables) -> Update:
+    """Let a message keep its key without holding it."""
     live = tables.live
-    return (
-        select(*tables.message_columns(live))
-        .where(live.c.message_key == words("p_key"))
-        .with_for_update()
-    )
+    return update(live).where(live.c.id == number("p_id_0")).values({KEY_RELEASED: live.c.id})
+
+
+def came_back(tables: QueueTables, size: int) -> Select[Any]:
+    """Find the waiting messages that have one of these keys without holding it.
+
+    It locks nothing: to lock a range of keys would make other publishers wait on some engines.
+    """
+    live = tables.live
+    keys = live.c.message_key.in_([words(f"p_key_{index}") for index in range(size)])
+    return select(live.c.id).where(keys, live.c[KEY_RELEASED] != 0, live.c.consumer_id.is_(None))
+
+
+def still_waiting(tables: QueueTables) -> Select[Any]:
+    """Read and lock a message, if it still waits."""
+    live = tables.live
+    wanted = (live.c.id == number("p_id_0"), live.c.consumer_id.is_(None))
+    return select(*tables.message_columns(live)).where(*wanted).with_for_update()
 
 
 def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:

@@ -150,15 +150,20 @@ def add_queue(
     name: str,
     settings: str,
     owner: str | None = None,
+    oldest: int = OLDEST_BESIDE,
     grouped: bool = False,
 ) -> bool:
-    """Insert the record of a new queue; False if another process created it first."""
+    """Insert the record of a new queue; False if another process created it first.
+
+    ``oldest``: the oldest schema version whose releases can use it.
+    """
     values = {
         "table_prefix": prefix,
         "name": name,
         "settings": settings,
         "owner_id": owner,
-        **OF_THIS_RELEASE,
+        "schema_version": SCHEMA_VERSION,
+        "schema_release": release_text(oldest),
         "created_at": dialect.expressions.now(),
         **(with_groups(dialect) if grouped else {}),
     }

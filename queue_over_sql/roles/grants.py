@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from queue_over_sql.errors import NotPermitted, UnsupportedByEngine
+from queue_over_sql.schema.queue_tables import KEY_RELEASED
 from queue_over_sql.values.options import DEFAULT_PREFIX
 
 PUBLISHER: Final = "publisher"
@@ -19,6 +20,7 @@ SYSTEM_PREFIX: Final = "queue_over_sql_"
 
 LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"
 GROUPED, GROUPS = "QUEUE with groups", "QUEUE_groups"
+WAITING = 'QUEUE with unique="waiting"'
 SEQUENCE, REPLY_SEQUENCE = "QUEUE_id_seq", "REPLY_QUEUE_id_seq"
 
 
@@ -91,6 +93,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", LIVE, "returns the id of a published message; finds taken keys"),
         Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
         Grant("UPDATE", LIVE, "locks the message with a key, writes nothing", ("last_error",)),
+        Grant("UPDATE", WAITING, "takes over the key of a claimed message", (KEY_RELEASED,)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
         Grant("SELECT", ARCHIVE, "counts finished messages, without reading them", ("outcome",)),
         Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
@@ -209,11 +212,12 @@ def tables_of(
     web: Iterable[str] = (),
     *,
     grouped: Iterable[str] = (),
+    waiting: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
-    ``remembering`` are the queues that have a ``dedup_window``, ``grouped`` those with groups;
-    ``web`` are the existing ones of ``WEB_TABLES``.
+    ``remembering`` are the queues that have a ``dedup_window``, ``grouped`` those with groups,
+    ``waiting`` those with ``unique="waiting"``; ``web`` are the existing ones of ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -223,6 +227,7 @@ def tables_of(
         found += [(base, sorts[0]), (f"{base}_id_seq", sorts[1]), (f"{base}_archive", ARCHIVE)]
     for queue in grouped:
         found += [(prefix + queue, GROUPED), (f"{prefix}{queue}_groups", GROUPS)]
+    found += [(prefix + queue, WAITING) for queue in waiting]
     return [*found, *[(f"{prefix}{queue}_dedup_keys", KEYS) for queue in remembering]]
 
 
@@ -407,7 +412,7 @@ def _needed(table: str, statement: str) -> list[Grant]:
 
 
 def _has(role: str, sort: str, needed: Grant) -> bool:
-    sorts = {sort, GROUPED} if sort == LIVE else {sort}
+    sorts = {sort, GROUPED, WAITING} if sort == LIVE else {sort}
     given = [g for g in GRANTS[role] if g.table in sorts and g.right == needed.right]
     if not given or needed.why or not all(grant.columns for grant in given):
         return bool(given)

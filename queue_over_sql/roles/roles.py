@@ -288,6 +288,13 @@ class Roles:
             [name for name in every if found.has_table(prefix + name + end, schema=settings.schema)]
             for end in ("_dedup_keys", "_groups")
         )
+        records = registry.queue_records(connection, self._tables(), prefix)
+        waiting = [
+            record.name
+            for record in records
+            if record.name in chosen
+            and StoredSettings.read(record.name, record.settings).data.get("unique") == "waiting"
+        ]
         web = [t for t in WEB_TABLES if found.has_table(SYSTEM_PREFIX + t, schema=settings.schema)]
         schema = settings.schema
         if schema is None and routines == "plpgsql":
@@ -297,7 +304,9 @@ class Roles:
         return Place(
             routines,
             schema,
-            tables_of(prefix, chosen, answering, remembering, web, grouped=grouped),
+            tables_of(
+                prefix, chosen, answering, remembering, web, grouped=grouped, waiting=waiting
+            ),
             [(str(row[0]), str(row[1])) for row in callables],
         )
 

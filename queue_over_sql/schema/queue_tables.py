@@ -53,6 +53,8 @@ OLDEST_BESIDE_EXPIRY: Final = 3
 """As ``OLDEST_BESIDE``, for queues with messages that expire: earlier releases would start them."""
 OLDEST_BESIDE_GROUPS: Final = 3
 """As ``OLDEST_BESIDE``, for queues with groups: earlier releases would not keep their order."""
+OLDEST_BESIDE_WAITING: Final = 3
+"""As ``OLDEST_BESIDE``, for queues with ``unique="waiting"``: earlier releases misread keys."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix of a derived name; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
@@ -93,6 +95,13 @@ _OPTIONS_OF_PUBLISH = {*PUBLISH_OPTIONS, "on_conflict", "connection", "id_0"} - 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 """The columns of an archive besides ``MESSAGE_COLUMNS``."""
 
+KEY_RELEASED: Final = "key_released"
+"""The column of live messages of queues with ``unique="waiting"``.
+
+0: the message holds its key. A publish that takes the key of a claimed message writes the id of
+that message here, so that the message keeps its key and yet does not hold it.
+"""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QueueTables:
@@ -116,6 +125,8 @@ class QueueTables:
         groups: the groups of messages; None if the queue has no groups. Only with groups ``live``
             has the columns ``group_key``, ``parked_at`` and ``blocks``, and ``own_columns`` ends
             with ``group_key``.
+        frees_claimed_keys: whether a publish takes the key of a claimed message
+            (``unique="waiting"``).
     """
 
     has_payloads: ClassVar[bool] = True
@@ -137,6 +148,7 @@ class QueueTables:
     known_kinds: tuple[str, ...] = ()
     temporary: bool = False
     groups: Table | None = None
+    frees_claimed_keys: bool = False
 
     @property
     def grouped(self) -> bool:
@@ -152,6 +164,17 @@ class QueueTables:
     def base_name(self) -> str:
         """The prefix of the names of the queue's indexes."""
         return self.prefix + self.queue
+
+    @cached_property
+    def unique_key(self) -> Sequence[Column[Any]]:
+        """The columns of the constraint that keeps keys unique."""
+        live = self.live
+        return [live.c.message_key, *([live.c[KEY_RELEASED]] if self.frees_claimed_keys else ())]
+
+    def holds_key(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The condition for the one live message that holds a key."""
+        held = self.live.c.message_key == key
+        return and_(held, self.live.c[KEY_RELEASED] == 0) if self.frees_claimed_keys else held
 
     @cached_property
     def features(self) -> Features:
@@ -373,22 +396,25 @@ def queue_tables(
     system: SystemTables,
     dialect: QueueDialect,
     grouped: bool = False,
+    unique: str = "live",
 ) -> QueueTables:
     """Define the tables of one queue, which may have groups; the name must have been checked."""
     # Each has its own metadata, because a queue may be dropped and defined again.
     metadata = MetaData(schema=system.metadata.schema)
     table = prefix + queue
     own, expressions = _own_columns(columns, grouped=grouped), dialect.expressions
+    released = _key_released(columns) if unique == "waiting" else []
     live = Table(
         table,
         metadata,
         Column("id", expressions.identity, primary_key=True, autoincrement=True),
         *message_columns_of(payload, expressions),
         *added_columns_of(expressions),
+        *released,
         *[_copy(column, nullable=column.nullable) for column in own],
         *(_columns_of_groups(expressions) if grouped else ()),
         *_payload_check(table, payload, expressions),
-        UniqueConstraint("message_key", name=f"{table}_key_uq"),
+        UniqueConstraint("message_key", *[c.name for c in released], name=f"{table}_key_uq"),
         **expressions.table_options,
         **expressions.live_table_options,
     )
@@ -413,9 +439,17 @@ def queue_tables(
     )
     dedup_keys = memory_of_keys(table, metadata, expressions)
     names = (*(column.name for column in own), *([GROUP_KEY] if grouped else ()))
-    groups = _groups(table, metadata, expressions) if grouped else None
     return QueueTables(
-        queue, prefix, live, archive, dedup_keys, system, dialect, names, groups=groups
+        queue,
+        prefix,
+        live,
+        archive,
+        dedup_keys,
+        system,
+        dialect,
+        names,
+        groups=_groups(table, metadata, expressions) if grouped else None,
+        frees_claimed_keys=bool(released),
     )
 
 
@@ -497,6 +531,13 @@ def added_columns_of(expressions: Expressions) -> list[Column[Any]]:
         Column("last_traceback", expressions.payload_type("text")),
         Column("expires_at", BigInteger),
     ]
+
+
+def _key_released(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
+    if KEY_RELEASED in [column.name for column in columns]:
+        msg = f"columns: {KEY_RELEASED!r} is a column of every queue with unique='waiting'"
+        raise ValueError(msg)
+    return [Column(KEY_RELEASED, BigInteger, nullable=False, server_default="0")]
 
 
 def _payload_check(table: str, payload: str, expressions: Expressions) -> list[CheckConstraint]:

@@ -21,7 +21,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ClauseElement, ColumnElement, FromClause, Insert, Table
+    from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Insert, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.sql.conditions import JsonPath, JsonScalar
@@ -139,9 +139,12 @@ class Expressions:
         """The engine's own INSERT."""
         return insert(table)
 
-    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """Let an INSERT skip rows whose ``column`` is taken; needs ``conflict_clause``."""
-        del column
+    def ignore_conflict(self, statement: Insert, columns: Sequence[Column[Any]]) -> Insert:
+        """Let an INSERT skip rows that a constraint on these columns refuses.
+
+        It needs ``conflict_clause``.
+        """
+        del columns
         return statement
 
     # -- indexes

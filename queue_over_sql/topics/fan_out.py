@@ -41,7 +41,7 @@ from queue_over_sql.topics.routing import (
 )
 from queue_over_sql.topics.store import Copy, SubscriptionRow
 from queue_over_sql.values.cached import cached_property
-from queue_over_sql.values.checks import check_choice
+from queue_over_sql.values.checks import check_choice, check_keyed
 from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class FanOut:
         """Publish to all subscribers; see ``Topic.publish``."""
         self._parts.check_open()
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        check_keyed(on_conflict, publication.key)
         routing_key = check_routing_text("routing_key", routing_key)
         observer = self._parts.observer
         if observer is None:

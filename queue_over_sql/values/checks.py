@@ -65,6 +65,16 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(msg)
 
 
+def check_keyed(on_conflict: str | None, key: str | None) -> None:
+    """Raise ValueError if it is said what to do about a taken key, and there is no key."""
+    if key is None and on_conflict in {"skip", "replace"}:
+        msg = (
+            f"on_conflict={on_conflict!r} is for a key that is taken, but this message has no key: "
+            "pass a key, or leave out on_conflict"
+        )
+        raise ValueError(msg)
+
+
 def check_text(argument: str, value: Any, limit: int, least: int = 1) -> str | None:
     """Check an optional short text; TypeError or ValueError names the argument."""
     if value is None:

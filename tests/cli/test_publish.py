@@ -90,6 +90,9 @@ def test_conflicts_of_keys(sqlite_url: str) -> None:
         )
         for how in ("skip", "replace")
     ]
+    keyless = run("publish", "jobs", "2", "--on-conflict", "skip", url=sqlite_url)
+    assert 2 == keyless.exit_code
+    assert "no key" in keyless.err
     assert 1 == refused.exit_code
     assert ["skipped", "replaced"] == [ended.record["outcome"] for ended in outcomes]
     assert "2\n" == succeed("consume", "jobs", url=sqlite_url).out

@@ -186,6 +186,7 @@ class Machine(RuleBasedStateMachine):
         on_conflict: OnConflict,
     ) -> None:
         """One live message has a key; the others are refused, left out, or take its place."""
+        on_conflict = "raise" if key is None else on_conflict
         item = self.publication(key, priority, when, most)
         options = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
         del options["payload"], options["columns"]

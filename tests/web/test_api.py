@@ -98,6 +98,9 @@ def test_idempotency_key(server: Server) -> None:
     assert "order-1" == server.service.queue("jobs").messages().list()[0].key
     for wrong in ({"payload": 1, "key": "other"}, {"payload": 1, "on_conflict": "replace"}):
         assert 422 == server.call("POST", path, headers=headers, json=wrong).status_code
+    keyless = server.call("POST", path, json={"payload": 1, "on_conflict": "skip"})
+    assert 422 == keyless.status_code
+    assert "no key" in keyless.text
     many = server.call("POST", f"{path}/batch", headers=headers, json=[body])
     assert 422 == many.status_code
 

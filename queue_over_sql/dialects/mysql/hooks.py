@@ -1,4 +1,4 @@
-"""Hooks of our engines on MySQL and MariaDB: their connections can send every character."""
+"""Hooks of our engines on MySQL and MariaDB: characters, and what a COMMIT does to a session."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ OPENED_WITH: Final = "queue_over_sql_settings"
 """Where a connection's ``info`` has the values of ``SETTINGS`` from when it was opened."""
 EVERY_CHARACTER: Final = "utf8mb4 utf8mb4 utf8mb4"
 """The first of ``SETTINGS`` in a session that can send and receive every character."""
+# A COMMIT neither ends the session nor begins another transaction, which a statement with
+# autocommit would belong to; and SQLAlchemy reads SHOW CREATE TABLE only with quoted names.
+_NEEDED: Final = {"completion_type": "NO_CHAIN", "sql_quote_show_create": 1}
+_SELECT: Final = f"SELECT {SETTINGS}, {', '.join(f'@@SESSION.{name}' for name in _NEEDED)}"
+_SET: Final = "SET " + ", ".join(f"SESSION {name} = {value!r}" for name, value in _NEEDED.items())
 
 
 def listen(engine: Engine) -> None:
@@ -26,7 +31,10 @@ def listen(engine: Engine) -> None:
 
     def configure(connection: Any, entry: ConnectionPoolEntry) -> None:
         try:
-            charsets, *others = _settings(connection)
+            charsets, *others = _run(connection, _SELECT)
+            others, ends = others[: -len(_NEEDED)], others[-len(_NEEDED) :]
+            if ends != [*_NEEDED.values()]:
+                _run(connection, _SET)
             if charsets != EVERY_CHARACTER:
                 _speak_utf8mb4(engine.dialect.get_driver_connection(connection))
             entry.info[OPENED_WITH] = (EVERY_CHARACTER, *others)
@@ -34,13 +42,14 @@ def listen(engine: Engine) -> None:
             connection.close()
             raise
 
-    event.listen(engine, "connect", configure)
+    # First, because SQLAlchemy sends a COMMIT when it sets the isolation level.
+    event.listen(engine, "connect", configure, insert=True)
 
 
-def _settings(connection: Any) -> Any:
+def _run(connection: Any, statement: str) -> Any:
     cursor = connection.cursor()
     try:
-        cursor.execute(f"SELECT {SETTINGS}")
+        cursor.execute(statement)
         return cursor.fetchone()
     finally:
         cursor.close()

@@ -146,7 +146,7 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
     statement = tables.expressions.insert(live).from_select(
         list(given), select(*chosen), include_defaults=False
     )
-    statement = tables.expressions.ignore_conflict(statement, live.c.message_key)
+    statement = tables.expressions.ignore_conflict(statement, tables.unique_key)
     return statement.returning(live.c.id, live.c.message_key)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import Publication, inside
 from queue_over_sql.errors import DuplicateKey, QueueError
+from queue_over_sql.values.checks import check_keyed
 from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, read_json
@@ -44,6 +45,7 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
             )
             raise Problem(422, "not-valid", text)
         body.key, body.on_conflict = given, "skip"
+    check_keyed(body.on_conflict, body.key)
     done = target.publish_many(
         [publication(body, target)], on_conflict=body.on_conflict or "raise"
     )[0]

@@ -413,6 +413,7 @@ class QueueSettings(Taken, kw_only=True):
     archive: Literal["none", "failed", "all"] | UnsetType = UNSET
     archive_ttl: Span | SpanByOutcome | UnsetType | None = UNSET
     archive_limit: Whole | CountByOutcome | UnsetType | None = UNSET
+    unique: Literal["live", "waiting"] | UnsetType = UNSET
     dedup_window: Span | UnsetType | None = UNSET
     expires: Span | UnsetType | None = UNSET
     group_limit: Attempts | UnsetType | None = UNSET
@@ -435,6 +436,7 @@ class Queue(Given, kw_only=True):
     archive: str
     archive_ttl: float | dict[str, float] | None
     archive_limit: int | dict[str, int] | None
+    unique: str
     dedup_window: float | None
     expires: float | None
     group_limit: int | None

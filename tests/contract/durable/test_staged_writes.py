@@ -511,6 +511,47 @@ def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     assert 1 == published.left_out
 
 
+def test_keys_of_claimed_messages_are_free_where_only_waiting_ones_count(
+    service: QueueService,
+) -> None:
+    """In work: a new one waits. Waiting, also after it came back without its key: it is taken."""
+    queue = service.create_queue("jobs", unique="waiting")
+    for number, way in enumerate(("raise", "skip", "replace")):
+        for key in ("work", "back"):
+            queue.publish(f"old {key}", key=key)
+        held = {message.key: message for message in queue.consume(2)}
+        queue.publish("later", key="back")
+        (later,) = queue.consume()
+        later.ack()
+        held["back"].nack("bad", delay=0)
+        queue.publish("there", key="there")
+        publisher = StagedPublisher(queue, on_conflict=way)
+        free = {"message_key": ["work", "new"], "payload": ['"work"', '"new"']}
+        name = BatchName(f"free {way}", number)
+        assert 2 == publisher.publish(name, [staged(publisher, name, **free)]).created
+        for key in ("back", "there", "work"):
+            taken = {"message_key": [key, f"{key} too"], "payload": ['"again"', '"too"']}
+            name = BatchName(f"taken {way} {key}", number)
+            stage = staged(publisher, name, **taken)
+            if way == "raise":
+                with pytest.raises(DuplicateKey) as caught:
+                    publisher.publish(name, [stage])
+                assert key == caught.value.key
+                continue
+            done = publisher.publish(name, [stage])
+            assert (1, int(way == "replace")) == (done.created, done.replaced), (way, key)
+        waiting = {m.key: m.payload for m in queue.messages(status="ready").list()}
+        replaced = "again" if way == "replace" else None
+        expected = {
+            "work": replaced or "work",
+            "back": replaced or "old back",
+            "there": replaced or "there",
+        }
+        assert expected == {key: waiting[key] for key in expected}, way
+        held["work"].ack()
+        queue.purge(claimed=True)
+
+
 def test_keys_of_finished_messages_count_within_the_window(service: QueueService) -> None:
     """A ``dedup_window`` holds for batches as it does for single messages."""
     for on_conflict in ("skip", "replace", "raise"):

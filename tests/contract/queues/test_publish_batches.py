@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Index, Integer, LargeBinary, String
 
-from queue_over_sql import DuplicateKey, Publication, QueueError
+from queue_over_sql import (
+    DuplicateKey,
+    PayloadInvalid,
+    PayloadTooLarge,
+    Publication,
+    QueueError,
+)
 from queue_over_sql.values.states import PublishOutcome
+from tests.contract.queue_state import payloads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
     from queue_over_sql import Queue, QueueService
+    from queue_over_sql.values.states import OnConflict
 
 AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 JSON: tuple[Any, ...] = (
@@ -216,3 +227,55 @@ def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
                 queue.publish_many(items, connection=connection)
             connection.commit()
         assert 0 == queue.stats().live
+
+
+@pytest.mark.threads("Python refuses it")
+@pytest.mark.engines("sqlite", "postgresql")
+def test_the_refused_one_of_several_is_named(queue: Queue) -> None:
+    """By its place among all items, with the error's type, attributes and cause; a single one not.
+
+    Also where the server receives messages while others are still to be encoded.
+    """
+    payload, option = [1, 2, object(), 4], [1, Publication(2, priority=-1)]
+    bad: list[tuple[Any, type[Exception], str]] = [
+        (payload, PayloadInvalid, r"items\[2\]: "),
+        (["x", "x" * 2_000_000], PayloadTooLarge, r"items\[1\]: .* limit"),
+        (option, ValueError, r"items\[1\]: priority"),
+        ([1, Publication(2, columns={"no": 1})], TypeError, r"items\[1\]: .* no column no"),
+    ]
+    for items, kind, text in bad:
+        for publish in (queue.publish_many, queue.load):
+            with pytest.raises(kind, match=text) as caught:
+                publish(items)
+            assert type(caught.value) is kind
+            assert type(caught.value.__cause__) is kind
+        with pytest.raises(kind) as caught:
+            queue.publish_many([items[-1] if kind is not PayloadInvalid else items[2]])
+        assert "items" not in str(caught.value)
+    with pytest.raises(PayloadTooLarge) as large:
+        queue.publish_many(["x", "x" * 2_000_000])
+    assert 1_048_576 == large.value.limit
+    for items in ([1, 2, 3, object()], [1, 2, 3, Publication(object())]):
+        with pytest.raises(PayloadInvalid, match=r"items\[3\]: "):
+            queue.load(items, batch_size=2)
+    assert [1, 2, 1, 2] == payloads(queue.messages().list())
+
+
+@pytest.mark.threads("Python refuses it")
+@pytest.mark.engines("sqlite")
+def test_what_to_do_about_a_taken_key_needs_a_key(queue: Queue, service: QueueService) -> None:
+    """One message without a key is refused; in a batch it may stand beside others."""
+    topic = service.create_topic("news")
+    topic.subscribe(queue)
+    ways: tuple[OnConflict, ...] = ("skip", "replace")
+    for way in ways:
+        publishes: tuple[Callable[[], object], ...] = (
+            partial(queue.publish, 1, on_conflict=way),
+            partial(topic.publish, 1, routing_key="a", on_conflict=way),
+        )
+        for publish in publishes:
+            with pytest.raises(ValueError, match=f"on_conflict='{way}' is for a key .* no key"):
+                publish()
+    assert 0 == queue.stats().ready
+    queue.publish_many([1, Publication(2, key="k")], on_conflict="skip")
+    assert 2 == queue.stats().ready

@@ -137,6 +137,7 @@ def owner(make_service: MakeService, logins: Logins) -> QueueService:
     service.create_queue("copies", archive="none")
     service.create_queue("old", archive="all", archive_ttl=0.001)
     service.create_queue("replies")
+    service.create_queue("waiting", unique="waiting")
     service.create_topic("news").subscribe("jobs")
     service.roles.install(reply_queues=["replies"], prefix=logins.prefix)
     return service
@@ -171,6 +172,11 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
         jobs.publish_many([{"n": n} for n in range(3)], on_conflict="skip")
         jobs.load({"n": n} for n in range(5))
         assert 1 == len(service.topic("news").publish({"n": 3}, routing_key="a.b"))
+        waiting = service.queue("waiting")
+        for _ in range(2):
+            assert "created" == waiting.publish({"n": 4}, key="k").outcome
+            assert "skipped" == waiting.publish({"n": 4}, key="k", on_conflict="skip").outcome
+            owner.queue("waiting").consume()
         held = owner.queue("jobs").consume()[0]
         errors = refused(
             lambda: jobs.publish({"n": 2}, key="k", on_conflict="replace"),

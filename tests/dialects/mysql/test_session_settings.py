@@ -246,6 +246,46 @@ def test_an_empty_text_is_no_null(settings: Settings) -> None:
     service.stop()
 
 
+@pytest.mark.parametrize("completion", ["RELEASE", "CHAIN"])
+def test_a_commit_ends_only_its_transaction(
+    settings: Settings, effects_engine: Engine, database: TestDatabase, completion: str
+) -> None:
+    """It neither closes the session, nor begins a transaction that a publish would belong to."""
+    settings.statements.append(f"SET SESSION completion_type = '{completion}'")
+    service = QueueService(settings.engine)
+    queue = service.create_queue("jobs")
+    with QueueService(database.url) as others:
+        for _ in range(2):
+            queue.publish_many([1, 2])
+            queue.publish(3)
+            assert (3, 0, 0) == counts(others.queue("jobs"))
+            claimed = queue.exchange(queue.consume(1), 1)
+            queue.ack(claimed)
+            worker = service.worker()
+
+            @worker.handle("jobs", transactional=True)
+            def handle(message: Message, connection: Connection) -> None:
+                add_effect(connection, message.id)
+
+            worker.run(until_empty=True)
+            assert (0, 0, 0) == counts(others.queue("jobs"))
+        assert 2 == effect_count(effects_engine)
+    service.stop()
+
+
+def test_names_without_quotes_are_read(settings: Settings) -> None:
+    """A session that shows tables without quotes may adopt one."""
+    settings.statements.append("SET SESSION sql_quote_show_create = 0")
+    with settings.engine.begin() as caller:
+        caller.exec_driver_sql("CREATE TABLE own (id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT)")
+    service = QueueService(settings.engine)
+    service.create_queue("jobs", columns=[Column("note", Text)])
+    queue = service.adopt_queue("own", "own")
+    queue.publish({"n": 7})
+    assert [7] == [message.payload["n"] for message in queue.consume()]
+    service.stop()
+
+
 def test_handlers_transactions_lock_no_gaps(service: QueueService, engine_name: str) -> None:
     """They run at READ COMMITTED, also on a connection that a session has given back."""
     name = "tx_isolation" if engine_name == "mariadb" else "transaction_isolation"
