@@ -47,7 +47,7 @@ def test_the_statements_of_an_adopted_table(sqlite_url: str) -> None:
 def test_the_statements_where_a_claim_frees_the_key(sqlite_url: str) -> None:
     """A publish looks for messages that came back, inserts, and takes keys from claimed ones."""
     succeed("create", "jobs", "--unique", "waiting", url=sqlite_url)
-    assert "waiting" == succeed("queues", "--json", url=sqlite_url).records[0]["unique"]
+    assert "waiting" == succeed("list", "--json", url=sqlite_url).records[0]["unique"]
     found = succeed("sql", "jobs", "publish", "--json", url=sqlite_url).records
     of = {
         name: [each["sql"] for each in found if each["operation"] == name]
