@@ -608,6 +608,8 @@ class Connections:
     def _ask(self) -> None:
         with self.errors.translated(), self._connect() as connection:
             connection.exec_driver_sql("SELECT 1").close()
+            # The service may be stopped by now, and its pool would keep it open.
+            connection.invalidate()
 
     def _connect(self) -> Connection:
         if self.watchdog.gave_up:

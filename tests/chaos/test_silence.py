@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Queue, QueueError, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -165,6 +165,20 @@ def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
     assert isinstance(calling.exception(BOUND), DatabaseUnavailable | None)
     eventually(lambda: bool(queue.stats()), "it works again", within=BOUND)
     service.stop()
+
+
+def test_a_test_query_that_ends_after_a_stop_leaves_no_connection(proxy: Proxy) -> None:
+    """Nothing can interrupt its attempt to connect, and nobody stops the service again."""
+    service = QueueService(proxy.url)
+    service.create_queue("jobs")
+    connections = service._parts.connections
+    service.stop()
+    opened, closed = mock.Mock(), mock.Mock()
+    event.listen(connections.engine, "connect", opened)
+    event.listen(connections.engine, "close", closed)
+    connections._ask()
+    assert 1 == opened.call_count
+    assert 1 == closed.call_count
 
 
 def test_a_session_that_was_idle_is_left_if_its_check_hears_nothing(
