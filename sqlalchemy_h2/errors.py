@@ -6,6 +6,7 @@ https://h2database.com/javadoc/org/h2/api/ErrorCode.html) and ``.sqlstate``.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from jaydebeapi import (
@@ -64,6 +65,10 @@ _OPERATIONAL_CODES = DISCONNECT_CODES | {
     90149,  # database not found on the server
 }
 _INPUT_OUTPUT = frozenset({90028, 90031})
+_NETWORK = frozenset({"java.io.EOFException", "java.net.SocketException"})
+_BROKEN, _CLOSED = 90067, 90098
+# Of the store below: it is closed, or has ended the transaction, because the database closes.
+_CLOSES = re.compile(r"\[\d+\.\d+\.\d+/(?:4|103)\]")
 _DATA_CODES = frozenset({90003, 90004, 90008, 90095, 90150, 90151})
 _INTERNAL_ERROR = 50000
 _NOT_SUPPORTED = 50100
@@ -101,6 +106,8 @@ def translate(thrown: Any) -> Any:
         if code in _INPUT_OUTPUT:
             # A large text is read later than its row, and the server may be gone by then.
             code = _disconnect_behind(thrown.getCause()) or code
+        elif code == _INTERNAL_ERROR and _CLOSES.search(str(thrown.getMessage())):
+            code = _CLOSED
         error = error_class(code, sqlstate)(_without_statement(str(thrown.getMessage())))
     else:
         error = OperationalError(f"Java failed: {thrown.toString()}")
@@ -120,6 +127,8 @@ def _disconnect_behind(cause: Any) -> int:
         code = int(cause.getErrorCode()) if hasattr(cause, "getErrorCode") else 0
         if code in DISCONNECT_CODES:
             return code
+        if str(cause.getClass().getName()) in _NETWORK:
+            return _BROKEN
         cause = cause.getCause()
     return 0
 

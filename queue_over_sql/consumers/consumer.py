@@ -28,6 +28,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.message import Claim
+from queue_over_sql.sql.operation import Operation
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
 from queue_over_sql.values.backoff import OutageLog
 from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
@@ -315,9 +316,11 @@ class Consumer:
             expressions = self._connections.dialect.expressions
             # To wait in turns shows that it is a lock that delays it.
             with self._connections.giving_way():
-                renewed = self._connections.run(
-                    lambda c: registrations.renew(c, system, expressions, me, self.timeout_us)
+                renew = Operation(
+                    lambda c: registrations.renew(c, system, expressions, me, self.timeout_us),
+                    prompt=True,
                 )
+                renewed = self._connections.run(renew)
         except ServiceClosed:
             return False
         except Locked as error:

@@ -480,6 +480,8 @@ class Connections:
         return result
 
     def _briefly(self, session: Session, operation: Operation[T]) -> Operation[T]:
+        if operation.prompt:
+            operation = operation._replace(do=self._promptly(operation.do))
         if self.is_begun(session.connection):
             return operation
         if not self.dialect.sessions.keeps_settings:
@@ -496,6 +498,13 @@ class Connections:
             return do(connection)
 
         return limited
+
+    def _promptly(self, do: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        def prompt(connection: Connection) -> T:
+            with self.watchdog.waiting_briefly():
+                return do(connection)
+
+        return prompt
 
     def _run_undisturbed(self, operation: Operation[T]) -> T:
         return self.runtime.undisturbed(lambda: self._run_once(operation))
@@ -561,7 +570,8 @@ class Connections:
                 connection.invalidate()
             connection.close()
             raise
-        return Session(connection, dialect.sessions.restore, dialect.features.session_seconds)
+        seconds = dialect.features.session_seconds
+        return Session(connection, self.watchdog.waiting_briefly, dialect.sessions.restore, seconds)
 
     def _set_options(self, connection: Connection) -> None:
         # SQLAlchemy does not wrap the driver's error here.
@@ -598,6 +608,8 @@ class Connections:
     def _ask(self) -> None:
         with self.errors.translated(), self._connect() as connection:
             connection.exec_driver_sql("SELECT 1").close()
+            # The service may be stopped by now, and its pool would keep it open.
+            connection.invalidate()
 
     def _connect(self) -> Connection:
         if self.watchdog.gave_up:

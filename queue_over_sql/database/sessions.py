@@ -150,6 +150,12 @@ _MOST_LEFT = 8
 class Session:
     """One long-held connection, and its present user.
 
+    Args:
+        connection: the connection, which is set up.
+        checking: notes that a check of the connection waits for an answer.
+        restore: undoes its settings.
+        seconds: how old it may become.
+
     Attributes:
         depth: how many operations of its user run on it now, one inside the other.
         unwanted: whether it is to be closed as soon as its user is ready.
@@ -158,10 +164,12 @@ class Session:
     def __init__(
         self,
         connection: Connection,
+        checking: Callable[[], contextlib.AbstractContextManager[None]],
         restore: Callable[[Connection], None] | None = None,
         seconds: float = math.inf,
     ) -> None:
         self.connection = connection
+        self._checking = checking
         self.depth = 0
         self.unwanted = False
         self.made_at = time.monotonic()
@@ -200,7 +208,8 @@ class Session:
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
             return True
         try:
-            self.connection.exec_driver_sql("SELECT 1").close()
+            with self._checking():
+                self.connection.exec_driver_sql("SELECT 1").close()
         except SQLAlchemyError:
             return False
         return True

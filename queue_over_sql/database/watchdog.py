@@ -6,6 +6,10 @@ statements that are slow for good reason. So if somebody has waited for half of 
 watchdog sends a test query on its own connection. If nothing was answered in the other half either,
 it closes the sockets of all connections, and all waiting callers get an error.
 
+Some waits are *prompt*: a heartbeat, and the check of an idle session, which a working server
+answers at once. If new connections are answered and a prompt wait is not, a proxy has lost its way
+to the server for the old ones. Then they are closed, too.
+
 Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
 """
@@ -41,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 # The number of polls until it sends the test query, and from then until it gives up.
 _POLLS: Final = 4
+# The number of polls after which a prompt wait has lost its connection.
+_PROMPT_POLLS: Final = 2 * _POLLS
 # On a busy machine even a healthy database may be slow.
 _LEAST_SECONDS: Final = 5.0
 # The time for the database if the process must stop immediately.
@@ -69,6 +75,7 @@ class Watchdog:
 
     Attributes:
         waits: one object for each caller that waits for an answer now.
+        prompt_waits: the same, of those that a working database answers at once.
         answers: how many there were, approximately, because it is counted without a lock.
         gave_up: whether the time of the present ``within`` is over, so that nothing is retried.
         missing: whether it should watch, but no thread could be started.
@@ -79,6 +86,7 @@ class Watchdog:
         self, runtime: Runtime, seconds: float, ask: weakref.WeakMethod[Callable[[], object]]
     ) -> None:
         self.waits: set[object] = set()
+        self.prompt_waits: set[object] = set()
         self.answers = 0
         self.gave_up = False
         self.missing = False
@@ -94,6 +102,7 @@ class Watchdog:
         self._ended: Event = runtime.event()
         self._pid: int | None = None
         self._ages: dict[object, int] = {}
+        self._prompt_ages: dict[object, int] = {}
         self._question: _Question | None = None
         self._silent_since: int | None = None
         self._hurried_until: float | None = None
@@ -106,12 +115,14 @@ class Watchdog:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Note that the caller waits for answers during the block."""
-        wait = object()
-        self.waits.add(wait)
-        try:
+        with _noted(self.waits):
             yield
-        finally:
-            self.waits.discard(wait)
+
+    @contextlib.contextmanager
+    def waiting_briefly(self) -> Iterator[None]:
+        """Note that a working database lets the caller wait only for a moment during the block."""
+        with _noted(self.waits), _noted(self.prompt_waits):
+            yield
 
     def within(self, seconds: float, do: Callable[[], object]) -> bool:
         """Do something within a time limit; returns whether it was done.
@@ -184,7 +195,8 @@ class Watchdog:
 
     def poll(self) -> None:
         """Check the waits: send a test query after a long one, and end it if nothing answers."""
-        self._ages = {wait: self._ages.get(wait, 0) + 1 for wait in list(self.waits)}
+        self._ages = _older(self._ages, self.waits)
+        self._prompt_ages = _older(self._prompt_ages, self.prompt_waits)
         if max(self._ages.values(), default=0) <= _POLLS:
             self._question = None
             return
@@ -207,6 +219,13 @@ class Watchdog:
                 self._seconds,
             )
             self._silent_since = self.answers
+            self.sever()
+        elif max(self._prompt_ages.values(), default=0) >= _PROMPT_POLLS:
+            _log.warning(
+                "The database answers, but a connection has heard nothing for %.0f s, so all "
+                "connections to it are closed.",
+                self._seconds,
+            )
             self.sever()
 
     def _put(self, question: _Question) -> None:
@@ -260,6 +279,20 @@ class Watchdog:
                     )
                 return
             self.missing = False
+
+
+@contextlib.contextmanager
+def _noted(waits: set[object]) -> Iterator[None]:
+    wait = object()
+    waits.add(wait)
+    try:
+        yield
+    finally:
+        waits.discard(wait)
+
+
+def _older(ages: dict[object, int], waits: set[object]) -> dict[object, int]:
+    return {wait: ages.get(wait, 0) + 1 for wait in list(waits)}
 
 
 def _watch(

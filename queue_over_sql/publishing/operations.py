@@ -285,7 +285,7 @@ def _that_came_back(
     for batch in batches(wanted):
         size = bucket_of(len(batch))
         rows: Any = sql.get(statements.came_back, size).run(connection, key_values(batch, size))
-        found += [row[0] for row in rows]
+        found += [message_id for message_id, consumer in rows if consumer is None]
     return found
 
 

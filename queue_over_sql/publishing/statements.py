@@ -110,13 +110,14 @@ def release_key(tables: QueueTables) -> Update:
 
 
 def came_back(tables: QueueTables, size: int) -> Select[Any]:
-    """Find the waiting messages that have one of these keys without holding it.
+    """Find the messages that have one of these keys without holding it, and their consumers.
 
-    It locks nothing: to lock a range of keys would make other publishers wait on some engines.
+    It locks nothing: to lock a range of keys would make other publishers wait on some engines. It
+    does not ask for unclaimed ones: PostgreSQL without statistics would read the claim index.
     """
     live = tables.live
     keys = live.c.message_key.in_([words(f"p_key_{index}") for index in range(size)])
-    return select(live.c.id).where(keys, live.c[KEY_RELEASED] != 0, live.c.consumer_id.is_(None))
+    return select(live.c.id, live.c.consumer_id).where(keys, live.c[KEY_RELEASED] != 0)
 
 
 def still_waiting(tables: QueueTables) -> Select[Any]:

@@ -28,6 +28,7 @@ class Operation(NamedTuple, Generic[T]):
         creates: it creates tables, outside of any transaction of the caller.
         wakes: it brings messages. Unless its result is empty or 0, consumers of the queue that
             wait look again.
+        prompt: a working database answers it at once, if it gives way to those who hold locks.
     """
 
     do: Callable[[Connection], T]
@@ -37,6 +38,7 @@ class Operation(NamedTuple, Generic[T]):
     counts: bool = False
     creates: bool = False
     wakes: bool = False
+    prompt: bool = False
 
 
 Runnable: TypeAlias = Operation[T] | Callable[[Connection], T]

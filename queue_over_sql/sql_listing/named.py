@@ -136,6 +136,9 @@ def _publish_many(*names: str | None) -> Step:
 
 def _replace(stage: Stage) -> None:
     stage.sql.get(statements.live_by_key).run(stage.connection)
+    if stage.tables.frees_claimed_keys:
+        stage.sql.get(statements.release_key).run(stage.connection)
+        stage.sql.get(statements.still_waiting).run(stage.connection)
     stage.sql.get(statements.replace).run(stage.connection)
 
 

@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql import Message, Publication
+from queue_over_sql import FixedDelay, Message, Publication
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import (
     Account,
@@ -22,7 +23,7 @@ from tests.chaos.account import (
     repeated,
 )
 from tests.chaos.processes import Crew
-from tests.chaos.roles import publisher, puppet, worker
+from tests.chaos.roles import consumer, publisher, puppet, worker
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
@@ -228,3 +229,56 @@ def test_killed_publishers_leave_what_they_committed(
     assert [] == [p for p in payloads if p["ballast"] != str(p["token"]) * 20]
     check_whole_loads(present)
     check_no_half_batches(account, set(present))
+
+
+@pytest.mark.default_on("sqlite", "postgresql", "mysql")
+def test_kills_where_one_message_of_a_key_waits_while_others_are_in_work(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+) -> None:
+    """What came in is done once, although its key went to others: no return is ever refused.
+
+    Publishers and consumers die while others go on; those also give back at random.
+    """
+    settings: dict[str, Any] = {"archive": "all", "retry": FixedDelay(0), "max_attempts": 10_000}
+    make_service().create_queue("jobs", unique="waiting", **settings)
+    arguments = partial(publisher.Arguments, database.url, str(crew.journals), "few_keys")
+    publishers = [crew.spawn(arguments(f"few_keys-{n}")) for n in range(2)]
+    consumers = [
+        crew.spawn(
+            consumer.Arguments(
+                database.url, str(crew.journals), batch=3, fickle=True, seed=n, consumer_timeout=2.0
+            )
+        )
+        for n in range(4)
+    ]
+    for process in publishers + consumers:
+        process.expect("ready")
+    for process in publishers + consumers:
+        process.tell("go")
+    for number, victims in enumerate((consumers[:1], [publishers[0], consumers[1]])):
+        known = len(crew.account().tokens("published"))
+        done = partial(came_in_since, crew, known + 15 * (number + 1))
+        eventually(done, "publishers and consumers are at work", within=40)
+        for process in victims:
+            process.kill()
+    publishers[1].tell("stop")
+    publishers[1].expect("done")
+    eventually(lambda: not live_tokens(sql), "the rest is done", within=40)
+    for process in consumers[2:]:
+        process.check_alive()
+        process.tell("stop")
+        process.expect("done")
+        assert 0 == process.join()
+
+    account = crew.account()
+    ended = archived_tokens(sql, "done")
+    assert [] == repeated(ended)
+    assert len(ended) == len(archived(sql))
+    assert set() == set(account.tokens("published")) - set(ended)
+    assert set() == set(ended) - set(account.tokens("intends"))
+    assert [] == account.double_holds()
+
+
+def came_in_since(crew: Crew, count: int) -> bool:
+    """Whether as many messages were published as new ones."""
+    return len(crew.account().tokens("published")) > count

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Queue, QueueError, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -139,6 +139,63 @@ def test_every_wait_ends_on_an_event_loop(proxy: Proxy, bridge: Bridge) -> None:
     check_that_every_wait_ends(bridge.service(given, consumer_timeout=TIMEOUT), proxy)
 
 
+def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
+    """The heartbeat hears nothing on one of them, so a call that waits on another ends, too.
+
+    New connections are answered, so the database is not silent.
+    """
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    service.start()
+    queue = service.create_queue("jobs")
+    used, silent = threading.Event(), threading.Event()
+
+    def call() -> None:
+        queue.stats()
+        used.set()
+        silent.wait(BOUND)
+        queue.publish({"number": 1})
+
+    calling = in_daemon(call)
+    assert used.wait(BOUND)
+    eventually(lambda: _has_renewed(service), "a heartbeat came")
+    proxy.fall_silent()
+    proxy.recover()
+    silent.set()
+    # Or none, if so much time had passed that the session was checked before.
+    assert isinstance(calling.exception(BOUND), DatabaseUnavailable | None)
+    eventually(lambda: bool(queue.stats()), "it works again", within=BOUND)
+    service.stop()
+
+
+def test_a_test_query_that_ends_after_a_stop_leaves_no_connection(proxy: Proxy) -> None:
+    """Nothing can interrupt its attempt to connect, and nobody stops the service again."""
+    service = QueueService(proxy.url)
+    service.create_queue("jobs")
+    connections = service._parts.connections
+    service.stop()
+    opened, closed = mock.Mock(), mock.Mock()
+    event.listen(connections.engine, "connect", opened)
+    event.listen(connections.engine, "close", closed)
+    connections._ask()
+    assert 1 == opened.call_count
+    assert 1 == closed.call_count
+
+
+def test_a_session_that_was_idle_is_left_if_its_check_hears_nothing(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a heartbeat; its user notices nothing but the wait."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    queue = service.create_queue("jobs")
+    queue.publish({"number": 1})
+    monkeypatch.setattr("queue_over_sql.database.sessions._IDLE_SECONDS", 0.0)
+    proxy.fall_silent()
+    proxy.recover()
+    assert in_daemon(lambda: queue.publish({"number": 2})).exception(BOUND) is None
+    assert 2 == queue.stats().ready
+    service.stop()
+
+
 def test_what_has_reason_to_last_is_spared(
     make_service: MakeService, sql: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,6 +298,10 @@ def test_a_thread_that_ends_waits_for_nobody(proxy: Proxy) -> None:
     proxy.lose_clients()
     eventually(lambda: _works(queue), "others work again", within=BOUND)
     service.stop()
+
+
+def _has_renewed(service: QueueService) -> bool:
+    return any(each.heartbeat_at > each.started_at for each in service.consumers())
 
 
 def _works(queue: Queue) -> bool:

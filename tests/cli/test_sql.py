@@ -42,3 +42,19 @@ def test_the_statements_of_an_adopted_table(sqlite_url: str) -> None:
     claims = [record["sql"] for record in found if record["operation"] == "claim"]
     assert ["UPDATE orders SET "] == [sql[:18] for sql in claims]
     assert not any(record["operation"].startswith("publish") for record in found)
+
+
+def test_the_statements_where_a_claim_frees_the_key(sqlite_url: str) -> None:
+    """A publish looks for messages that came back, inserts, and takes keys from claimed ones."""
+    succeed("create", "jobs", "--unique", "waiting", url=sqlite_url)
+    assert "waiting" == succeed("list", "--json", url=sqlite_url).records[0]["unique"]
+    found = succeed("sql", "jobs", "publish", "--json", url=sqlite_url).records
+    of = {
+        name: [each["sql"] for each in found if each["operation"] == name]
+        for name in ("publish, key", "publish, replace")
+    }
+    assert "ON CONFLICT (message_key, key_released)" in of["publish, key"][-1]
+    assert any("key_released != " in sql for sql in of["publish, key"])
+    assert any(
+        sql.startswith("UPDATE queue_jobs SET key_released=") for sql in of["publish, replace"]
+    )

@@ -11,6 +11,8 @@ _KINDS = {
     40001: ErrorKind.TRANSIENT,
     50200: ErrorKind.TRANSIENT,
     90131: ErrorKind.TRANSIENT,
+    # Another session alters a table, or the server closes the database.
+    90135: ErrorKind.TRANSIENT,
     57014: ErrorKind.CANCELLED,
     23505: ErrorKind.DUPLICATE,
     23513: ErrorKind.INVALID_VALUE,

@@ -17,11 +17,12 @@ LOAD = 1_000
 LOAD_BATCH = 250
 OWN_TRANSACTION = 5
 GROUPS = 4
+KEYS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What to publish: `mode` is one of `one`, `many`, `load`, `transaction`, `groups`."""
+    """What to publish: `mode` is `one`, `many`, `load`, `transaction`, `groups` or `few_keys`."""
 
     url: str
     journal: str
@@ -32,7 +33,8 @@ class Arguments:
     """Seconds between two publishes."""
 
 
-Publish = Callable[[Sequence[str]], None]
+Publish = Callable[[Sequence[str]], Sequence[str] | None]
+"""Publishes messages with these tokens; returns those that came in, or None if all did."""
 
 
 def payloads(tokens: Sequence[str]) -> list[dict[str, str]]:
@@ -98,13 +100,31 @@ def publish_in_groups(queue: Queue, url: str) -> tuple[int, Publish]:
     return OWN_TRANSACTION, publish
 
 
+def publish_with_few_keys(queue: Queue) -> tuple[int, Publish]:
+    """Publish singly, unless another message of the key waits."""
+    turns = itertools.count()
+
+    def publish(tokens: Sequence[str]) -> Sequence[str]:
+        (token,), (payload,) = tokens, payloads(tokens)
+        key = f"key-{next(turns) % KEYS}"
+        done = queue.publish(payload, key=key, on_conflict="skip")
+        return [token] if done.outcome == "created" else []
+
+    return 1, publish
+
+
 def way_of_publishing(arguments: Arguments, queue: Queue) -> tuple[int, Publish]:
     """How many tokens this mode takes at a time, and what to do with them."""
     if arguments.mode == "transaction":
         return publish_in_transaction(queue, arguments.url)
     if arguments.mode == "groups":
         return publish_in_groups(queue, arguments.url)
-    ways = {"one": publish_one, "many": publish_many, "load": publish_load}
+    ways = {
+        "one": publish_one,
+        "many": publish_many,
+        "load": publish_load,
+        "few_keys": publish_with_few_keys,
+    }
     return ways[arguments.mode](queue)
 
 
@@ -127,8 +147,8 @@ def main(arguments: Arguments) -> None:
         if reins.stop.wait(arguments.pause):
             break
         journal.intends(tokens)
-        publish(tokens)
-        journal.published(tokens)
+        done = publish(tokens)
+        journal.published(tokens if done is None else done)
     service.stop()
     emit("done")
 

@@ -219,6 +219,33 @@ def test_a_replace_does_not_touch_what_is_in_work(jobs: Queue) -> None:
     assert ["new"] == payloads(consume_exactly(jobs, 1))
 
 
+def test_a_delay_and_a_replace_debounce(jobs: Queue) -> None:
+    """Each publish puts the one message off; while it runs the next one waits for its turn."""
+
+    def changed(number: int, delay: float) -> tuple[str, int]:
+        published = jobs.publish(number, key="k", delay=delay, on_conflict="replace")
+        return str(published.outcome), published.id
+
+    outcome, first = changed(1, 60)
+    assert "created" == outcome
+    [before] = jobs.messages().list()
+    assert ("replaced", first) == changed(2, 120)
+    [after] = jobs.messages().list()
+    assert before.available_at is not None
+    assert after.available_at is not None
+    assert (after.available_at - before.available_at).total_seconds() > 55
+    assert [] == jobs.consume()
+    assert ("replaced", first) == changed(3, 0.05)
+    [running] = jobs.consume(wait=10)
+    assert 3 == running.payload
+    outcome, second = changed(4, 60)
+    assert "created" == outcome
+    assert ("replaced", second) == changed(5, 0)
+    running.ack()
+    [last] = jobs.consume(wait=10)
+    assert (5, second) == (last.payload, last.id)
+
+
 def test_other_ways_to_publish(service: QueueService, jobs: Queue) -> None:
     """Topics, requeue, and the handler that publishes its own key and acks in one transaction."""
     topic = service.create_topic("news")

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jpype
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from queue_over_sql.dialects.engines import dialect_named
+from queue_over_sql.sql.errors import ErrorKind
 from sqlalchemy_h2 import dbapi
+from sqlalchemy_h2.errors import translate
 from tests.dialects.h2.driver.fresh_databases import memory_engine, run_python
 
 pytestmark = pytest.mark.engines("h2")
@@ -57,6 +61,45 @@ def test_error_classes(engine: sa.Engine) -> None:
                 found = (None, False, False)
             assert (code, True, False) == found, sql
             assert 2 == connection.exec_driver_sql("SELECT count(*) FROM t").scalar(), sql
+
+
+CLOSING = [
+    ('General error: "Transaction 1 is closed [2.2.224/4]"', 50000, ""),
+    ('General error: "Transaction 1 has status ROLLED_BACK, not OPEN [2.2.224/103]"', 50000, ""),
+    ('IO Exception: "java.io.EOFException"', 90028, "java.io.EOFException"),
+    ('IO Exception: "Connection reset"; "lob"', 90031, "java.net.SocketException"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "cause"), CLOSING)
+def test_what_a_server_says_while_it_stops_is_a_disconnect(
+    engine: sa.Engine, text: str, code: int, cause: str
+) -> None:
+    """It closes the database under running statements, and large texts end early."""
+    thrown = jpype.JClass("java.sql.SQLException")(text, "HY000", code)
+    if cause:
+        thrown.initCause(jpype.JClass("java.io.IOException")(jpype.JClass(cause)()))
+    error = translate(thrown)
+    assert isinstance(error, dbapi.OperationalError)
+    assert engine.dialect.is_disconnect(error, None, None)
+    assert ErrorKind.DISCONNECT is dialect_named("h2").errors.classify_driver_error(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "kind"),
+    [
+        ('General error: "File corrupted in chunk 3 [2.2.224/6]"', 50000, ErrorKind.OTHER),
+        ('IO Exception: "disk full"', 90031, ErrorKind.OTHER),
+        ("The database is open in exclusive mode", 90135, ErrorKind.TRANSIENT),
+    ],
+)
+def test_other_failures_of_the_server_are_none(
+    engine: sa.Engine, text: str, code: int, kind: ErrorKind
+) -> None:
+    """Those of the file stay; the exclusive mode of another session ends."""
+    error = translate(jpype.JClass("java.sql.SQLException")(text, "HY000", code))
+    assert not engine.dialect.is_disconnect(error, None, None)
+    assert kind is dialect_named("h2").errors.classify_driver_error(error)
 
 
 def test_a_violation_leaves_the_transaction_alive(engine: sa.Engine) -> None:
