@@ -665,7 +665,8 @@ class DurableConsumer:
             waits.setdefault(wait, []).append(message_id)
         for wait, ids in waits.items():
             in_order = sql.subject.grouped and self._context.settings.group_order == "fifo"
-            settlement = dataclasses.replace(failed, ids=ids, in_order=in_order)
+            limit = self._context.settings.group_limit or 1
+            settlement = dataclasses.replace(failed, ids=ids, in_order=in_order, group_limit=limit)
             if wait is None:
                 self._settlements.dead_letter(connection, settlement)
             else:

@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from queue_over_sql.database.notify import note_ready
 from queue_over_sql.groups import exit_statements as statements
+from queue_over_sql.groups.operations import own_limits
 from queue_over_sql.groups.statements import group_values
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
@@ -169,23 +170,34 @@ def _parked(
 
 
 def behind(
-    connection: Connection, sql: StatementCache, claim: Claim, ids: Sequence[int]
+    connection: Connection, sql: StatementCache, claim: Claim, ids: Sequence[int], limit: int
 ) -> list[int]:
     """What a claim holds behind messages that it gave back: later ones of their groups."""
     first: dict[str, int] = {}
     for row_id, key in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
         first[key] = min(row_id, first.get(key, row_id))
-    return later_of_claim(connection, sql, claim, first)
+    return later_of_claim(connection, sql, claim, first, limit)
 
 
 def later_of_claim(
-    connection: Connection, sql: StatementCache, claim: Claim, first: Mapping[str, int]
+    connection: Connection,
+    sql: StatementCache,
+    claim: Claim,
+    first: Mapping[str, int],
+    limit: int,
 ) -> list[int]:
-    """What a claim holds behind a message of each of these groups."""
+    """What a claim holds behind a message of each of these groups.
+
+    Nothing of those of which several may be in hand, because these run beside each other.
+    ``limit`` is that of groups without a limit of their own.
+    """
     keys, stamp = sorted(first), {"p_consumer": claim.consumer_id, "p_round": claim.consumer_round}
-    found: list[int] = []
+    found: list[tuple[int, str]] = []
     for some in batches(keys):
         size = bucket_of(len(some))
         rows = sql.get(statements.of_claim, size).run(connection, group_values(some, size) | stamp)
-        found += [row_id for row_id, key in rows if row_id > first[key]]
-    return sorted(found)
+        found += [(row_id, key) for row_id, key in rows if row_id > first[key]]
+    if not found:
+        return []
+    own = own_limits(connection, sql, sorted({key for _, key in found}))
+    return sorted(row_id for row_id, key in found if own.get(key, limit) == 1)

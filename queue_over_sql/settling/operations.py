@@ -134,8 +134,9 @@ def _give_back_behind(
     ids: dict[Claim, list[int]] = {}
     for each in settlements:
         ids.setdefault(each.claim, []).extend(each.ids)
+    limit = max(each.group_limit for each in settlements)
     for claim, given in ids.items():
-        later = exits.behind(connection, sql, claim, given)
+        later = exits.behind(connection, sql, claim, given, limit)
         if later:
             release(connection, sql, Settlement(later, claim))
 

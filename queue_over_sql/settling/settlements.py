@@ -277,7 +277,8 @@ class Settlements:
         # What is held now blocks its group by that.
         kept = {group: [id_] for group, id_ in blocked.items() if id_ in refusals}
         unblock(connection, sql, kept)
-        later = exits.later_of_claim(connection, sql, settlement.claim, blocked)
+        limit = self._context.settings.group_limit or 1
+        later = exits.later_of_claim(connection, sql, settlement.claim, blocked, limit)
         if later:
             release(connection, sql, Settlement(later, settlement.claim))
         self._note_refused(refusals, refused)
@@ -462,7 +463,15 @@ class Settlements:
         by_token = set(map(claim_of, filter(is_by_token, messages)))
         made = self._context.consumer.made
         return [
-            Settlement(ids, claim, outcome, error, dedup_us=dedup, in_order=in_order)
+            Settlement(
+                ids,
+                claim,
+                outcome,
+                error,
+                dedup_us=dedup,
+                in_order=in_order,
+                group_limit=settings.group_limit or 1,
+            )
             for (claim, _), ids in groups.items()
             if claim is not None and (claim in by_token or made(claim))
         ]

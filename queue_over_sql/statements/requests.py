@@ -158,7 +158,8 @@ class Settlement:
         attempted_at: when they failed; None if they did not.
         dedup_us: how long their keys stay taken; None: not at all.
         in_order: whether a message that is given back takes along what the claim holds behind it
-            in its group.
+            in its group, if only one of that may be in hand.
+        group_limit: of a queue with groups.
         unblocking: whether to leave out those for which others of their group may be parked.
         locked: whether this transaction has locked them, under the fence.
     """
@@ -170,6 +171,7 @@ class Settlement:
     attempted_at: int | None = None
     dedup_us: int | None = None
     in_order: bool = False
+    group_limit: int = 1
     unblocking: bool = False
     locked: bool = False
 

@@ -60,6 +60,7 @@ STAYS: Final = {
     "groups/statements.py:set_parked": "this is parking",
     "recovery/clock_steps.py:make_due": "it is due at once",
     "recovery/dead_claims.py:unclaim_half_claimed": "it is the first of its group again",
+    "durable/group_rounds.py:set_lease": "it is claimed just now",
     "settling/operations.py:keep_traceback": "it says only why it failed",
     "settling/statements.py:extend": "it stays in hand",
     "settling/statements.py:release": "it is the first of its group again",

@@ -80,8 +80,10 @@ def test_a_take_sees_what_its_transaction_published(jobs: Queue, engine: Engine)
     [first] = publish(jobs, ["a"])
     with engine.begin() as caller:
         caller.execute(select(jobs.table.c.id)).all()
+        [theirs] = publish(jobs, ["c"]) if engine.dialect.name != "sqlite" else [0]
         mine = jobs.publish("mine", group="b", connection=caller).id
-        assert [first, mine] == ids_of(jobs.take(5, connection=caller))
+        taken = ids_of(jobs.take(5, connection=caller))
+        assert {first, mine, theirs} - {0} == set(taken)
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
@@ -94,8 +96,7 @@ def test_a_take_never_overtakes_what_was_committed_meanwhile(jobs: Queue, engine
         publish(jobs, ["a"])
         assert [] == jobs.take(5, connection=caller)
         jobs.ack(in_hand)
-        b1 = publish(jobs, ["b"])
-        assert [a1 + 1, *b1] == sorted(ids_of(jobs.take(5, connection=caller)))
+        assert [a1 + 1] == ids_of(jobs.take(5, connection=caller))
         transaction.commit()
     assert [] == jobs.consume(10)
 

@@ -190,19 +190,27 @@ def test_a_worker_that_ends_leaves_its_groups_in_order(
 def test_a_limit_above_one_is_used_in_one_process(
     make_service: MakeService, end: threading.Event
 ) -> None:
-    """With a limit of 3, three of a group run at once in as many threads, and never four."""
-    queue = make_service().create_queue("jobs", group_limit=3)
-    account = Account(publish(queue, ["a"] * 9), limit=3)
+    """With a limit of 3, three of a group run at once in as many threads, and never four.
+
+    If one fails, it takes none of those along that run beside it.
+    """
+    queue = make_service().create_queue("jobs", group_limit=3, retry=FixedDelay(0))
+    account = Account(ids := publish(queue, ["a"] * 9), limit=3)
+    [first, *others] = ids["a"]
     worker = make_service().worker(concurrency=6, prefetch=3, poll_interval=QUICK)
 
     @worker.handle("jobs")
     def work(message: Message) -> None:
         with account.running([message]):
+            if message.id == first and message.attempt == 1:
+                wait_until(lambda: account.runs == 3)
+                raise HandlerFailed
             end.wait(60)
 
     with running(worker):
-        wait_until(lambda: account.runs == 3)
+        wait_until(lambda: account.attempts.get(first) == [1, 2] and account.runs == 3)
         end.set()
         wait_until(lambda: (0, 0, 0) == counts(queue))
     assert [] == account.mistakes
     assert 3 == account.most_at_once
+    assert [[1]] * 8 == [account.attempts[each] for each in others]
