@@ -169,7 +169,8 @@ class Worker:
                 message, in its own transaction.
             timeout: time limit for one call. After it the worker sets ``message.cancelled``, nacks
                 the message, replaces the call's thread by another one, and aborts the transaction
-                of the call.
+                of the call. The thread still runs: a message with a group stays claimed and is
+                nacked when it ends, or when the worker does, so that its group waits for that.
             slow_after: log a warning if a call takes longer than this.
             on_slow: a function that is also called then, in another thread, with each message of
                 the call and the seconds since it began.

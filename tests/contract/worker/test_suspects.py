@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import Publication
+from tests.contract.groups.account import Account
 from tests.contract.queue_state import set_columns
 from tests.contract.test_reaper import kill
 from tests.contract.worker.running_worker import running
@@ -72,6 +74,51 @@ def test_suspects_run_with_nothing_else_in_hand(
     assert {1} == {beside["jobs", suspect] for suspect in suspects}
     assert 1 < max(beside.values())
     assert 0 == sum(queue.stats().live for queue in queues.values())
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.threads("the same supply")
+def test_suspects_of_groups_run_alone_and_in_order(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """What was with a dead consumer runs with nothing else in hand, and in its group's order."""
+    service = make_service()
+    queue = service.create_queue("jobs", group_limit=1)
+    groups = ["a", "b"] * 3
+    ids = [
+        each.id
+        for each in queue.publish_many([Publication(n, group=g) for n, g in enumerate(groups)])
+    ]
+    lost = make_service()
+    assert 6 == len(lost.queue("jobs").consume(6))
+    kill(engine, lost)
+    service.reap()
+    late = [
+        each.id
+        for each in queue.publish_many([Publication(n, group=g) for n, g in enumerate("abc")])
+    ]
+
+    account = Account(
+        {name: [*ids[place::2], late[place]] for place, name in enumerate("ab")} | {"c": late[2:]}
+    )
+    beside: dict[int, int] = {}
+    worker = make_service().worker(concurrency=4, prefetch=4, poll_interval=(0.005, 0.02))
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        with account.running([message]):
+            beside[message.id] = account.runs
+            # Long enough for others to begin beside it.
+            time.sleep(0.02)
+            beside[message.id] = max(beside[message.id], account.runs)
+
+    with running(worker, until_empty=True):
+        pass
+    assert [] == account.mistakes
+    assert sorted([*ids, *late]) == sorted(account.done)
+    # What was behind these cannot have crashed it, so it was not counted.
+    assert {1} == {beside[head] for head in ids[:2]}
+    assert [[2]] * 2 + [[1]] * 4 == [account.attempts[each] for each in ids]
 
 
 @pytest.mark.driver_decides
