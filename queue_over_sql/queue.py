@@ -30,6 +30,7 @@ from queue_over_sql.message import (
     expiry_of,
     is_by_token,
     is_expired,
+    is_given_back,
     lease_ends_at,
     may_come_in_time,
     may_have_expired,
@@ -293,6 +294,19 @@ class QueueCore:
         except ClaimLost as error:
             log_lost(self.context.name, error)
         return [message for message in messages if message not in late]
+
+    def undisturbed(self, message: Message, waiting: list[Message]) -> list[Message]:
+        """Those that may begin after a message; if it came back, those behind it do, too."""
+        if not waiting or message.group is None or not is_given_back(message):
+            return waiting
+        same = [each for each in waiting if each.group == message.group]
+        behind = [each for each in same if claim_of(each) == claim_of(message)]
+        if not behind or self.claimer.series([message, *behind])[0] is None:
+            return waiting
+        with contextlib.suppress(ClaimLost):
+            # Most often they have come back with it.
+            self.settlements.release(behind)
+        return [each for each in waiting if each not in behind]
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer still holds a message, as far as it knows without a query."""
@@ -568,7 +582,9 @@ class Queue(Generic[Payload]):
                         waiting = self._still_held(waiting)
                         look_at = _renew_at(waiting)
                     if waiting:
-                        yield from self._core.not_expired([waiting.pop(0)])
+                        message = waiting.pop(0)
+                        yield from self._core.not_expired([message])
+                        waiting = self._core.undisturbed(message, waiting)
         finally:
             if waiting:
                 with contextlib.suppress(QueueError):

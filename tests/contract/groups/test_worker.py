@@ -214,3 +214,21 @@ def test_a_limit_above_one_is_used_in_one_process(
     assert [] == account.mistakes
     assert 3 == account.most_at_once
     assert [[1]] * 8 == [account.attempts[each] for each in others]
+
+
+@pytest.mark.parametrize("hold_for", [None, 60])
+def test_a_stream_yields_nothing_behind_a_failure(jobs: Queue, hold_for: float | None) -> None:
+    """What it has claimed behind a message that came back comes again after that."""
+    ids = publish(jobs, ["a", "a", "b", "a"])
+    seen: list[tuple[int, int]] = []
+    for message in jobs.stream(prefetch=4, hold_for=hold_for):
+        seen.append((message.id, message.attempt))
+        if len(seen) == 1:
+            message.nack("again", delay=0)
+        else:
+            message.ack()
+    of_a = [each for each in seen if each[0] in ids["a"]]
+    first, *others = ids["a"]
+    assert [(first, 1), (first, 2), *((each, 1) for each in others)] == of_a
+    assert [(ids["b"][0], 1)] == [each for each in seen if each not in of_a]
+    assert (0, 0, 0) == counts(jobs)
