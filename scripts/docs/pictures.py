@@ -70,6 +70,19 @@ class Arrow:
         )
 
 
+@dataclass(frozen=True)
+class Note:
+    """Text without a box, around its centre."""
+
+    x: int
+    y: int
+    text: str
+
+    def draw(self) -> str:
+        """Its text."""
+        return words(self.x, self.y, self.text, 'font-size="13" ')
+
+
 def words(x: int, y: int, text: str, style: str = "") -> str:
     """Lines of text around a point."""
     lines = text.split("\n")
@@ -148,13 +161,58 @@ def drawn_layers() -> str:
     return picture(title, WIDTH, top + 2, *bands)
 
 
-def picture(title: str, width: int, height: int, *parts: Box | Arrow | Band) -> str:
+def picture(title: str, width: int, height: int, *parts: Box | Arrow | Band | Note) -> str:
     """An SVG without references to other files."""
     head = HEAD.format(title=escape(title), width=width, height=height)
     return "\n".join([head, *(part.draw() for part in parts), "</svg>", ""])
 
 
+# Each group with its messages, the oldest first, and the rule.
+GROUPS = (
+    (
+        "customer-17",
+        (("1\nin hand", "good"), ("4\nwaits", ""), ("9\nwaits", "")),
+        "group_limit=1: one at a time,\nin the order of publishing",
+    ),
+    (
+        "customer-18",
+        (("2\nretry at 10:05", "bad"), ("5\nwaits", ""), ("7\nwaits", "")),
+        "The first one holds up its group,\nand no other group",
+    ),
+    (
+        "customer-19",
+        (("3\ndead letter", "bad"), ("6\nnext", "good"), ("8\nwaits", "")),
+        "A dead letter lets the next one go,\nunless block_on_failure=True",
+    ),
+    (
+        "vip",
+        (("10\nin hand", "good"), ("11\nin hand", "good"), ("12\nwaits", "")),
+        "configure(limit=2): two at a time,\nstarted in this order",
+    ),
+    (
+        "mail",
+        (("13\nretry at 10:05", "bad"), ("14\nin hand", "good"), ("15\nnext", "good")),
+        'group_order="any", limit 2: a retry\nholds up nobody',
+    ),
+)
+
+
+def drawn_groups() -> str:
+    """A row for each group."""
+    parts: list[Box | Note] = []
+    for row, (name, messages, rule) in enumerate(GROUPS):
+        y = 45 + 70 * row
+        parts.append(Note(80, y, name))
+        parts += [
+            Box(230 + 140 * place, y, text, kind, 125)
+            for place, (text, kind) in enumerate(messages)
+        ]
+        parts.append(Note(730, y, rule))
+    return picture("What waits for what in groups", 900, 20 + 70 * len(GROUPS), *parts)
+
+
 PICTURES = {
+    "groups.svg": drawn_groups(),
     "layers.svg": drawn_layers(),
     "message.svg": picture(
         "The life of a message",
