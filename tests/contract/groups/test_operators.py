@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,6 +182,41 @@ def test_what_an_operator_ends_blocks_no_group(service: QueueService) -> None:
     assert jobs.cancel(first)
     assert ["next"] == _payloads(jobs)
     assert None is jobs.groups["a"].info().blocked_by
+
+
+@pytest.mark.threads("each operator is a process with its own service")
+def test_two_operators_and_a_consumer_at_once(jobs: Queue, make_service: MakeService) -> None:
+    """They change one group while its messages run: none deadlocks, and no message stays behind."""
+    for number in range(40):
+        jobs.publish(number, group="a")
+    queues = [make_service().queue("jobs") for _ in range(3)]
+    done = threading.Event()
+
+    def operate(queue: Queue) -> None:
+        for number in range(15):
+            group = queue.groups["a"]
+            group.pause()
+            group.configure(limit=1 + number % 4)
+            group.resume()
+            group.unblock()
+
+    def consume(queue: Queue) -> list[int]:
+        found: list[int] = []
+        while not done.is_set() or queue.stats().live:
+            messages = queue.consume(3)
+            queue.ack(messages)
+            found += [message.payload for message in messages]
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        consuming = pool.submit(consume, queues[2])
+        operating = [pool.submit(operate, queue) for queue in queues[:2]]
+        try:
+            for each in operating:
+                each.result()
+        finally:
+            done.set()
+        assert list(range(40)) == consuming.result(60)
 
 
 def test_a_queue_without_groups_says_so(service: QueueService) -> None:
