@@ -51,6 +51,19 @@ def test_balances_on_every_engine(database: TestDatabase, make_service: MakeServ
 
 
 @pytest.mark.chaos
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_files_of_each_customer_are_done_in_order(database: TestDatabase) -> None:
+    """Files of 200 customers, eight servers, three killed: each customer's one after the other."""
+    arguments = ("--groups", "--limit", "1200", "--json", "--url", database.url)
+    ended = run("demo", *arguments, seconds=300)
+    account = ended.record
+    assert [] == account["problems"], ended.err
+    assert 200 == account["customers"]
+    assert 3 == len(account["killed"].split(", "))
+    assert 1200 == account["results"]
+
+
+@pytest.mark.chaos
 def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
     """Without --url it runs on SQLite by itself, says what happens and proves the end.
 
@@ -142,6 +155,7 @@ def test_keep_leaves_everything(sqlite_url: str, tmp_path: Path) -> None:
 def test_one_server_cannot_be_killed() -> None:
     """With nobody to take over, the demo says so instead of running."""
     assert 2 == run("demo", "--servers", "1").exit_code
+    assert 2 == run("demo", "--groups", "--servers", "3").exit_code
 
 
 @pytest.mark.chaos

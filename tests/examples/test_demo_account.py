@@ -20,8 +20,8 @@ RIGHT = Ledger(
     results=RESULTS,
     live=0,
     archived=0,
-    rescue=Rescue("server-2", 1, frozenset({103, 104}), 3.5),
-    kill_wanted=True,
+    rescues=[Rescue("server-2", 1, frozenset({103, 104}), 3.5)],
+    kills_wanted=1,
     sample=[0, 5, 9],
     check=lambda _: ("sum", 5),
 )
@@ -46,10 +46,11 @@ WRONG = [
     (replace(RIGHT, published=9), "9 of 10 were published"),
     (replace(RIGHT, live=1), "1 messages are still in the queue"),
     (replace(RIGHT, archived=2), "2 messages failed"),
-    (replace(RIGHT, rescue=None), "no process was killed"),
+    (replace(RIGHT, rescues=[]), "not every kill met"),
+    (replace(RIGHT, kills_wanted=2), "not every kill met"),
     (
-        replace(RIGHT, rescue=Rescue("s", 1, frozenset({103, 105}))),
-        "of 2 messages of the killed",
+        replace(RIGHT, rescues=[Rescue("s", 1, frozenset({103, 105}))]),
+        "of 2 messages of killed",
     ),
     (replace(RIGHT, files={}, published=0, results=[], sample=[]), "no file"),
 ]
@@ -73,8 +74,8 @@ def test_long_lists_are_shortened() -> None:
             files=files,
             published=1000,
             results=[],
-            rescue=None,
-            kill_wanted=False,
+            rescues=[],
+            kills_wanted=0,
             sample=[],
         )
     ).problems()
@@ -84,4 +85,20 @@ def test_long_lists_are_shortened() -> None:
 def test_without_a_kill_none_is_missed() -> None:
     """--no-kill: the account asks for no redelivery."""
     results = [_result(n) for n in FILES]
-    assert settle(replace(RIGHT, results=results, rescue=None, kill_wanted=False)).balanced
+    assert settle(replace(RIGHT, results=results, rescues=[], kills_wanted=0)).balanced
+
+
+def test_files_of_a_customer_that_were_not_done_in_order_are_found() -> None:
+    """Two customers in turns; two files of one see the same number of results, or are exchanged."""
+    in_order = [
+        replace(result, customer=f"customer-{n % 2}", done_before=n // 2)
+        for n, result in enumerate(RESULTS)
+    ]
+    right = replace(RIGHT, results=in_order, customers=2)
+    together = [*in_order[:5], replace(in_order[5], done_before=1), *in_order[6:]]
+    exchanged = [replace(in_order[0], done_before=1), in_order[1], *in_order[2:]]
+    assert 2 == settle(right).customers
+    assert settle(right).balanced
+    assert ("customer-1",) == settle(replace(right, results=together)).disordered
+    problems = settle(replace(right, results=exchanged)).problems()
+    assert ["not done in order: customer-0"] == problems

@@ -11,7 +11,10 @@ SHOWN_PATHS = 3
 
 @dataclass(frozen=True)
 class Result:
-    """A row of the results table."""
+    """A row of the results table.
+
+    With customers it says how many results of its customer the transaction found that wrote it.
+    """
 
     message_id: int
     file_number: int
@@ -19,11 +22,13 @@ class Result:
     size: int
     server: str
     attempt: int
+    customer: str | None = None
+    done_before: int | None = None
 
 
 @dataclass(frozen=True)
 class Rescue:
-    """The killed server: the messages that it held, and when the last of them was done again."""
+    """A killed server: the messages that it held, and when the last of them was done again."""
 
     server: str
     pid: int
@@ -41,10 +46,11 @@ class Ledger:
         results: all rows of the results table.
         live: messages left in the queue.
         archived: messages in the archive, all of which are failures.
-        rescue: the killed server; None if none was killed.
-        kill_wanted: whether a server was to be killed.
+        rescues: the killed servers.
+        kills_wanted: how many servers were to be killed.
         sample: numbers of the files whose checksum to verify.
         check: computes checksum and size of a file from its path.
+        customers: to how many customers the files were dealt, in turns; None: there are none.
     """
 
     files: Mapping[int, str]
@@ -52,10 +58,11 @@ class Ledger:
     results: Sequence[Result]
     live: int
     archived: int
-    rescue: Rescue | None
-    kill_wanted: bool
+    rescues: Sequence[Rescue]
+    kills_wanted: int
     sample: Sequence[int]
     check: Callable[[str], tuple[str, int]]
+    customers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Account:
     held_at_kill: int
     came_back: int
     kill_missing: bool
+    customers: int
+    disordered: tuple[str, ...]
     by_server: Mapping[str, int]
 
     @property
@@ -95,10 +104,11 @@ class Account:
             (bool(self.wrong), f"wrong checksum or size: {_some(self.wrong)}"),
             (self.live > 0, f"{self.live} messages are still in the queue"),
             (self.archived > 0, f"{self.archived} messages failed and are in the archive"),
-            (self.kill_missing, "no process was killed while it held messages"),
+            (bool(self.disordered), f"not done in order: {_some(self.disordered)}"),
+            (self.kill_missing, "not every kill met a process that held messages"),
             (
                 self.came_back != self.held_at_kill,
-                f"{self.came_back} of {self.held_at_kill} messages of the killed process returned",
+                f"{self.came_back} of {self.held_at_kill} messages of killed processes returned",
             ),
         ]
         return [sentence for wrong, sentence in found if wrong]
@@ -107,7 +117,7 @@ class Account:
 def settle(ledger: Ledger) -> Account:
     """Compare the files with the results; verifies the checksums of the sample."""
     counts = Counter(result.file_number for result in ledger.results)
-    held = ledger.rescue.held if ledger.rescue else frozenset()
+    held = frozenset[int]().union(*(rescue.held for rescue in ledger.rescues))
     redelivered = {result.message_id for result in ledger.results if result.attempt > 1}
     return Account(
         files=len(ledger.files),
@@ -124,9 +134,23 @@ def settle(ledger: Ledger) -> Account:
         archived=ledger.archived,
         held_at_kill=len(held),
         came_back=len(held & redelivered),
-        kill_missing=ledger.kill_wanted and not held,
+        kill_missing=sum(bool(rescue.held) for rescue in ledger.rescues) < ledger.kills_wanted,
+        customers=len({result.customer for result in ledger.results} - {None}),
+        disordered=_disordered(ledger),
         by_server=dict(Counter(result.server for result in ledger.results)),
     )
+
+
+def _disordered(ledger: Ledger) -> tuple[str, ...]:
+    """The customers of whom a file was done before or beside an earlier one."""
+    if ledger.customers is None:
+        return ()
+    found = [
+        str(result.customer)
+        for result in ledger.results
+        if result.done_before != result.file_number // ledger.customers
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _wrong(ledger: Ledger) -> tuple[str, ...]:

@@ -30,11 +30,21 @@ def demo(
         ),
     ] = None,
     limit: Annotated[int | None, number("Only the first N files.")] = None,
-    servers: Annotated[int, number("Number of worker processes.")] = 3,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--groups",
+            help="Deal the files to 200 customers, do those of each in order, in eight processes, "
+            "and kill three of them.",
+        ),
+    ] = False,
+    servers: Annotated[
+        int | None, number("Number of worker processes.", show_default="3, or 8 with --groups")
+    ] = None,
     threads: Annotated[int, number("Threads per worker process.")] = 2,
     batch: Annotated[int, number("Number of messages that a thread claims at a time.")] = 8,
     kill: Annotated[
-        bool, typer.Option("--kill/--no-kill", help="Kill one process while it holds messages.")
+        bool, typer.Option("--kill/--no-kill", help="Kill processes while they hold messages.")
     ] = True,
     sample: Annotated[
         int,
@@ -68,6 +78,9 @@ def demo(
     -9 while the process holds messages. The reaper gives these messages to the others. At the end
     the demo checks that each file was processed exactly once. If not, the exit code is 5.
 
+    With --groups each file belongs to a customer, and the demo also checks that the files of each
+    customer were done one after the other, in order.
+
     Without --url the database is a SQLite file in a temporary folder, even if QUEUE_OVER_SQL_URL is
     set. With --url the demo uses its own queue and table in that database, and drops both at the
     end.
@@ -77,9 +90,12 @@ def demo(
     from queue_over_sql_demo.databases import PRIVATE, is_private
     from queue_over_sql_demo.run import run
 
-    if kill and servers == 1:
+    servers = servers or (8 if groups else 3)
+    kills = (3 if groups else 1) if kill else 0
+    if servers <= kills:
         raise typer.BadParameter(
-            "with a single process, no other can take over: use --servers 2 or --no-kill"
+            f"{kills} of {servers} would be killed, and no other could take over: use "
+            f"--servers {kills + 1} or --no-kill"
         )
     # A schema and a prefix from the environment belong to the environment's database.
     connection = session.connection if session.given.url else session.given
@@ -94,7 +110,8 @@ def demo(
         servers=servers,
         threads=threads,
         batch=batch,
-        kill=kill,
+        kills=kills,
+        customers=200 if groups else None,
         sample=sample,
         consumer_timeout=consumer_timeout,
         deadline=deadline,

@@ -1,4 +1,4 @@
-"""The course of the demo: publish, watch, kill one server, wait for the end, make the account."""
+"""The course of the demo: publish, watch, kill servers, wait for the end, make the account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from queue_over_sql_demo.plan import Plan
 TICK_SECONDS = 0.05
 START_SECONDS = 60.0
 PUBLISH_BATCH = 500
-# The share of files after which a server is killed; the remaining files are published after it.
+# The share of files after which a server is killed, and after which the next one is; the remaining
+# files are published after the last kill.
 KILL_AFTER = 0.2
 KEPT_BACK = 0.3
 SETTLE_LOOKS = 20
@@ -41,7 +42,7 @@ class Progress:
     first_publish: float | None = None
     last_done: float | None = None
     snapshot: Snapshot = field(default_factory=Snapshot)
-    rescue: Rescue | None = None
+    rescues: list[Rescue] = field(default_factory=list)
 
     @property
     def work_seconds(self) -> float:
@@ -130,7 +131,7 @@ class Course:
             raise KeyboardInterrupt
 
     def _kill_due(self) -> bool:
-        return self._plan.kill and self.progress.rescue is None
+        return len(self.progress.rescues) < self._plan.kills
 
     def _published_enough(self) -> bool:
         published = self.progress.published
@@ -141,7 +142,8 @@ class Course:
 
     def _publish_some(self) -> None:
         done = self.progress.published
-        batch = [file.payload() for file in self._files[done : done + self._next_batch()]]
+        files = self._files[done : done + self._next_batch()]
+        batch = [self._plan.publication(file) for file in files]
         begin = time.monotonic()
         if self.progress.first_publish is None:
             self.progress.first_publish = begin
@@ -167,10 +169,13 @@ class Course:
         self.progress.snapshot = snapshot = self._observer.snapshot()
         if snapshot.results != before:
             self.progress.last_done = time.monotonic()
-        if self._kill_due() and snapshot.results >= KILL_AFTER * len(self._files):
-            self._try_kill()
-        elif self.progress.rescue is not None and self.progress.rescue.seconds is None:
-            self._watch_rescue(self.progress.rescue)
+        rescues = self.progress.rescues
+        if rescues and rescues[-1].seconds is None:
+            self._watch_rescue(rescues[-1])
+        elif self._kill_due():
+            share = KILL_AFTER * (1 + len(rescues))
+            if snapshot.results >= share * len(self._files):
+                self._try_kill()
         self._show(self.progress)
 
     def _try_kill(self) -> None:
@@ -181,7 +186,8 @@ class Course:
         than these.
         """
         claimed = self.progress.snapshot.claimed
-        victim = max(self.servers, key=lambda server: claimed.get(self.consumer_of(server), 0))
+        alive = [server for server in self.servers if not server.killed]
+        victim = max(alive, key=lambda server: claimed.get(self.consumer_of(server), 0))
         if claimed.get(self.consumer_of(victim), 0) <= self._plan.threads:
             return
         victim.freeze()
@@ -191,7 +197,7 @@ class Course:
         self._killed_at = time.monotonic()
         victim.kill()
         held = self._settled_claims(self.consumer_of(victim))
-        self.progress.rescue = Rescue(victim.name, victim.pid, held)
+        self.progress.rescues.append(Rescue(victim.name, victim.pid, held))
         self._tell(
             f"{victim.name} (pid {victim.pid}) killed with kill -9; it held {len(held)} messages"
         )
@@ -215,7 +221,7 @@ class Course:
         if self._observer.any_live(rescue.held):
             return
         seconds = time.monotonic() - self._killed_at
-        self.progress.rescue = Rescue(rescue.server, rescue.pid, rescue.held, seconds)
+        self.progress.rescues[-1] = Rescue(rescue.server, rescue.pid, rescue.held, seconds)
         self._tell(
             f"other processes had finished its {len(rescue.held)} messages {seconds:.1f} s later"
         )
@@ -232,9 +238,10 @@ class Course:
                 results=self._observer.results(),
                 live=self._observer.snapshot().live,
                 archived=self._queue.archive.messages().count(),
-                rescue=self.progress.rescue,
-                kill_wanted=self._plan.kill,
+                rescues=self.progress.rescues,
+                kills_wanted=self._plan.kills,
                 sample=random.sample(sorted(paths), size),
                 check=lambda path: digest(folder / path),
+                customers=self._plan.customers,
             )
         )

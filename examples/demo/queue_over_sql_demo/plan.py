@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
+
+from queue_over_sql import Publication
+
+if TYPE_CHECKING:
+    from queue_over_sql_demo.files import InputFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +25,9 @@ class Plan:
         servers: number of server processes.
         threads: worker threads per server.
         batch: messages per claim and thread.
-        kill: whether to kill one server.
+        kills: how many servers to kill, one after the other.
+        customers: how many customers the files are dealt to, whose files must be done in order;
+            None: no customers, and no order.
         sample: number of checksums to verify at the end.
         consumer_timeout: seconds without a heartbeat after which a server is considered dead.
         deadline: seconds after which the demo stops and checks the results.
@@ -35,7 +43,8 @@ class Plan:
     servers: int = 3
     threads: int = 2
     batch: int = 8
-    kill: bool = True
+    kills: int = 1
+    customers: int | None = None
     sample: int = 200
     consumer_timeout: float = 3.0
     deadline: float = 300.0
@@ -54,6 +63,14 @@ class Plan:
     def server_name(self, number: int) -> str:
         """The name of the server with this number, counted from 1."""
         return f"server-{number}"
+
+    def customer_of(self, file: InputFile) -> str | None:
+        """The customer that a file belongs to."""
+        return None if self.customers is None else f"customer-{file.number % self.customers}"
+
+    def publication(self, file: InputFile) -> Publication[dict[str, object]]:
+        """The message for a file; those of one customer are a group."""
+        return Publication(file.payload(), group=self.customer_of(file))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Index,
     Integer,
     MetaData,
     String,
@@ -39,14 +40,26 @@ def results_table(name: str, schema: str | None) -> Table:
         Column("file_size", BigInteger, nullable=False),
         Column("server_name", String(40), nullable=False),
         Column("attempt", Integer, nullable=False),
+        Column("customer", String(40)),
+        Column("done_before", Integer),
+        Index(f"{name}_ix", "customer"),
     )
 
 
 def write_result(
     table: Table, connection: Connection, message: Message, digest: tuple[str, int], server: str
 ) -> None:
-    """Insert the result of `server` for `message`, in the caller's transaction."""
+    """Insert the result of `server` for `message`, in the caller's transaction.
+
+    Of a customer's file it notes how many results there are of this customer. They are the proof of
+    the order: if two files of one customer were done beside each other, or a later one first, then
+    a number would be missing.
+    """
     checksum, size = digest
+    before = None
+    if message.group is not None:
+        of_customer = select(func.count()).where(table.c.customer == message.group)
+        before = connection.execute(of_customer).scalar_one()
     connection.execute(
         insert(table),
         {
@@ -58,6 +71,8 @@ def write_result(
             "file_size": size,
             "server_name": server,
             "attempt": message.attempt,
+            "customer": message.group,
+            "done_before": before,
         },
     )
 
@@ -72,6 +87,8 @@ def read_results(table: Table, connection: Connection) -> list[Result]:
             table.c.file_size,
             table.c.server_name,
             table.c.attempt,
+            table.c.customer,
+            table.c.done_before,
         )
     )
     return [Result(*row) for row in rows]

@@ -94,9 +94,12 @@ def _report(output: Output, plan: Plan, account: Account, progress: Progress) ->
     for problem in account.problems():
         output.error(problem)
     if account.balanced and not output.machine:
+        order = ""
+        if account.customers:
+            order = f" The files of each of {account.customers:,} customers were done in order."
         output.out.print(
             f"\nBalanced: {account.files:,} files, each done exactly once, "
-            f"{account.redelivered:,} redelivered, 0 lost.",
+            f"{account.redelivered:,} redelivered, 0 lost.{order}",
             style="bold green",
             highlight=False,
         )
@@ -111,7 +114,7 @@ def _as_record(plan: Plan, account: Account, progress: Progress) -> dict[str, An
         "url": hide_passwords(plan.url),
         "folder": str(plan.folder),
         "servers": plan.servers,
-        "killed": progress.rescue.server if progress.rescue else None,
+        "killed": ", ".join(each.server for each in progress.rescues) or None,
         **facts,
         **measured,
     }

@@ -51,7 +51,8 @@ def set_stage(plan: Plan) -> Iterator[Stage]:
     service = open_service(ServerOrder.of(plan, "demo"))
     results = results_table(plan.results, plan.schema)
     try:
-        queue = service.create_queue(plan.name, retry=FixedDelay(0.2))
+        limit = None if plan.customers is None else 1
+        queue = service.create_queue(plan.name, retry=FixedDelay(0.2), group_limit=limit)
         parts_of(service).connections.run(results.create)
         yield Stage(service, queue, results)
     finally:

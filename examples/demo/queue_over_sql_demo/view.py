@@ -135,6 +135,10 @@ def account_table(account: Account, progress: Progress) -> Table:
 
 
 def _facts(account: Account) -> list[tuple[str, int, bool | None]]:
+    ordered = [
+        ("customers", account.customers, None),
+        ("of these with files out of order", len(account.disordered), not account.disordered),
+    ]
     return [
         ("files found", account.files, None),
         ("messages published", account.published, account.published == account.files),
@@ -144,7 +148,8 @@ def _facts(account: Account) -> list[tuple[str, int, bool | None]]:
         ("results of unknown files", account.unknown, not account.unknown),
         ("checksums computed again by the parent", account.sampled, not account.wrong),
         ("of these wrong", len(account.wrong), not account.wrong),
-        ("held by the killed process", account.held_at_kill, not account.kill_missing),
+        *(ordered if account.customers else ()),
+        ("held by killed processes", account.held_at_kill, not account.kill_missing),
         ("of these redelivered", account.came_back, account.came_back == account.held_at_kill),
         ("redelivered in all", account.redelivered, None),
         ("left in the queue", account.live, not account.live),
@@ -167,7 +172,7 @@ def rates(account: Account, progress: Progress) -> dict[str, float]:
         "done_per_second": account.results / work if work else 0.0,
         "bytes_per_second": account.size / work if work else 0.0,
         "work_seconds": work,
-        "rescue_seconds": (progress.rescue and progress.rescue.seconds) or 0.0,
+        "rescue_seconds": max((each.seconds or 0.0 for each in progress.rescues), default=0.0),
     }
 
 
@@ -179,6 +184,6 @@ def _rates(account: Account, progress: Progress) -> list[tuple[str, str]]:
         ("read and hashed", f"{account.size / 1e6:,.1f} MB"),
         ("from first publish to last result", f"{measured['work_seconds']:.1f} s"),
     ]
-    if progress.rescue is not None:
+    if progress.rescues:
         shown.append(("from the kill to the last rescued", f"{measured['rescue_seconds']:.1f} s"))
     return shown
