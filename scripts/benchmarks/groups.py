@@ -329,7 +329,7 @@ def section() -> str:
         "## Groups: how a claim finds them",
         "",
         f"""\
-Prototypes in plain SQL; [the design notes](design.md#how-a-claim-finds-groups) tell them apart.
+Prototypes in plain SQL; [the design notes](design.md#the-race-of-designs) tell them apart.
 Messages are claimed and acked by {BATCH}. A cell compares with ungrouped messages and as many
 consumers, in turns, the median of the rounds: how many messages for as much of the processor's
 time, client and server together; in brackets for as much time, on a machine with other work.
