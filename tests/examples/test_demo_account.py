@@ -49,8 +49,12 @@ WRONG = [
     (replace(RIGHT, rescues=[]), "not every kill met"),
     (replace(RIGHT, kills_wanted=2), "not every kill met"),
     (
-        replace(RIGHT, rescues=[Rescue("s", 1, frozenset({103, 105}))]),
-        "of 2 messages of killed",
+        replace(RIGHT, rescues=[Rescue("s", 1, frozenset({103, 999}))]),
+        "1 of 2 messages of killed",
+    ),
+    (
+        replace(RIGHT, rescues=[Rescue("server-1", 1, frozenset({103, 104}))]),
+        "0 of 2 messages of killed",
     ),
     (replace(RIGHT, files={}, published=0, results=[], sample=[]), "no file"),
 ]

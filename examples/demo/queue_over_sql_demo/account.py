@@ -133,11 +133,25 @@ def settle(ledger: Ledger) -> Account:
         live=ledger.live,
         archived=ledger.archived,
         held_at_kill=len(held),
-        came_back=len(held & redelivered),
+        came_back=len(held - _not_done_by_others(ledger)),
         kill_missing=sum(bool(rescue.held) for rescue in ledger.rescues) < ledger.kills_wanted,
         customers=len({result.customer for result in ledger.results} - {None}),
         disordered=_disordered(ledger),
         by_server=dict(Counter(result.server for result in ledger.results)),
+    )
+
+
+def _not_done_by_others(ledger: Ledger) -> frozenset[int]:
+    """The messages of killed servers that no other server has done.
+
+    Their attempts do not tell: of a group only the first message that a dead server held counts.
+    """
+    done_by = {result.message_id: result.server for result in ledger.results}
+    return frozenset(
+        message_id
+        for rescue in ledger.rescues
+        for message_id in rescue.held
+        if done_by.get(message_id, rescue.server) == rescue.server
     )
 
 

@@ -150,7 +150,7 @@ def _facts(account: Account) -> list[tuple[str, int, bool | None]]:
         ("of these wrong", len(account.wrong), not account.wrong),
         *(ordered if account.customers else ()),
         ("held by killed processes", account.held_at_kill, not account.kill_missing),
-        ("of these redelivered", account.came_back, account.came_back == account.held_at_kill),
+        ("of these done by others", account.came_back, account.came_back == account.held_at_kill),
         ("redelivered in all", account.redelivered, None),
         ("left in the queue", account.live, not account.live),
         ("failed, in the archive", account.archived, not account.archived),
