@@ -158,12 +158,17 @@ class _Link:
             end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        ends = [(sink, socket.SHUT_WR)]
+        try:
             self._pass_all(source, sink)
-        # Also after a reset, as by a server that was killed.
-        with contextlib.suppress(OSError):
-            if not (self.silent or self._lost):
-                sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            # A reset. H2's server goes on sending errors to who has gone until it gets one, too,
+            # and keeps the locks of its transaction.
+            ends.append((source, socket.SHUT_RDWR))
+        if not (self.silent or self._lost):
+            for end, how in ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(how)
 
     def _pass_all(self, source: socket.socket, sink: socket.socket) -> None:
         while data := source.recv(65_536):
