@@ -117,7 +117,9 @@ def _messages(queue: Queue, options: StreamOptions, part: RoundPart) -> Iterator
     live = inside.tables(queue).live.c
     consumer = consumer_at(options.locations[part.label], options)
     stamped = columns.select().where(*consumer.stamped(number))
-    ordered = stamped.order_by(live.priority, live.available_at, live.id)
+    # A retry of a group is due later than those behind it.
+    age = (live.group_key,) if inside.tables(queue).grouped else (live.priority, live.available_at)
+    ordered = stamped.order_by(*age, live.id)
     yield from read_batches(queue, columns, ordered, options.batch_bytes)
 
 
