@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from queue_over_sql import QueueService
+from queue_over_sql import Publication, QueueService
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices, statuses
 from tests.spark.stream.micro_batches import Action, Checkpoint, Stop, Stream, fill, numbers
@@ -55,6 +55,23 @@ def test_a_queue_is_drained_in_batches_and_acknowledged_to_the_last(
     assert 250 == queue.stats().done
     assert {1} == {row["attempt"] for rows in came for row in rows}
     assert {"reports"} == {row["consumer_id"] for rows in came for row in rows}
+
+
+@twice
+def test_a_partition_has_the_order_of_groups(stream: Stream, service: QueueService) -> None:
+    """A retry comes before those behind it, although it is due later."""
+    queue = service.create_queue("jobs", group_limit=1)
+    groups = [*"aabacbca"]
+    ids = [each.id for each in queue.publish_many([Publication("x", group=g) for g in groups])]
+    [first] = queue.consume(1)
+    first.nack("again", delay=0)
+    query = stream.start(Checkpoint())
+    [part] = query.plan()
+    read = [row["id"] for row in query.read(part)]
+    assert sorted(ids) == sorted(read)
+    for group in "abc":
+        mine = [each for each in ids if groups[ids.index(each)] == group]
+        assert mine == [each for each in read if each in mine]
 
 
 @twice
