@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    ClauseElement,
     ColumnElement,
-    Delete,
     Insert,
     Select,
     Update,
     bindparam,
     case,
-    delete,
     func,
     insert,
     literal,
     or_,
     select,
-    update,
 )
 
 from queue_over_sql.schema.existing import NOT_ATTEMPTED
@@ -26,10 +24,13 @@ from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, UNREAD_COLUMNS
 from queue_over_sql.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
+    by_id,
     fence,
+    id_parameters,
     next_attempt,
     number,
     reason,
+    update_by_id,
     words,
 )
 
@@ -63,12 +64,18 @@ def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElem
 def copy_to_archive(tables: QueueTables, size: int) -> Insert:
     """Copy messages to the archive under the fence; the same transaction removes them."""
     source = select(*archived_values(tables, tables.live)).where(fence(tables, size))
-    return insert(tables.archive).from_select(archived_names(tables), source)
+    return _copied(tables, source)
 
 
 def copy_ids_to_archive(tables: QueueTables, size: int) -> Insert:
     """Copy locked messages to the archive by id, for ``take``."""
     source = select(*archived_values(tables, tables.live)).where(among_ids(tables.live, size))
+    return _copied(tables, source)
+
+
+def _copied(tables: QueueTables, source: Select[Any]) -> Insert:
+    # It locks what it reads in a caller's transaction on MySQL and MariaDB.
+    source = by_id(tables, source, tables.live)
     return insert(tables.archive).from_select(archived_names(tables), source)
 
 
@@ -104,9 +111,9 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
     return oldest if hint is None else oldest.with_hint(archive, hint)
 
 
-def remove_from_archive(tables: QueueTables, size: int) -> Delete:
+def remove_from_archive(tables: QueueTables, size: int) -> ClauseElement:
     """Remove archived messages by id."""
-    return delete(tables.archive).where(among_ids(tables.archive, size))
+    return tables.expressions.delete_by_ids(tables.archive, id_parameters(size))
 
 
 def span(tables: QueueTables) -> Select[Any]:
@@ -118,19 +125,18 @@ def span(tables: QueueTables) -> Select[Any]:
     return select(counted, func.min(at)).where(*wanted, *between)
 
 
-def remove_exported(tables: QueueTables, size: int) -> Delete:
+def remove_exported(tables: QueueTables, size: int) -> ClauseElement:
     """Remove archived messages by id, unless they have finished again since."""
     archive = tables.archive
-    return delete(archive).where(
-        among_ids(archive, size), archive.c.finished_at <= number("p_up_to")
-    )
+    same = archive.c.finished_at <= number("p_up_to")
+    return tables.expressions.delete_by_ids(archive, id_parameters(size), same)
 
 
 def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
     """Finish locked messages in place by id; a ``take`` counts as an attempt."""
     live = tables.live
     counted = {"attempt_count": next_attempt(live)} if attempted else {}
-    return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
+    return update_by_id(tables).where(among_ids(live, size)).values(finished(tables) | counted)
 
 
 def finished(tables: QueueTables) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def begin_anew(tables: QueueTables, size: int) -> Update:
     headers = bindparam("p_headers", None, type_=live.c.headers.type)
     given = {"priority": number("p_priority"), "headers": headers, "attempt_count": 0}
     return (
-        update(live)
+        update_by_id(tables)
         .where(among_ids(live, size), *tables.finished_only())
         .values(begun(tables) | fresh | given)
     )

@@ -74,7 +74,7 @@ def mark(tables: QueueTables, size: int) -> Update:
 def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> Update:
     """Stamp rows that are still eligible; the first claim gets them."""
     return (
-        update(tables.live)
+        update_by_id(tables)
         .where(among_ids(tables.live, size), eligible(tables, where))
         .values(stamp_values(tables, tables.expressions.now()))
     )

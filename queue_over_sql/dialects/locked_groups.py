@@ -36,6 +36,7 @@ from queue_over_sql.statements.parameters import (
     among_ids,
     batches,
     bucket_of,
+    by_id,
     id_values,
     number,
     update_by_id,
@@ -261,7 +262,7 @@ def lock_rows(tables: QueueTables, size: int) -> Select[Any]:
         .where(statements.among_groups(rows, size), not_(statements.stopped(rows)))
         .with_for_update(skip_locked=True)
     )
-    return statements.by_id(tables, locked, rows)
+    return by_id(tables, locked, rows)
 
 
 def in_hand_and_heads(tables: QueueTables, size: int, heads: bool) -> SelectBase:
@@ -300,7 +301,7 @@ def lock_due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]
         *fitting(tables, where),
     )
     locked = select(*_columns(tables)).where(due).with_for_update(skip_locked=True)
-    return statements.by_id(tables, locked, live)
+    return by_id(tables, locked, live)
 
 
 def mark_parked(tables: QueueTables, size: int) -> Update:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Update, and_, func, update
+from sqlalchemy import ColumnElement, Update, and_, func
 
 from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
 from queue_over_sql.statements.operations import change_by_ids
-from queue_over_sql.statements.parameters import among_ids, number, stamped_by
+from queue_over_sql.statements.parameters import among_ids, number, stamped_by, update_by_id
 from queue_over_sql.statements.requests import ANY_EDITS, ClaimRequest, Where
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _within(live: Table, up_to_id: int | None, due_by: int | None) -> Where | No
 def set_lease(tables: QueueTables, size: int) -> Update:
     """Give messages that this transaction has stamped the lease of their round."""
     held = and_(among_ids(tables.live, size), stamped_by(tables))
-    return update(tables.live).where(held).values(lease_expires_at=number("p_expires"))
+    return update_by_id(tables).where(held).values(lease_expires_at=number("p_expires"))
 
 
 def by_groups(rows: Sequence[MessageRow]) -> list[MessageRow]:

@@ -42,7 +42,13 @@ from queue_over_sql.recovery.staged_writes import WHOLE, drop_stages
 from queue_over_sql.schema.queue_tables import KEY_RELEASED
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.errors import ErrorKind
-from queue_over_sql.statements.parameters import CLAIM_CLEARED, NEW_LIFE, batches, number
+from queue_over_sql.statements.parameters import (
+    CLAIM_CLEARED,
+    NEW_LIFE,
+    batches,
+    number,
+    update_by_id,
+)
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.durations import stored_number
 
@@ -499,7 +505,8 @@ def _settle_holders(connection: Connection, staged: StagedTable, *, replaces: bo
     newest = select(func.max(live.c.id)).where(among, *came_back, ~held.exists())
     ids = [row[0] for row in _run(connection, newest.group_by(live.c.message_key))]
     for batch in batches(ids):
-        again = update(live).where(live.c.id.in_(batch), *came_back).values({KEY_RELEASED: 0})
+        named = (live.c.id.in_(batch), *came_back)
+        again = update_by_id(queue).where(*named).values({KEY_RELEASED: 0})
         try:
             _run(connection, again)
         except DBAPIError as error:

@@ -27,7 +27,15 @@ from queue_over_sql.archive import statements as archive
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.settling import statements as settle
 from queue_over_sql.statements import claims as claim
-from queue_over_sql.statements.parameters import among_ids, fence, number, uncounted, words
+from queue_over_sql.statements.parameters import (
+    among_ids,
+    by_id,
+    fence,
+    number,
+    uncounted,
+    update_by_id,
+    words,
+)
 
 if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
@@ -70,7 +78,7 @@ def mark(tables: QueueTables, size: int, locked: bool) -> Update:
     """Stamp rows that this transaction has locked, or else rows that are still eligible."""
     still = [] if locked else [eligible(tables)]
     ids = among_ids(tables.live, size)
-    return update(tables.live).where(ids, *still).values(stamp_values(tables))
+    return update_by_id(tables).where(ids, *still).values(stamp_values(tables))
 
 
 def mark_picked(tables: QueueTables) -> Update:
@@ -207,4 +215,5 @@ def held_attempts(tables: QueueTables, size: int) -> Select[Any]:
     live = tables.live
     allowed = func.coalesce(live.c.max_attempts, number("p_max_attempts"))
     columns = (live.c.id, live.c.attempt_count, allowed)
-    return select(*columns).where(fence(tables, size)).with_for_update()
+    held = select(*columns).where(fence(tables, size)).with_for_update()
+    return by_id(tables, held, live)

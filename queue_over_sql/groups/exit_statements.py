@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CompoundSelect, Select, Update, literal_column, select, union_all
 
-from queue_over_sql.groups.statements import among_groups, by_group, by_id, group_parameters
+from queue_over_sql.groups.statements import among_groups, by_group, group_parameters
 from queue_over_sql.statements.parameters import (
     among_ids,
+    by_id,
     fence,
     number,
     stamped_by,

@@ -25,14 +25,13 @@ from queue_over_sql.groups import exits
 from queue_over_sql.groups.statements import (
     among_groups,
     by_group,
-    by_id,
     group_parameters,
     group_values,
     rows_of_groups,
     stopped,
 )
 from queue_over_sql.sql.operation import operation
-from queue_over_sql.statements.parameters import bucket_of, number
+from queue_over_sql.statements.parameters import bucket_of, by_id, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.statements.claims import eligible, fitting, oldest_first
-from queue_over_sql.statements.parameters import among_ids, bucket_of, number, update_by_id
+from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, number, update_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,12 +147,6 @@ def heads(tables: QueueTables, size: int) -> Select[Any]:
 def by_group(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
     """Let the engine find ``rows``, which are messages, by the index of groups."""
     hint = tables.expressions.group_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(rows, hint)
-
-
-def by_id(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
-    """Let the engine find ``rows`` by their primary key, however few there seem to be."""
-    hint = tables.expressions.id_index_hint()
     return statement if hint is None else statement.with_hint(rows, hint)
 
 

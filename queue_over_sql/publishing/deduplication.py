@@ -12,6 +12,7 @@ from queue_over_sql.statements.parameters import (
     among_ids,
     batches,
     bucket_of,
+    by_id,
     fence,
     id_values,
     number,
@@ -39,7 +40,8 @@ def key_values(keys: Sequence[str], size: int) -> dict[str, Any]:
 def held_keys(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that the claim still holds, and read their keys."""
     live = tables.live
-    return select(live.c.id, live.c.message_key).where(fence(tables, size)).with_for_update()
+    held = select(live.c.id, live.c.message_key).where(fence(tables, size)).with_for_update()
+    return by_id(tables, held, live)
 
 
 def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
@@ -48,9 +50,8 @@ def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
     ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
         among_ids(live, size), live.c.message_key.is_not(None)
     )
-    return insert(tables.dedup_keys).from_select(
-        ["message_key", "message_id", "expires_at"], ending
-    )
+    names = ["message_key", "message_id", "expires_at"]
+    return insert(tables.dedup_keys).from_select(names, by_id(tables, ending, live))
 
 
 def forget_keys(tables: QueueTables, size: int) -> Delete:

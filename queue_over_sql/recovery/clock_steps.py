@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, Update, func, select, update
+from sqlalchemy import Select, Update, func, select
 
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
-from queue_over_sql.statements.parameters import among_ids, number
+from queue_over_sql.statements.parameters import among_ids, number, update_by_id
 from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def were_due(tables: QueueTables, claimed: bool) -> Select[Any]:
 
 def make_due(tables: QueueTables, size: int) -> Update:
     """Make messages due now; claimed ones stay claimed."""
-    change = update(tables.live).where(among_ids(tables.live, size), *_moved(tables))
+    change = update_by_id(tables).where(among_ids(tables.live, size), *_moved(tables))
     return change.values(available_at=number("p_now"))
 
 

@@ -21,7 +21,13 @@ from sqlalchemy import (
 from queue_over_sql.consumers.registrations import lives, others_of
 from queue_over_sql.message import Claim
 from queue_over_sql.statements.operations import rows_by_ids
-from queue_over_sql.statements.parameters import CLAIM_CLEARED, among_ids, number
+from queue_over_sql.statements.parameters import (
+    CLAIM_CLEARED,
+    among_ids,
+    by_id,
+    number,
+    update_by_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -66,7 +72,8 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
     ).where(condition)
     if size:
         among = statement.where(among_ids(live, size))
-        return among.with_for_update(skip_locked=tables.features.skip_locked)
+        locked = among.with_for_update(skip_locked=tables.features.skip_locked)
+        return by_id(tables, locked, live)
     statement = statement.limit(number("p_count"))
     return statement.with_for_update(skip_locked=True) if tables.features.skip_locked else statement
 
@@ -211,7 +218,8 @@ def unclaim_half_claimed(tables: QueueTables) -> Update:
 
 def unclaim_half_claimed_ids(tables: QueueTables, size: int) -> Update:
     """As ``unclaim_half_claimed``, for some ids."""
-    return unclaim_half_claimed(tables).where(among_ids(tables.live, size))
+    half = (half_claimed(tables), among_ids(tables.live, size))
+    return update_by_id(tables).where(*half).values(CLAIM_CLEARED)
 
 
 def find_half_claimed(

@@ -8,7 +8,7 @@ from sqlalchemy import Select, func, not_, select
 
 from queue_over_sql.settling.operations import end_apart
 from queue_over_sql.sql.operation import operation
-from queue_over_sql.statements.parameters import among_ids, bucket_of, id_values, number
+from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, id_values, number
 from queue_over_sql.statements.requests import Disposition, read_rows
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ def expired(tables: QueueTables) -> Select[Any]:
     ids = tables.live.c.id
     between = (ids > number("p_after"), ids <= number("p_up_to"))
     found = select(ids).where(*between, *_is_expired(tables)).order_by(ids)
-    hint = tables.expressions.id_index_hint()
-    return found if hint is None else found.with_hint(tables.live, hint)
+    return by_id(tables, found, tables.live)
 
 
 def lock_expired(tables: QueueTables, size: int) -> Select[Any]:
     """Lock and read those of the ids that are still unclaimed and expired."""
     wanted = select(*tables.message_columns(tables.live))
     still = wanted.where(among_ids(tables.live, size), *_is_expired(tables))
-    return still.with_for_update(skip_locked=tables.features.skip_locked)
+    locked = still.with_for_update(skip_locked=tables.features.skip_locked)
+    return by_id(tables, locked, tables.live)
 
 
 def _is_expired(tables: QueueTables) -> list[ColumnElement[bool]]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, literal, or_, select, update
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.groups import exits
 from queue_over_sql.queues.tables import insert_unless_there
-from queue_over_sql.statements.parameters import batches
+from queue_over_sql.statements.parameters import batches, by_id
 from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Select
+    from sqlalchemy import ColumnElement, Connection, Executable, Select
 
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
@@ -210,9 +210,14 @@ def remove_ahead(
     for batch in batches(sorted(found)):
         # One that became due meanwhile may be with a consumer, or done.
         locking = select(live.c.id).where(live.c.id.in_(batch), ahead).with_for_update()
+        locking = by_id(tables, locking, live)
         locked = connection.execute(locking).scalars().all()
+        if not locked:
+            continue
+        named = [literal(message_id, live.c.id.type) for message_id in locked]
         with exits.leaving_some(connection, tables, live.c.id.in_(locked)):
-            connection.execute(delete(live).where(live.c.id.in_(locked)))
+            removal = tables.expressions.delete_by_ids(live, named)
+            connection.execute(cast("Executable", removal))
         removed += [found[message_id] for message_id in locked]
     return sorted(removed)
 

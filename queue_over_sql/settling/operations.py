@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import bindparam
 
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.groups import exits
@@ -23,7 +23,13 @@ from queue_over_sql.settling import statements as settle
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.operations import apart, rows_by_ids
-from queue_over_sql.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.statements.parameters import (
+    MAX_IDS,
+    batches,
+    bucket_of,
+    id_values,
+    update_by_id,
+)
 from queue_over_sql.statements.requests import Aside, Disposition, Settlement, read_rows
 from queue_over_sql.values.reasons import REFUSED
 from queue_over_sql.values.states import Outcome
@@ -352,7 +358,7 @@ def keep_traceback(
     """Store the traceback of a failure in messages that the claim still holds."""
     claim, live = settlement.claim, tables.live
     connection.execute(
-        update(live)
+        update_by_id(tables)
         .where(
             live.c.id.in_(settlement.ids),
             live.c.consumer_id == claim.consumer_id,

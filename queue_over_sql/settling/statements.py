@@ -15,7 +15,6 @@ from sqlalchemy import (
     case,
     func,
     select,
-    update,
 )
 
 from queue_over_sql.archive.statements import finished
@@ -23,6 +22,7 @@ from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 from queue_over_sql.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
+    by_id,
     fence,
     id_parameters,
     number,
@@ -45,8 +45,7 @@ CLAIM_FACTS: Final = (
 def held(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that the claim still holds."""
     locked = select(tables.live.c.id).where(fence(tables, size)).with_for_update()
-    hint = tables.expressions.id_index_hint()
-    return locked if hint is None else locked.with_hint(tables.live, hint)
+    return by_id(tables, locked, tables.live)
 
 
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
@@ -81,7 +80,8 @@ def remove(tables: QueueTables, size: int, unblocking: bool = False) -> ClauseEl
     live = tables.live
     alone = [live.c.blocks.is_(None)] if unblocking else []
     if tables.end_returning:
-        return end(tables, and_(fence(tables, size), *alone)).returning(live.c.id)
+        ending = end(tables, and_(fence(tables, size), *alone)).returning(live.c.id)
+        return tables.expressions.by_range_of_ids(ending) if size > 1 else ending
     if tables.ends_in_place:
         ended = update_by_id(tables).where(fence(tables, size), *alone)
         return ended.values(finished(tables))
@@ -135,7 +135,7 @@ def hold_refused(tables: QueueTables, size: int) -> ClauseElement:
 
 def hold_locked(tables: QueueTables) -> ClauseElement:
     """As ``hold_refused``, for an unclaimed message that this transaction has locked."""
-    return update(tables.live).where(among_ids(tables.live, 1)).values(_refused(tables))
+    return update_by_id(tables).where(among_ids(tables.live, 1)).values(_refused(tables))
 
 
 def _refused(tables: QueueTables) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def set_aside(tables: QueueTables, size: int) -> ClauseElement:
 
 def set_locked_aside(tables: QueueTables) -> ClauseElement:
     """As ``set_aside``, for an unclaimed message that this transaction has locked."""
-    return update(tables.live).where(among_ids(tables.live, 1)).values(_aside(tables))
+    return update_by_id(tables).where(among_ids(tables.live, 1)).values(_aside(tables))
 
 
 def _aside(tables: QueueTables) -> dict[str, Any]:

@@ -21,7 +21,16 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Insert, Table
+    from sqlalchemy import (
+        ClauseElement,
+        Column,
+        ColumnElement,
+        Delete,
+        FromClause,
+        Insert,
+        Table,
+        Update,
+    )
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.sql.conditions import JsonPath, JsonScalar
@@ -209,6 +218,10 @@ class Expressions:
         """A DELETE of rows by id, of those that meet the condition."""
         named = table.c.id.in_(ids) if len(ids) > 1 else table.c.id == ids[0]
         return delete(table).where(named if condition is None else and_(named, condition))
+
+    def by_range_of_ids(self, deletion: Delete | Update) -> ClauseElement:
+        """A DELETE of rows by id that returns some, so that it reads no others."""
+        return deletion
 
     def rounds_index_hint(self, base: str) -> str | None:
         """A hint for the index on rounds, if the engine would read the whole table."""

@@ -188,7 +188,8 @@ def _value(name: str | None, kind: Any, number: int) -> Any:
 
 def texts(noted: Iterable[str]) -> list[str]:
     """The statements that read or write rows, each once, in order."""
-    return list(dict.fromkeys(text for text in noted if text.split(maxsplit=1)[0] in _ON_ROWS))
+    return list(dict.fromkeys(text for text in noted if _ON_ROWS.match(text)))
 
 
-_ON_ROWS: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"})
+# Some begin with a setting, which holds for them alone.
+_ON_ROWS: Final = re.compile(r"(?:SET STATEMENT .+? FOR )?(?:SELECT|INSERT|UPDATE|DELETE|WITH)\b")

@@ -25,7 +25,7 @@ from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import FromClause, Table, Update
+    from sqlalchemy import FromClause, Select, Table, Update
 
     from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -123,6 +123,12 @@ def stamped_by(
         live.c.consumer_id == words(consumer),
         live.c.consumer_round == number(consumer_round),
     )
+
+
+def by_id(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Select[Any]:
+    """Let the engine find ``rows`` by their primary key, however few there seem to be."""
+    hint = tables.expressions.id_index_hint()
+    return statement if hint is None else statement.with_hint(rows, hint)
 
 
 def update_by_id(tables: QueueTables) -> Update:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -30,7 +31,12 @@ class Sent:
     @property
     def verb(self) -> str:
         """The statement's first word; psycopg asks with an empty one whether anybody is there."""
-        return self.text.strip("; ").partition(" ")[0].upper() or "PING"
+        return self.without_settings.strip("; ").partition(" ")[0].upper() or "PING"
+
+    @property
+    def without_settings(self) -> str:
+        """The statement without the settings that MariaDB lets it begin with."""
+        return re.sub(r"^SET STATEMENT .+? FOR ", "", self.text)
 
 
 class Traffic:

@@ -45,9 +45,9 @@ def impatient(database: TestDatabase) -> Iterator[Engine]:
     engine.dispose()
 
 
-def _take(queue: Queue, engine: Engine) -> None:
+def _take(queue: Queue, engine: Engine, count: int = COUNT) -> None:
     with engine.begin() as caller:
-        assert COUNT == len(queue.take(COUNT, connection=caller))
+        assert count == len(queue.take(count, connection=caller))
 
 
 def _consume(queue: Queue, engine: Engine) -> None:
@@ -76,18 +76,12 @@ def _nobody_waits(engine: Engine, operation: Callable[[Queue, Engine], None]) ->
             operation(queue, engine)
 
 
-@pytest.mark.parametrize("operation", [_take, _consume, _release])
+@pytest.mark.parametrize("operation", [_take, _consume, _release, _ack])
 def test_nobody_waits_for_messages_of_others(
     impatient: Engine, operation: Callable[[Queue, Engine], None]
 ) -> None:
     """The oldest message is locked by another consumer's transaction, which has not ended."""
     _nobody_waits(impatient, operation)
-
-
-@pytest.mark.engines("mysql")
-def test_an_ack_waits_for_nobody(impatient: Engine) -> None:
-    """MariaDB's DELETE … RETURNING takes no hint."""
-    _nobody_waits(impatient, _ack)
 
 
 def test_a_caller_who_meets_a_lock_learns_to_repeat(impatient: Engine) -> None:
@@ -143,7 +137,7 @@ def test_who_ends_a_message_locks_nothing_of_those_behind(impatient: Engine) -> 
             lambda: not queue.consume(where=of_group) and _parked(impatient, live) == 2,
             "those behind them are parked",
         )
-        # Otherwise MariaDB locks gaps, because its DELETE … RETURNING takes no hint.
+        # Otherwise MariaDB locks the row behind a range of ids, too.
         committed = impatient.execution_options(isolation_level="READ COMMITTED")
         with committed.begin() as claim, committed.begin() as caller:
             assert claim.execute(select(live.c.id).where(behind).with_for_update()).all()
@@ -154,3 +148,71 @@ def test_who_ends_a_message_locks_nothing_of_those_behind(impatient: Engine) -> 
 def _parked(engine: Engine, live: Table) -> int:
     with engine.connect() as connection:
         return len(connection.execute(select(live.c.id).where(live.c.parked_at.is_not(None))).all())
+
+
+_SETTLES: dict[str, Callable[..., object]] = {
+    "ack": lambda queue, held, **c: queue.ack(held, **c),
+    "nack": lambda queue, held, **c: queue.nack(held, error="no", **c),
+    "reject": lambda queue, held, **c: queue.reject(held, "no", **c),
+    "release": lambda queue, held, **c: queue.release(held, **c),
+    "release later": lambda queue, held, **c: queue.release(held, delay=3600, **c),
+    "extend": lambda queue, held, **c: queue.extend(held, **c),
+}
+_QUEUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "keeping": {"archive": "all", "dedup_window": 60},
+    "grouped": {"group_limit": 1000, "archive": "all"},
+}
+
+
+@pytest.mark.parametrize("kind", _QUEUES)
+@pytest.mark.parametrize("isolation", [None, "READ COMMITTED", "REPEATABLE READ"])
+def test_an_open_publish_delays_no_settle(
+    impatient: Engine, kind: str, isolation: str | None
+) -> None:
+    """Of one message or many, in a transaction of ours or of a caller with any isolation."""
+    options = _QUEUES[kind]
+    with QueueService(impatient) as service:
+        queue = service.create_queue("jobs", max_attempts=9, **options)
+        for count in (1, 20, 300):
+            for name, settle in _SETTLES.items():
+                new = [
+                    Publication(n, group=kind if kind == "grouped" else None) for n in range(count)
+                ]
+                queue.publish_many(new)
+                held = queue.consume(count)
+                assert count == len(held), name
+                with impatient.begin() as publisher:
+                    queue.publish("open", connection=publisher)
+                    if isolation is None:
+                        settle(queue, held)
+                    else:
+                        at = impatient.execution_options(isolation_level=isolation)
+                        with at.begin() as caller:
+                            settle(queue, held, connection=caller)
+                    publisher.rollback()
+                queue.purge(claimed=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"archive": "all"}, {"group_limit": 1}])
+def test_an_open_publish_delays_nobody_who_names_a_message(
+    impatient: Engine, options: dict[str, Any]
+) -> None:
+    """Even if there are two rows in the table, the servers find the message by its id."""
+    with QueueService(impatient) as service:
+        queue = service.create_queue("jobs", max_attempts=1, **options)
+        group = "a" if "group_limit" in options else None
+        for end in (
+            lambda published: queue.cancel(published.id),
+            lambda published: queue.delete(published.id),
+            lambda published: queue.messages(where=queue.table.c.id == published.id).hold(),
+            lambda _: _take(queue, impatient, 1),
+            lambda _: queue.consume()[0].nack(error="no"),
+            lambda _: queue.consume()[0].reject("no"),
+        ):
+            published = queue.publish("one", group=group)
+            with impatient.begin() as publisher:
+                queue.publish("open", group=group, connection=publisher)
+                assert end(published) is not False
+                publisher.rollback()
+            queue.purge(claimed=True)

@@ -99,10 +99,11 @@ def plans(connection: Connection, engine: str, sent: Iterable[Sent]) -> Iterator
             continue
         cursor = _cursor(raw, statement)
         try:
+            explained = EXPLAIN[engine] + statement.without_settings
             if statement.parameters:
-                cursor.execute(EXPLAIN[engine] + statement.text, statement.parameters)
+                cursor.execute(explained, statement.parameters)
             else:
-                cursor.execute(EXPLAIN[engine] + statement.text)
+                cursor.execute(explained)
             yield _plan(engine, statement.text, cursor.fetchall())
             if engine == "postgresql":
                 cursor.execute(_generic(cursor, statement))

@@ -240,7 +240,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
     queue_jobs.expires_at, queue_jobs.last_traceback,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id = :p_id_0;
 
 -- take, archive (3 of 3): as request, withdraw, 2
@@ -261,7 +261,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
     queue_jobs.expires_at, queue_jobs.last_traceback,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
 
 -- take, archive, batch (3 of 3): as take, batch, 2
@@ -276,6 +276,7 @@ RETURNING queue_jobs.id;
 
 -- ack, batch
 -- reads queue_jobs by its primary key
+SET STATEMENT sql_safe_updates = 1 FOR
 DELETE FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
@@ -303,7 +304,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
     queue_jobs.expires_at, queue_jobs.last_traceback,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round;
@@ -333,7 +334,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     CASE WHEN (:p_outcome = :param_1) THEN queue_jobs.last_error ELSE :p_error END AS anon_1,
     queue_jobs.expires_at, queue_jobs.last_traceback,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :p_outcome AS anon_2
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round;
@@ -342,7 +343,7 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
 
 -- ack, dedup window (1 of 3)
 SELECT queue_jobs.id, queue_jobs.message_key
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round
@@ -356,14 +357,14 @@ WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0);
 INSERT INTO queue_jobs_dedup_keys (message_key, message_id, expires_at)
 SELECT queue_jobs.message_key, queue_jobs.id,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_dedup AS anon_1
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.message_key IS NOT NULL;
 
 -- ack, dedup window, batch (1 of 3)
 -- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
   AND queue_jobs.consumer_round = :p_round
@@ -378,7 +379,7 @@ WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0, :p_key_1);
 INSERT INTO queue_jobs_dedup_keys (message_key, message_id, expires_at)
 SELECT queue_jobs.message_key, queue_jobs.id,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_dedup AS anon_1
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.message_key IS NOT NULL;
 
@@ -740,7 +741,7 @@ FOR UPDATE SKIP LOCKED;
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts) AS coalesce_1, queue_jobs.available_at,
     queue_jobs.last_error
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.consumer_id IS NOT NULL
   AND NOT (EXISTS (
     SELECT *
@@ -831,7 +832,7 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
     queue_jobs.last_error, queue_jobs.expires_at
-FROM queue_jobs
+FROM queue_jobs FORCE INDEX (PRIMARY)
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   AND queue_jobs.consumer_id IS NULL
@@ -853,7 +854,7 @@ LIMIT :p_count;
 
 -- reap, clear edited claims
 -- reads queue_jobs by its primary key
-UPDATE queue_jobs
+UPDATE queue_jobs FORCE INDEX (PRIMARY)
 SET consumer_id=:consumer_id,
     consumer_round=:consumer_round,
     claimed_at=:claimed_at,
@@ -885,8 +886,8 @@ LIMIT :p_count;
 
 -- reap, prune archive (4 of 4)
 -- reads queue_jobs_archive by its primary key
-DELETE FROM queue_jobs_archive
-WHERE queue_jobs_archive.id IN (:p_id_0, :p_id_1);
+DELETE queue_jobs_archive
+FROM JSON_TABLE(JSON_ARRAY(:p_id_0, :p_id_1), '$[*]' COLUMNS (id BIGINT PATH '$')) AS picked STRAIGHT_JOIN queue_jobs_archive FORCE INDEX (PRIMARY) ON queue_jobs_archive.id = picked.id;
 
 -- reap, prune keys (1 of 2)
 SELECT queue_jobs_dedup_keys.message_key
