@@ -80,12 +80,11 @@ def unpark(tables: QueueTables, size: int) -> Update:
 
 
 def came_back(tables: QueueTables, size: int) -> Select[Any]:
-    """Those of the ids that have a group and nobody holds: id and group."""
+    """Those of the ids that have a group and nobody holds: id, group, whether others are parked."""
     live = tables.live
     free = (live.c.consumer_id.is_(None), live.c.group_key.is_not(None))
-    return by_id(
-        tables, select(live.c.id, live.c.group_key).where(among_ids(live, size), *free), live
-    )
+    found = select(live.c.id, live.c.group_key, live.c.blocks).where(among_ids(live, size), *free)
+    return by_id(tables, found, live)
 
 
 def of_claim(tables: QueueTables, size: int) -> Select[Any]:

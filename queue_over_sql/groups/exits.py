@@ -118,10 +118,32 @@ def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str])
         found = _parked(connection, sql, wanted, skipping=skipping, further=further)
         woken += [row_id for ids in found.values() for row_id in ids]
         wanted = Counter({key: wanted[key] for key in wanted if key not in found})
-    if woken:
-        change_by_ids(connection, sql, statements.unpark, sorted(woken))
+    return _unpark(connection, sql, woken)
+
+
+def wake_earlier(connection: Connection, sql: StatementCache, ids: Iterable[int]) -> int:
+    """Wake what is parked behind messages that come back later, but is before them in its group.
+
+    Such a message was committed late, when a later one was in hand already. Call it in the
+    transaction that gave the messages back, after that.
+    """
+    first, marked = dict[str, int](), set[str]()
+    for row_id, key, blocks in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
+        first[key] = min(row_id, first.get(key, row_id))
+        if blocks:
+            marked.add(key)
+    if not marked:
+        return 0
+    found = _parked(connection, sql, Counter(marked), skipping=False, further=0)
+    woken = [each for key, some in found.items() for each in some if each < first[key]]
+    return _unpark(connection, sql, woken)
+
+
+def _unpark(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> int:
+    if ids:
+        change_by_ids(connection, sql, statements.unpark, sorted(ids))
         note_ready(sql)
-    return len(woken)
+    return len(ids)
 
 
 def _ways(features: Features) -> Sequence[tuple[bool, int]]:
@@ -174,7 +196,7 @@ def behind(
 ) -> list[int]:
     """What a claim holds behind messages that it gave back: later ones of their groups."""
     first: dict[str, int] = {}
-    for row_id, key in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
+    for row_id, key, _ in rows_by_ids(connection, sql, statements.came_back, sorted(ids)):
         first[key] = min(row_id, first.get(key, row_id))
     return later_of_claim(connection, sql, claim, first, limit)
 

@@ -219,9 +219,13 @@ def _later(
     settlement: Settlement,
     values: Mapping[str, Any],
 ) -> set[int]:
-    """Make messages due later. In an ordered group nobody may go on before that."""
+    """Make messages due later. In an ordered group nobody behind them may go on before that."""
     do = partial(_settle, connection, sql, builder, values=values)
-    return do(settlement) if settlement.in_order else _waking(connection, sql, settlement, do)
+    if not settlement.in_order:
+        return _waking(connection, sql, settlement, do)
+    settled = do(settlement)
+    exits.wake_earlier(connection, sql, settled)
+    return settled
 
 
 def finish_apart(

@@ -43,7 +43,7 @@ WAKES: Final = {
     "settling/statements.py:hold_locked": "_held_apart, inside of exits.leaving",
     "settling/statements.py:remove": "_waking, or only what carries nothing",
     "settling/statements.py:set_locked_aside": "end_locked, inside of exits.leaving",
-    # In an ordered group these hold up the others, so that none is woken.
+    # In an ordered group these hold up those behind them, so that only an earlier one is woken.
     "settling/statements.py:hold_refused": "_later",
     "settling/statements.py:release_later": "_later",
     "settling/statements.py:retry": "_later",
@@ -61,6 +61,8 @@ STAYS: Final = {
     "recovery/clock_steps.py:make_due": "it is due at once",
     "recovery/dead_claims.py:unclaim_half_claimed": "it is the first of its group again",
     "durable/group_rounds.py:set_lease": "it is claimed just now",
+    "durable/staged_write_store.py:_settle_holders": "it changes only who holds a key",
+    "publishing/statements.py:release_key": "it changes only who holds a key",
     "settling/operations.py:keep_traceback": "it says only why it failed",
     "settling/statements.py:extend": "it stays in hand",
     "settling/statements.py:release": "it is the first of its group again",

@@ -233,6 +233,21 @@ def test_a_first_one_that_waits_holds_up_only_an_ordered_group(
     assert (["a2"] if order == "any" else []) == given.next()[:1]
 
 
+@pytest.mark.parametrize("later", LATER)
+def test_one_that_waits_does_not_hold_up_an_earlier_one(
+    later: str, service: QueueService, engine: Engine
+) -> None:
+    """A message that was committed late, and so is parked behind a later one, is the next one."""
+    queue = service.create_queue("jobs", group_limit=1)
+    early = queue.publish("early", group="elsewhere", delay=3600).id
+    late = queue.publish("late", group="a").id
+    hand = queue.consume()
+    set_columns(engine, queue, early, group_key="a", available_at=1)
+    park(engine, queue, late, [early])
+    LATER[later](Line(queue, service, engine, hand, [early, late]))
+    assert ["early"] == payloads(queue.consume(5))
+
+
 # -- edits of what is parked
 
 
