@@ -25,6 +25,7 @@ from queue_over_sql.errors import (
     shown,
 )
 from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table, unfinished
+from queue_over_sql.groups.groups import wake_all
 from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
@@ -364,6 +365,10 @@ class Catalog:
         else:
             self.connections.run(partial(store, settings=text))
         queue.refresh()
+        if of_groups and present.grouped and wanted.group_limit is not None:
+            # After the commit, because claims under way may park by the earlier limit until then.
+            context = core_of(queue).context
+            context.run(wake_all.of(context.sql, wanted.group_limit))
 
     def _turn_groups_off(
         self,

@@ -13,6 +13,7 @@ from queue_over_sql.groups.statements import rows_of_groups
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.operation import operation
+from queue_over_sql.statements.parameters import batches
 from queue_over_sql.values.checks import check_choice, check_text, check_whole
 from queue_over_sql.values.limits import GROUP_LENGTH
 
@@ -43,7 +44,8 @@ def change_group(
     """
     rows = rows_of_groups(sql.subject)
     # The row first: whoever parks messages of the group locks it, too.
-    changed = update(rows).where(rows.c.group_key == name).values(values)
+    # Another number, so that no claim under way ends by what it read before: see PostgreSQL's.
+    changed = update(rows).where(rows.c.group_key == name).values({"seq": rows.c.seq + 1, **values})
     if not connection.execute(changed).rowcount:
         return False
     if limit is not None:
@@ -51,6 +53,19 @@ def change_group(
         wake(connection, sql, [name] * min(limit if own is None else own, _MOST_WOKEN))
         registry.count_edit(connection, sql.subject)
     return True
+
+
+@operation(atomic=True, durable=True, wakes=True)
+def wake_all(connection: Connection, sql: StatementCache, limit: int) -> None:
+    """Let claims meet so many parked messages of each group, because more may be in hand now."""
+    live = sql.subject.live
+    parked = select(live.c.group_key).where(live.c.parked_at.is_not(None)).distinct()
+    with sql.subject.dialect.sessions.scanning(connection):
+        found = sorted(connection.execute(parked).scalars())
+    for names in batches(found):
+        wake(connection, sql, [name for name in names for _ in range(min(limit, _MOST_WOKEN))])
+    if found:
+        registry.count_edit(connection, sql.subject)
 
 
 class Groups:

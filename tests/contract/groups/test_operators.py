@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select
 
 from queue_over_sql import ClaimLost, FixedDelay, GroupState, Reason
 from queue_over_sql.observability import count_queues, diagnose
+from queue_over_sql.queue import core_of
 from tests.contract.queue_state import set_columns
 from tests.refusals import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
     from queue_over_sql import Queue, QueueService
@@ -128,6 +133,80 @@ def test_a_limit_of_its_own_counts_at_once(jobs: Queue, make_service: MakeServic
 
     jobs.groups["a"].configure(limit=None)
     assert (1, None) == (jobs.groups["a"].info().limit, jobs.groups["a"].info().own_limit)
+
+
+@pytest.mark.driver_decides
+def test_a_changed_limit_of_the_queue_counts_at_once(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """More come in hand without a new publish; less only when some have ended."""
+    jobs = service.create_queue("jobs", group_limit=1, group_order="any")
+    operator = make_service()
+    other = operator.queue("jobs")
+    for number in range(20):
+        jobs.publish(number, group="a")
+    held = jobs.consume(10)
+    assert 1 == len(held)
+    # So often that what is blocked is parked.
+    assert [[]] * 4 == [other.consume(10) for _ in range(4)]
+
+    operator.create_queue("jobs", group_limit=4)
+
+    held += [*jobs.consume(10), *jobs.consume(10)]
+    assert [0, 1, 2, 3] == sorted(message.payload for message in held)
+    assert [[]] * 4 == [other.consume(10) for _ in range(4)]
+
+    service.create_queue("jobs", group_limit=1)
+
+    for message in held:
+        assert ([], []) == (jobs.consume(10), other.consume(10))
+        message.ack()
+    more = [*jobs.consume(10), *other.consume(10)]
+    assert [4] == [message.payload for message in more]
+
+
+def test_operators_change_limits_at_once(service: QueueService, make_service: MakeService) -> None:
+    """The last one decides, for the queue and for a group, and all that it allows is delivered."""
+    jobs = service.create_queue("jobs", group_limit=1, group_order="any")
+    for number in range(20):
+        jobs.publish(number, group="ab"[number % 2])
+    held = [*jobs.consume(10), *jobs.consume(10)]
+    assert 2 == len(held)
+    assert [[]] * 4 == [jobs.consume(10) for _ in range(4)]
+
+    def change(operator: QueueService, limit: int) -> None:
+        operator.create_queue("jobs", group_limit=limit)
+        operator.queue("jobs").groups["b"].configure(limit=limit + 2)
+
+    operators = [make_service() for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(change, *each) for each in zip(operators, (3, 4), strict=True)]:
+            done.result()
+
+    held += [message for _ in range(4) for message in jobs.consume(10)]
+    most = {name: jobs.groups[name].info().limit for name in "ab"}
+    assert most == Counter(message.group for message in held)
+    assert most["a"] in {3, 4}
+    assert most["b"] in {5, 6}
+
+
+def test_each_change_of_a_group_is_noticed(jobs: Queue, engine: Engine) -> None:
+    """By a claim under way, which compares the number in the group's row."""
+    rows = core_of(jobs).context.tables.groups
+    assert rows is not None
+    group, numbers = jobs.groups["a"], list[int]()
+    changes: list[Callable[[], object]] = [
+        lambda: group.configure(limit=2),
+        lambda: group.configure(limit=None),
+        group.pause,
+        group.resume,
+        group.unblock,
+    ]
+    for change in changes:
+        change()
+        with engine.connect() as connection:
+            numbers.append(connection.execute(select(rows.c.seq)).scalar_one())
+    assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.driver_decides
