@@ -32,6 +32,7 @@ PLAIN = (
     "queue",
     "key",
     "kind",
+    "group",
     "headers",
     "priority",
     "max_attempts",
