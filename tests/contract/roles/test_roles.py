@@ -373,7 +373,8 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
         assert 1 == jobs.stats().ready
         assert [{"n": 1}] == [each.payload for each in jobs.messages(payload={"n": 1}).list()]
         assert 0 == jobs.archive.messages().count()
-        assert ["copies", "jobs", "old", "replies"] == [queue.name for queue in service.queues()]
+        names = [queue.name for queue in service.queues()]
+        assert ["copies", "jobs", "old", "replies", "waiting"] == names
         assert ["news"] == [topic.name for topic in service.topics()]
         assert [] == service.schedules.list()
         service.consumers()
