@@ -537,7 +537,7 @@ def test_a_publisher_counts_but_does_not_read_the_archive(
         each["queue"]: each["archived"] for each in succeed("stats", "--json", url=url).records
     }
     assert 1 == counted["jobs"]
-    assert {"copies", "jobs", "old", "replies"} == set(counted)
+    assert {"copies", "jobs", "old", "replies", "waiting"} == set(counted)
     listed = {each["queue"] for each in succeed("list", "--json", url=url).records}
     assert set(counted) == listed
     [error] = refused(lambda: service.queue("jobs").archive.messages().list())
