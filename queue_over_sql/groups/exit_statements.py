@@ -59,6 +59,15 @@ def next_parked(tables: QueueTables, size: int, skipping: bool) -> CompoundSelec
     return union_all(*found)
 
 
+def newest_parked(tables: QueueTables) -> Select[Any]:
+    """Lock the first ``p_count`` parked messages of a group, as they are committed by now: id."""
+    live = tables.live
+    waiting = (live.c.consumer_id.is_(None), live.c.parked_at.is_not(None))
+    first = select(live.c.id).where(among_groups(live, 1), *waiting)
+    first = by_group(tables, first, live).order_by(*tables.expressions.order_in_group(live))
+    return first.limit(number("p_count")).with_for_update()
+
+
 def lock_parked(tables: QueueTables, size: int, skipping: bool) -> Select[Any]:
     """Lock those of the ids that are still parked: id and group."""
     live = tables.live

@@ -117,8 +117,20 @@ def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str])
             break
         found = _parked(connection, sql, wanted, skipping=skipping, further=further)
         woken += [row_id for ids in found.values() for row_id in ids]
+        if sql.subject.features.reads_the_past:
+            woken += _newest(connection, sql, {k: wanted[k] for k, ids in found.items() if not ids})
         wanted = Counter({key: wanted[key] for key in wanted if key not in found})
     return _unpark(connection, sql, woken)
+
+
+def _newest(connection: Connection, sql: StatementCache, wanted: Mapping[str, int]) -> list[int]:
+    """What was parked after the snapshot of a caller's transaction: only a locking read sees it."""
+    found: list[int] = []
+    for key in sorted(wanted):
+        values = group_values([key], 1) | {"p_count": wanted[key]}
+        rows = sql.get(statements.newest_parked).run(connection, values)
+        found += [row[0] for row in rows]
+    return found
 
 
 def wake_earlier(connection: Connection, sql: StatementCache, ids: Iterable[int]) -> int:
@@ -135,6 +147,9 @@ def wake_earlier(connection: Connection, sql: StatementCache, ids: Iterable[int]
     if not marked:
         return 0
     found = _parked(connection, sql, Counter(marked), skipping=False, further=0)
+    if sql.subject.features.reads_the_past:
+        for key in [key for key, some in found.items() if not some]:
+            found[key] = _newest(connection, sql, {key: 1})
     woken = [each for key, some in found.items() for each in some if each < first[key]]
     return _unpark(connection, sql, woken)
 

@@ -17,7 +17,7 @@ from queue_over_sql.claiming import claimer
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.observability import diagnose
 from queue_over_sql.queue import core_of
-from tests.contract.queue_state import payloads, set_columns
+from tests.contract.queue_state import isolates_snapshots, payloads, set_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,6 +148,33 @@ def test_a_rollback_of_an_end_changes_nothing(service: QueueService, engine: Eng
     assert before == given.rows()
     given.head.release()
     assert "a1" == given.next()[0]
+
+
+@pytest.mark.engines("mysql", "mariadb")
+@pytest.mark.parametrize("verb", ["ack", "nack"])
+def test_an_end_in_an_older_snapshot_makes_the_next_one_ready(
+    verb: str, service: QueueService, engine: Engine
+) -> None:
+    """What was parked after the snapshot of the caller's transaction is woken, too.
+
+    ``nack`` makes it due later: an earlier one, which was committed late, need not wait for it.
+    """
+    queue = service.create_queue("jobs", group_limit=1)
+    early = queue.publish("early", group="elsewhere", delay=3600).id
+    hand = queue.publish("hand", group="a").id
+    [message] = queue.consume()
+    repeatable = engine.execution_options(isolation_level="REPEATABLE READ")
+    with repeatable.connect() as connection, connection.begin():
+        if isolates_snapshots(connection):
+            connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = OFF")
+        assert 2 == len(connection.execute(select(queue.table.c.id)).all())
+        set_columns(engine, queue, early, group_key="a", available_at=1)
+        park(engine, queue, hand, [early])
+        if verb == "ack":
+            message.ack(connection=connection)
+        else:
+            message.nack("no", delay=3600, connection=connection)
+    assert ["early"] == payloads(queue.consume(5))
 
 
 FREE_ENDS: dict[str, Callable[[Line], Any]] = {
