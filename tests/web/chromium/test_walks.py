@@ -49,7 +49,7 @@ def root(shop: QueueService, database: TestDatabase, serve: Serve) -> str:
 def test_each_action(shop: QueueService, root: str, open_window: Open, *, scripts: bool) -> None:
     """All that can be done on the pages is done by clicks, each after its question or with undo."""
     window = open_window(root, scripts=scripts)
-    for walk in (_dead_letters, _archive, _messages, _message, _queue, _system, _tokens):
+    for walk in (_dead_letters, _archive, _messages, _message, _queue, _groups, _system, _tokens):
         walk(window, shop)
     window.go("/audit")
     done = set(window.page.locator("tbody td:nth-child(3)").all_inner_texts())
@@ -169,6 +169,28 @@ def _queue(window: Window, shop: QueueService) -> None:
     window.press("Drop")
     window.says("Dropped emails.")
     assert "emails" not in {queue.name for queue in shop.queues()}
+
+
+def _groups(window: Window, shop: QueueService) -> None:
+    lines = shop.create_queue("lines", group_limit=1, block_on_failure=True)
+    for name in ("a", "a", "b"):
+        lines.publish({}, group=name)
+    lines.consume(1)[0].reject("no")
+    page = window.go("/queues/lines/groups")
+    window.press("Unblock", window.row("dead letter"))
+    window.says("Deliver the messages behind the dead letter of group a?")
+    window.press("Unblock")
+    window.says("Unblocked group a.")
+    window.press("Pause", window.row("b"))
+    window.says("Paused group b.")
+    window.press("Resume", window.row("b"))
+    window.says("Resumed group b.")
+    page.get_by_label("Limit of this group").first.fill("4")
+    window.press(
+        "Change", page.locator("form").filter(has=page.get_by_label("Limit of this")).first
+    )
+    window.says("has the limit 4.")
+    shop.drop_queue("lines")
 
 
 def _system(window: Window, shop: QueueService) -> None:
