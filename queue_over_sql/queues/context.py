@@ -184,8 +184,12 @@ class QueueContext:
         operation: Operation[T] = given if isinstance(given, Operation) else Operation(given)
         if connection is not None:
             return self._run_inside(connection, operation)
-        with self._noting_ready() as ready:
+        ready: Sequence[StatementCache] = ()
+        if self.tables.groups is None:
             result = self.connections.run(operation, self._check_there)
+        else:
+            with noting_ready() as ready:
+                result = self.connections.run(operation, self._check_there)
         if ready or (operation.wakes and result):
             self.wake_consumers()
         return result

@@ -150,7 +150,7 @@ class QueueTables:
     groups: Table | None = None
     frees_claimed_keys: bool = False
 
-    @property
+    @cached_property
     def grouped(self) -> bool:
         """Whether messages of the queue may have a group."""
         return self.groups is not None
