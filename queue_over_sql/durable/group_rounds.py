@@ -66,7 +66,7 @@ class GroupRounds(NamedTuple):
             met = {each.group for each in found.seen} - {None}
             if len(ids) >= request.count or not found.seen:
                 break
-            if not found.rows and self.create_rows(met):
+            if self.create_rows(met):
                 continue
             if len(found.seen) < window or met <= set(past):
                 break
