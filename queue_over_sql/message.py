@@ -600,9 +600,10 @@ def claim_of(message: Message) -> Claim | None:
 
 
 id_of: Final[Callable[[Message], int]] = attrgetter("_row.id")
+"""The id of a message; in large batches the property takes several times as long."""
+holder_of: Final[Callable[[Message], str | None]] = attrgetter("_row.consumer_id")
 expiry_of: Final[Callable[[Message], int | None]] = attrgetter("_row.expires_at")
 expiry_of_row: Final[Callable[[MessageRow], int | None]] = attrgetter("expires_at")
-"""The id of a message; in large batches the property takes several times as long."""
 
 
 def row_of(message: Message) -> MessageRow:

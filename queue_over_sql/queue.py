@@ -28,6 +28,7 @@ from queue_over_sql.message import (
     claim_of,
     claimed_lease_us,
     expiry_of,
+    holder_of,
     is_by_token,
     is_expired,
     is_given_back,
@@ -188,7 +189,7 @@ class QueueCore:
             return claim()
         wanted = as_where(where)
         groups = settlements.grouped(messages)
-        if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
+        if sum(len(group.ids) for group in groups) < len(messages):
             # Some do not belong to this consumer: ack the others, raise, and claim nothing.
             settlements.ack(messages)
         settlements.guard(messages)
@@ -314,6 +315,10 @@ class QueueCore:
             return not message.settled and elapsed_clock() < lease_ends_at(message)
         claim = claim_of(message)
         return claim is not None and self.context.consumer.holds(claim.consumer_id)
+
+    def holds_all(self, messages: Sequence[Message]) -> bool:
+        """As ``holds``, of all of them; none was claimed by a token."""
+        return all(map(self.context.consumer.holds, set(map(holder_of, messages))))
 
     def release_all(self, consumer_id: str) -> int:
         """Release all messages of a consumer of this service, without counting the deliveries."""

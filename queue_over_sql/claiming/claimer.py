@@ -400,7 +400,8 @@ class Claimer:
         most: int | None = None,
     ) -> tuple[set[int], list[MessageRow]]:
         """Settle, then claim if nothing was lost, in one transaction."""
-        count = check_whole("count", count)
+        if type(count) is not int or not 0 < count < _MANY:
+            count = check_whole("count", count)
         if self._at_most is not None:
             count = min(count, self._at_most)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
@@ -826,7 +827,7 @@ class Claimer:
             priority=level,
             low=low,
             lease_us=lease_us,
-            queue_lease_us=self._context.settings.lease_us,
+            queue_lease_us=self._context.known_settings.lease_us,
             edits=edits,
             guarded=low != 0 if guarded is None else guarded,
             where=where,

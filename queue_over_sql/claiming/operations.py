@@ -62,9 +62,10 @@ def anything_to_claim(connection: Connection, sql: StatementCache, request: Clai
 
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether ack and claim are one statement, so that they need no transaction around them."""
+    if sql.subject.grouped or not sql.subject.dialect.strategy(Claims).exchanges_at_once:
+        return False
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
-    plain = single and settlements[0].dedup_us is None and not sql.subject.grouped
-    return plain and sql.subject.dialect.strategy(Claims).exchanges_at_once
+    return single and settlements[0].dedup_us is None
 
 
 def exchange(

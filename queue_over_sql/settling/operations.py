@@ -180,8 +180,16 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
     values = sql.subject.values_of_end(settlement.archive_values)
 
     variant = (True,) if settlement.unblocking else ()
-    do = partial(_settle, connection, sql, settle.remove, values=values, variant=variant)
-    return _waking(connection, sql, settlement, partial(do, returning=returning))
+    do = partial(
+        _settle,
+        connection,
+        sql,
+        settle.remove,
+        values=values,
+        variant=variant,
+        returning=returning,
+    )
+    return _waking(connection, sql, settlement, do) if sql.subject.grouped else do(settlement)
 
 
 def archive_messages(

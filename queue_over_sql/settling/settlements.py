@@ -460,7 +460,6 @@ class Settlements:
         settings = self._context.settings
         dedup = settings.dedup_us if apart is None else None
         in_order = comes_back and self._context.tables.grouped and settings.group_order == "fifo"
-        by_token = set(map(claim_of, filter(is_by_token, messages)))
         made = self._context.consumer.made
         return [
             Settlement(
@@ -473,7 +472,7 @@ class Settlements:
                 group_limit=settings.group_limit or 1,
             )
             for (claim, _), ids in groups.items()
-            if claim is not None and (claim in by_token or made(claim))
+            if claim is not None and (made(claim) or _has_token(claim, messages))
         ]
 
     def guard(self, messages: Sequence[Message]) -> None:
@@ -784,10 +783,12 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     Raises:
         TypeError: an item is not a message.
     """
-    if not isinstance(messages, Message | Iterable):
+    if isinstance(messages, Message):
+        return [messages]
+    if not isinstance(messages, Iterable):
         msg = f"messages must be a Message or several, not {type(messages).__name__}"
         raise TypeError(msg)
-    given = [messages] if isinstance(messages, Message) else list(messages)
+    given = list(messages)
     for item in given:
         if not isinstance(item, Message):
             msg = f"messages must be Message objects from consume(), not {shown(item)}"
@@ -801,6 +802,10 @@ def mark_settled(messages: Iterable[Message], *, back: bool = False) -> None:
         note_came_back(messages)
     for message in messages:
         message.settled = True
+
+
+def _has_token(claim: Claim, messages: Sequence[Message]) -> bool:
+    return any(is_by_token(message) and claim_of(message) == claim for message in messages)
 
 
 def _newest(messages: Sequence[Message]) -> list[Message]:

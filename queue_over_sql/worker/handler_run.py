@@ -177,7 +177,7 @@ class HandlerRun:
 
     def _behind(self, messages: Sequence[Message]) -> list[Message]:
         """Unsettled messages behind those that their handler gave back."""
-        if not any(map(is_given_back, messages)):
+        if len(messages) == 1 or not any(map(is_given_back, messages)):
             return []
         broken = set[str | None]()
         behind: list[Message] = []
@@ -277,9 +277,10 @@ class HandlerRun:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             self._outcomes.failed(messages, error)
             return []
-        behind = self._behind(messages)
-        self._outcomes.give_back_behind(behind)
-        return [message for message in messages if not (message.settled or message in behind)]
+        if behind := self._behind(messages):
+            self._outcomes.give_back_behind(behind)
+            messages = [message for message in messages if message not in behind]
+        return [message for message in messages if not message.settled]
 
     def _abandon(self, messages: list[Message], reason: str, *connection: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""

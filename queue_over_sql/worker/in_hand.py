@@ -196,16 +196,24 @@ class InHand:
             with self._lock:
                 self._take_series(taken, most)
         else:
-            for each in _drained(self._ready, most):
-                if isinstance(each, str):
-                    # The first series came just now.
-                    self._ready.appendleft(each)
-                    break
-                taken.append(each.message)
+            self._take_single(taken, most)
         if not taken:
             self._running.pop(id(taken), None)
             del self._calls[id(taken)]
         return taken
+
+    def _take_single(self, taken: list[Message], most: int) -> None:
+        # One by one, since other threads may take some at the same time.
+        while len(taken) < most and self._ready:
+            try:
+                each = self._ready.popleft()
+            except IndexError:
+                return
+            if isinstance(each, str):
+                # The first series came just now.
+                self._ready.appendleft(each)
+                return
+            taken.append(each.message)
 
     def _take_series(self, taken: list[Message], most: int) -> None:
         names = self._running[id(taken)] = list[str]()

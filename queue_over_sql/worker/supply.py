@@ -183,6 +183,8 @@ class Supply:
         self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         # How many of its calls have ended. In a queue with groups others may go on then.
         self._ended_calls = 0
+        # Whether the queue had groups at the last claim.
+        self._is_grouped = False
         # The messages of abandoned calls that keep their groups from going on.
         self._hanging: dict[int, Sequence[Message]] = {}
         # Requests of other threads: to check again what to do, and to end.
@@ -234,10 +236,6 @@ class Supply:
         return self._threads.ended_calls + self._ended_calls
 
     @property
-    def _is_grouped(self) -> bool:
-        return core_of(self.queue).context.tables.grouped
-
-    @property
     def waits(self) -> bool:
         """Whether it sleeps until ``wake()`` or a certain time."""
         return self.state in {State.WAITING, State.IDLE}
@@ -285,7 +283,7 @@ class Supply:
             self._in_hand.put_back(unbegun)
         first = self._acks.add(finished)
         self._in_hand.end_call(taken)
-        if not (self._each and finished):
+        if self._is_grouped and not (self._each and finished):
             self.let_go_on(taken, finished, unbegun)
         if first or unbegun or (self._each and finished):
             self.wake()
@@ -476,6 +474,7 @@ class Supply:
             if count:
                 self._open()
             found = self._exchanged(count)
+            self._is_grouped = core_of(self.queue).context.tables.grouped
             if count:
                 self._backoff.reset()
                 self._polls.note(found=bool(found), arrived=arrived, ended_calls=ended_calls)
@@ -514,7 +513,7 @@ class Supply:
         # One thread at a time works on a group, so the others need messages of other groups.
         most = max(self._size, math.ceil(count / self._threads.concurrency))
         with self._acks.acking() as finished:
-            if finished and count and all(map(queue.holds, finished)):
+            if finished and count and core_of(queue).holds_all(finished):
                 try:
                     return core_of(queue).exchange(finished, count, None, where, most)
                 except ServiceClosed:
@@ -542,8 +541,7 @@ class Supply:
 
     def _place(self, found: Sequence[Message]) -> None:
         if found:
-            core = core_of(self.queue)
-            series = core.claimer.series(found) if core.context.tables.grouped else ()
+            series = core_of(self.queue).claimer.series(found) if self._is_grouped else ()
             self._in_hand.place(found, self.queue.holds, series)
             self._renew(found)
 
