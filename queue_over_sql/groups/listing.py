@@ -6,13 +6,13 @@ import dataclasses
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, case, func, literal_column, or_, select, union_all
+from sqlalchemy import BigInteger, case, func, literal_column, select, union_all
 
 from queue_over_sql.groups.statements import (
     among_groups,
     group_values,
     rows_of_groups,
-    stopped,
+    set_by_hand,
 )
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import among_ids, bucket_of, number
@@ -104,8 +104,7 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
     """
     live, rows, now = tables.live, rows_of_groups(tables), tables.expressions.now()
     of_live = live.c.group_key.is_not(None) if by else among_groups(live, 1)
-    set_by_hand = or_(rows.c.own_limit.is_not(None), stopped(rows))
-    of_rows = set_by_hand if by else among_groups(rows, 1)
+    of_rows = set_by_hand(rows) if by else among_groups(rows, 1)
     waits, due = live.c.consumer_id.is_(None), tables.due_at()
     nothing: ColumnElement[Any] = literal_column("0")
     never: ColumnElement[Any] = literal_column("NULL", BigInteger())

@@ -17,6 +17,7 @@ from sqlalchemy import (
     delete,
     func,
     literal_column,
+    not_,
     select,
     union_all,
 )
@@ -28,6 +29,7 @@ from queue_over_sql.groups.statements import (
     group_parameters,
     group_values,
     rows_of_groups,
+    set_by_hand,
     stopped,
 )
 from queue_over_sql.sql.operation import operation
@@ -156,17 +158,19 @@ def next_rows(tables: QueueTables) -> Select[Any]:
 def lock_idle(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those rows of groups that nobody needs: without messages, settings, and not new."""
     rows, live = rows_of_groups(tables), tables.live
-    plain = [rows.c[name].is_(None) for name in ("own_limit", "paused_at", "blocked_by")]
-    before = func.coalesce(rows.c.created_at, literal_column("0")) <= (
-        tables.expressions.now() - number("p_age")
-    )
+    now = tables.expressions.now()
+    none: ColumnElement[int] = literal_column("0")
+    plain = not_(set_by_hand(rows))
+    before = func.coalesce(rows.c.created_at, none) <= now - number("p_age")
+    # Its tokens have come back.
+    rested = func.coalesce(rows.c.tat_us, none) <= now
     used: Select[Any] = select(_FIRST).where(live.c.group_key == rows.c.group_key).correlate(rows)
     # Apart, as some engines' indexes are.
     free = by_group(tables, used.where(live.c.consumer_id.is_(None)), live)
     held = by_group(tables, used.where(tables.expressions.is_claimed(live)), live)
     unused = (~free.exists(), ~held.exists())
     idle = by_id(tables, select(rows.c.group_key), rows)
-    idle = idle.where(among_groups(rows, size), *plain, before, *unused)
+    idle = idle.where(among_groups(rows, size), plain, before, rested, *unused)
     return idle.with_for_update(of=rows, skip_locked=tables.features.skip_locked)
 
 

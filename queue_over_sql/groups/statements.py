@@ -232,6 +232,12 @@ def set_parked(tables: QueueTables, size: int) -> Update:
 # -- the groups' rows
 
 
+def set_by_hand(rows: Table) -> ColumnElement[bool]:
+    """The condition for groups for which an operator has set something, or that are stopped."""
+    names = ("own_limit", "own_rate_us", "weight")
+    return or_(*[rows.c[name].is_not(None) for name in names], stopped(rows))
+
+
 def settings_of_groups(tables: QueueTables, size: int) -> Select[Any]:
     """The rows of groups: name, own limit, whether nothing of it is handed out."""
     rows = rows_of_groups(tables)

@@ -480,6 +480,14 @@ def _groups(base: str, metadata: MetaData, expressions: Expressions) -> Table:
         # The dead letter that blocks the group.
         Column("blocked_by", BigInteger),
         Column("created_at", BigInteger),
+        # When the tokens that were taken will have come back; NULL: none was ever taken.
+        Column("tat_us", BigInteger),
+        # An operator's rate of this group alone: the time between two messages, and how many may
+        # be taken at once. NULL: the queue's; an interval of 0: none.
+        Column("own_rate_us", BigInteger),
+        Column("own_burst", Integer),
+        # An operator's share of this group; NULL: 1.
+        Column("weight", Integer),
         **expressions.table_options,
     )
 

@@ -460,21 +460,22 @@ def test_the_reaper_mends_what_an_edit_by_sql_broke(
 
 @pytest.mark.threads
 def test_the_reaper_removes_rows_of_idle_groups(service: QueueService, engine: Engine) -> None:
-    """Not those that are new, have messages, or have settings of their own."""
+    """Not those that are new, have messages, settings of their own, or tokens to come back."""
     given = waiting(service, engine)
     rows = core_of(given.queue).context.tables.groups
     assert rows is not None
     with engine.begin() as connection:
         connection.execute(delete(rows))
-        old = {"seq": 1, "created_at": 1, "own_limit": None}
-        new = old | {"created_at": 4_000_000_000_000_000}
-        kept = [{"group_key": "a"} | old, {"group_key": "limited"} | old | {"own_limit": 3}]
-        kept.append({"group_key": "new"} | new)
+        own = ("own_limit", "own_rate_us", "weight", "paused_at", "blocked_by")
+        old: dict[str, Any] = {"seq": 1, "created_at": 1, **dict.fromkeys((*own, "tat_us"))}
+        kept = [{"group_key": "a"} | old, *({"group_key": name} | old | {name: 3} for name in own)]
+        later = 4_000_000_000_000_000
+        kept += [{"group_key": name} | old | {name: later} for name in ("created_at", "tat_us")]
         connection.execute(insert(rows), [*kept, {"group_key": "idle"} | old])
     service.reap()
     with engine.connect() as connection:
         left = connection.execute(select(rows.c.group_key)).scalars().all()
-    assert ["a", "limited", "new"] == sorted(left)
+    assert sorted(row["group_key"] for row in kept) == sorted(left)
 
 
 @pytest.mark.threads
