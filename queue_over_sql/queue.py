@@ -256,7 +256,7 @@ class QueueCore:
         context, settings = self.context, self.context.settings
         if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
             return None
-        if context.expiring or settings.expires is not None or context.tables.grouped:
+        if context.expiring or settings.expires is not None or context.tables.has_rules:
             return None
         keep = settings.archive == "all"
 

@@ -298,6 +298,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         "expired messages": recovery.expired_messages,
         "edited claims": recovery.edited_claims,
         "groups": recovery.groups,
+        "limits": recovery.limits,
         "archive": archive,
     }
     return {name: _Task(core, steps) for name, steps in tasks.items()}

@@ -362,6 +362,13 @@ class QueueService:
             block_on_failure: whether a message of a FIFO group that fails for the last time, or is
                 rejected, blocks its group until ``queue.groups[…].unblock()`` or until it is
                 requeued. False (default): the next one follows.
+            queue_limit: how many messages of the whole queue are in hand at once, over all
+                processes, 1 to 10,000; None (default): any number.
+            when_full: what a publish does when its group, or the queue if it has no group, has as
+                many unfinished messages as its limit allows to be in hand. ``"wait"`` (default):
+                the message waits. ``"reject"``: the publish raises ``GroupFull``. ``"replace"``: it
+                replaces the newest one that nobody holds; if there is none, it is added. Two
+                publishers at the same time may exceed the number.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
             kinds: the payload types that this program knows: a list of Pydantic models,
@@ -376,7 +383,8 @@ class QueueService:
                 another ``unique``.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
-            UnsupportedByEngine: there is a ``group_limit``, and H2 is older than 2.2.220.
+            UnsupportedByEngine: there is a ``group_limit`` or ``queue_limit``, and H2 is older than
+                2.2.220.
             TypeError, ValueError: a setting has an invalid value.
         """
         check_known("QueueService.create_queue", settings, QueueOptions)

@@ -36,6 +36,10 @@ PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
 GROUP_ORDERS: Final = ("fifo", "any")
 GroupOrder = Literal["fifo", "any"]
+WHENS_FULL: Final = ("wait", "reject", "replace")
+WhenFull = Literal["wait", "reject", "replace"]
+MOST_SLOTS: Final = 10_000
+"""The largest ``queue_limit``: each claim may look at as many slots."""
 UNIQUES: Final = ("live", "waiting")
 Unique = Literal["live", "waiting"]
 
@@ -97,6 +101,8 @@ class QueueSettings:
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
     block_on_failure: bool | Unset = UNSET
+    queue_limit: int | Unset | None = UNSET
+    when_full: WhenFull | Unset = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
     kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
@@ -129,6 +135,8 @@ class QueueOptions(OptionsOfAdopted, total=False):
     group_limit: int | Unset | None
     group_order: GroupOrder | Unset
     block_on_failure: bool | Unset
+    queue_limit: int | Unset | None
+    when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
     kind_timeout: Duration | Unset
@@ -175,6 +183,8 @@ class EffectiveSettings:
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
     block_on_failure: bool = False
+    queue_limit: int | None = None
+    when_full: WhenFull = "wait"
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
@@ -189,6 +199,16 @@ class EffectiveSettings:
     def grouped(self) -> bool:
         """Whether messages of the queue may have a group."""
         return self.group_limit is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether only so many messages of the whole queue may be in hand."""
+        return self.queue_limit is not None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether claims keep rules that earlier releases do not know: of groups, or a limit."""
+        return self.grouped or self.limited
 
     @property
     def blocks_groups(self) -> bool:
@@ -238,6 +258,12 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
             "keeps it taken after the end: a queue can have one of them"
         )
         raise ValueError(msg)
+    if wanted.when_full != "wait" and not wanted.has_rules:
+        msg = (
+            f"when_full={wanted.when_full!r} says what a publish does when a limit is reached, "
+            "but the queue has none: give it a group_limit or a queue_limit, too"
+        )
+        raise ValueError(msg)
     return wanted
 
 
@@ -252,6 +278,8 @@ def settings_json(
     if settings.grouped:
         # An earlier release, which would not keep the order, sees that it has other columns.
         columns = {**columns, GROUP_KEY: "VARCHAR"}
+    if settings.limited:
+        columns = {**columns, _OF_LIMITS: "BIGINT"}
     adopted = (
         {} if settings.adoption is None else {"adoption": dataclasses.asdict(settings.adoption)}
     )
@@ -262,6 +290,8 @@ def settings_json(
     return json.dumps({**adopted, **stored, "retry": policy, "columns": dict(columns)})
 
 
+# No column of a user can have this name.
+_OF_LIMITS: Final = "queue limit"
 # On some engines the row is committed before the columns are there.
 _UNFINISHED: Final = "adopting"
 
@@ -301,6 +331,7 @@ class StoredSettings:
             }
             if data.get("group_limit") is not None:
                 columns.pop(GROUP_KEY, None)
+            columns.pop(_OF_LIMITS, None)
             if not all(isinstance(sql, str) for sql in columns.values()):
                 msg = "the type of a column must be text"
                 raise TypeError(msg)
@@ -311,6 +342,11 @@ class StoredSettings:
             }
             adopted = None if adoption is None else Adoption(**adoption)
             return StoredSettings(queue, data, adopted, columns, types)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether messages of the queue may have a group."""
+        return self.data.get("group_limit") is not None
 
     @property
     def unfinished(self) -> bool:
@@ -535,6 +571,8 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "group_limit": _whole(1, 2**31 - 1).or_none(),
     "group_order": _one_of(GROUP_ORDERS),
     "block_on_failure": _Kind(check_flag),
+    "queue_limit": _whole(1, MOST_SLOTS).or_none(),
+    "when_full": _one_of(WHENS_FULL),
     "kind_timeout": _DURATION,
     "max_payload_bytes": _whole(1, 2**30),
 }

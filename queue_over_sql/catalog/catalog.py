@@ -26,6 +26,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table, unfinished
 from queue_over_sql.groups.groups import wake_all
+from queue_over_sql.limits.slots import count_others, set_slots
 from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
@@ -53,6 +54,7 @@ from queue_over_sql.settings import (
     settings_json,
     updated,
 )
+from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
@@ -77,6 +79,10 @@ _NOT_OPENED = (
     UnsupportedByEngine,
     ddl.TablesInUse,
 )
+
+
+class _Superseded(Exception):
+    """Somebody else has changed the settings meanwhile."""
 
 
 class Versions(Protocol):
@@ -301,7 +307,7 @@ class Catalog:
             for table in (tables.live, tables.archive) if dialect.features.ddl_commits else ():
                 # An earlier release may have begun to create them and left them incomplete.
                 ddl.add_missing_columns(connection, table, dialect)
-            return registry.add_queue(
+            added = registry.add_queue(
                 connection,
                 system,
                 dialect,
@@ -309,17 +315,31 @@ class Catalog:
                 name=tables.queue,
                 settings=text,
                 owner=owner,
-                grouped=tables.grouped,
+                ruled=tables.has_rules,
                 oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
+            if added and settings.queue_limit is not None:
+                sql = StatementCache(tables, self.connections.engine.dialect)
+                set_slots(connection, sql, settings.queue_limit)
+            return added
 
     def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
+        while True:
+            try:
+                self._try_to_change(record, requested)
+            except _Superseded:
+                record = self._existing_record(record.name)
+            else:
+                return
+
+    def _try_to_change(self, record: QueueRecord, requested: QueueSettings) -> None:
         self._versions.is_outdated(record)
         stored = StoredSettings.read(record.name, record.settings)
         queue = self._open(record)
         dialect = self.connections.engine.dialect
         check_settings(stored, requested, core_of(queue).context.tables, dialect)
-        present = queue.settings
+        # Others may have changed them since this service read them.
+        present = stored.effective(self._settings.retry_policies, queue.settings.columns)
         self._check_same_schema(stored, present, requested)
         written = {name: stored.data["columns"][name] for name in stored.columns}
         columns: Mapping[str, Any] = written
@@ -342,33 +362,87 @@ class Catalog:
             present.group_limit,
             present.group_order,
         )
+        of_limit = wanted.queue_limit != present.queue_limit
         store = partial(
-            registry.change_settings,
-            system=self.system(),
-            dialect=self.connections.dialect,
-            prefix=self._settings.table_prefix,
+            self._store,
             name=record.name,
-            of_groups=of_groups,
+            of_rules=of_groups or of_limit,
+            slots=self._slots(record.name, wanted, present) if of_limit else None,
+            expected=record.settings,
         )
         if wanted.grouped and not present.grouped:
             tables = self._define(record.name, wanted)
-            turn_on = partial(store, settings=text, grouped=True)
+            turn_on = partial(store, settings=text, ruled=True)
             if not self._versions.add_groups(self.system(), tables, turn_on):
                 # Another process did it, perhaps with other settings.
                 queue.refresh()
-                self._change(self._existing_record(record.name), requested)
-                return
+                raise _Superseded
         elif present.grouped and not wanted.grouped:
             former = settings_json(present, written, policies)
-            turn_on = partial(store, settings=former, grouped=True)
-            self._turn_groups_off(queue, partial(store, settings=text, grouped=False), turn_on)
+            slots = self._slots(record.name, present, wanted) if of_limit else None
+            turn_on = partial(store, settings=former, ruled=True, expected=text, slots=slots)
+            turn_off = partial(store, settings=text, ruled=wanted.has_rules)
+            self._turn_groups_off(queue, turn_off, turn_on)
         else:
-            self.connections.run(partial(store, settings=text))
+            ruled = wanted.has_rules if wanted.limited != present.limited else None
+            self.connections.run(Operation(partial(store, settings=text, ruled=ruled), atomic=True))
         queue.refresh()
+        if of_limit:
+            self._limit_changed(queue, present)
         if of_groups and present.grouped and wanted.group_limit is not None:
             # After the commit, because claims under way may park by the earlier limit until then.
             context = core_of(queue).context
             context.run(wake_all.of(context.sql, wanted.group_limit))
+
+    def _store(
+        self,
+        connection: Connection,
+        *,
+        name: str,
+        settings: str,
+        expected: str,
+        of_rules: bool,
+        ruled: bool | None,
+        slots: Callable[[Connection], None] | None,
+    ) -> bool:
+        """Store new settings, unless somebody has changed those that they are based on."""
+        system, prefix = self.system(), self._settings.table_prefix
+        if registry.held_settings(connection, system, prefix, name) != expected:
+            raise _Superseded
+        registry.change_settings(
+            connection,
+            system,
+            self.connections.dialect,
+            prefix=prefix,
+            name=name,
+            settings=settings,
+            of_rules=of_rules,
+            ruled=ruled,
+        )
+        if slots is not None:
+            slots(connection)
+        return True
+
+    def _slots(
+        self, name: str, wanted: EffectiveSettings, present: EffectiveSettings
+    ) -> Callable[[Connection], None]:
+        """Gives the queue as many slots as the settings say, in the transaction that stores them.
+
+        On some engines a new table is a transaction of its own, so it is created before.
+        """
+        limited = wanted if wanted.limited else present
+        tables = self._define(name, dataclasses.replace(limited, columns=()))
+        if tables.limits is not None and wanted.limited:
+            self._add_tables([tables.limits])
+        sql = StatementCache(tables, self.connections.engine.dialect)
+        return partial(set_slots, sql=sql, limit=wanted.queue_limit)
+
+    def _limit_changed(self, queue: Queue, former: EffectiveSettings) -> None:
+        context = core_of(queue).context
+        if context.tables.limited and not former.limited:
+            # After the commit: what was claimed before it knows of no limit, and counts.
+            context.run(count_others.of(context.sql))
+        context.wake_consumers()
 
     def _turn_groups_off(
         self,
@@ -380,11 +454,11 @@ class Catalog:
         context = core_of(queue).context
         sql = context.sql
         if not context.run(lambda c: has_groups(c, sql)):
-            context.run(turn_off)
+            context.run(Operation(turn_off, atomic=True))
             # One may have been published meanwhile, by those who did not know of it yet.
             if not context.run(lambda c: has_groups(c, sql)):
                 return
-            context.run(turn_on)
+            context.run(Operation(turn_on, atomic=True))
         msg = (
             f"groups cannot be turned off: queue {queue.name!r} has messages with a group, which "
             "would lose their order. Wait until they are finished, or remove them. Then try again."
@@ -534,7 +608,7 @@ class Catalog:
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
         reason = self.connections.dialect.features.no_groups
-        if settings.grouped and reason is not None:
+        if settings.has_rules and reason is not None:
             raise UnsupportedByEngine(reason)
         return queue_tables(
             name,
@@ -544,6 +618,7 @@ class Catalog:
             system=self.system(),
             dialect=self.connections.dialect,
             grouped=settings.grouped,
+            limited=settings.limited,
             unique=settings.unique,
         )
 
@@ -570,4 +645,4 @@ def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:
 
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:
     memory = [] if settings.dedup_window is None else [tables.dedup_keys]
-    return [tables.live, tables.archive, *memory, *tables.only_with_groups]
+    return [tables.live, tables.archive, *memory, *tables.only_with_rules]

@@ -15,10 +15,11 @@ from queue_over_sql.claiming.low_watermark import LowWatermark
 from queue_over_sql.claiming.operations import (
     DecodeTaken,
     anything_to_claim,
-    claim_messages,
-    claim_of_groups,
+    claim_of_groups_within,
+    claim_within,
     claiming,
     claiming_of_groups,
+    count_due,
     exchange,
     exchanges_at_once,
     oldest_first,
@@ -29,6 +30,7 @@ from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.groups.taking import Picking
+from queue_over_sql.limits.slots import has_room, occupy_taken, reserve_for_caller
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
@@ -441,7 +443,7 @@ class Claimer:
                 lows[level],
                 edits=edits,
                 where=where,
-                guarded=any(lows),
+                guarded=any(lows) or sql.subject.limited,
             )
             for level in levels
         ]
@@ -461,8 +463,9 @@ class Claimer:
             for request in requests:
                 left = count - len(rows)
                 if left:
-                    part = request.of(left)
-                    found = claim_messages(connection, sql, part)
+                    part, found = claim_within(connection, sql, request.of(left))
+                    if not part.count:
+                        break
                     claims.append((part, found))
                     rows = rows + found
             return settled, rows
@@ -473,7 +476,7 @@ class Claimer:
         if len(settled) == expected:
             for request, found in claims:
                 self._found(found, request, began)
-            if not rows and any(lows):
+            if not rows and (any(lows) or sql.subject.limited):
                 self._was_edited()
         return settled, rows
 
@@ -505,7 +508,9 @@ class Claimer:
                 if len(rows) == count:
                     break
                 part = request.of(count - len(rows))
-                found = claim_of_groups(connection, sql, part)
+                part, found = claim_of_groups_within(connection, sql, part)
+                if not part.claim.count:
+                    break
                 looks.append((part, found))
                 rows += in_order(found)
             return settled, rows
@@ -536,6 +541,9 @@ class Claimer:
         """Remove messages inside the caller's transaction; see ``take``."""
         count = check_whole("count", count)
         messages: list[Message] = []
+        slots = self._slots_to_take(connection, count, where)
+        if slots is not None:
+            count = len(slots)
         for level in range(self._context.settings.priorities):
             while left := count - len(messages):
                 sql, values, picking = self._context.sql, wanted(level, left), None
@@ -554,12 +562,38 @@ class Claimer:
                     careful=careful,
                     picking=picking,
                 )
+                if slots:
+                    of_these = slots[len(messages) :]
+                    occupy_taken(connection, sql, of_these, [message.id for message in taken])
                 messages += taken
                 # If ``found`` reached ``left`` there may be more, because unreadable rows were
                 # found but not delivered.
                 if found < left:
                     break
         return messages
+
+    def _slots_to_take(
+        self, connection: Connection, count: int, where: Where | None
+    ) -> list[int] | None:
+        """Lock slots for as many messages as there are in the caller's transaction; None: no limit.
+
+        The caller may keep the transaction open for long, so it takes no slot that it does not use.
+        """
+        context, sql = self._context, self._context.sql
+        if not sql.subject.limited:
+            return None
+        context.dialect.sessions.lock_for_writing(connection, sql)
+        levels = range(context.settings.priorities)
+
+        def due(target: Connection) -> int:
+            return sum(count_due(target, sql, wanted(level, count), where) for level in levels)
+
+        others = context.connections.background and context.connections.has_others
+        elsewhere = context.run if others else None
+        found = due(connection)
+        if elsewhere is not None and sql.subject.features.reads_the_past:
+            found = max(found, elsewhere(due))
+        return reserve_for_caller(connection, sql, min(count, found), elsewhere)
 
     def _pick(
         self,
@@ -636,7 +670,7 @@ class Claimer:
     ) -> None:
         for level in range(self._context.settings.priorities):
             left = count - len(rows)
-            if left <= 0:
+            if left <= 0 or not self._has_room():
                 return
             if self._context.tables.grouped:
                 rows += self._claim_groups(level, left, lease_us, where, most)
@@ -652,7 +686,9 @@ class Claimer:
         edits = self._edits if self._edits is not None else self._known_edits()
         request = self._request(level, count, lease_us, mark.bound(), edits=edits)
         found = self._look(mark, request)
-        if not found and request.low and (self._was_edited() or mark.may_look_fully()):
+        if found or not request.guarded:
+            return found
+        if self._was_edited() or (request.low and mark.may_look_fully()):
             if self._context.tables.grouped:
                 return self._claim_groups(level, count, lease_us, None, most)
             edits = self._known_edits()
@@ -676,9 +712,12 @@ class Claimer:
             request = self._group_request(
                 level, left, lease_us, where, past, most=most, fully=fully
             )
-            found = self._look_at_groups(request)
+            request, found = self._look_at_groups(request)
             rows += in_order(found)
             low, fully = request.claim.low, False
+            if not request.claim.count:
+                # The limit of the queue is reached.
+                break
             if not found.seen:
                 # The claim is of no use if an edit changed the limits.
                 if edits < _MOST_EDITS and self._was_edited():
@@ -708,17 +747,18 @@ class Claimer:
             self.abandon(rows)
             raise
 
-    def _look_at_groups(self, request: GroupRequest) -> GroupClaim:
+    def _look_at_groups(self, request: GroupRequest) -> tuple[GroupRequest, GroupClaim]:
         claim, sql = request.claim, self._context.sql
         found = GroupClaim([], [], 0)
         if not sql.subject.grouped:
             # Somebody turned groups off since this claim began.
-            return found
+            return request, found
         began = time.monotonic()
         if not (self._mark(claim.priority).idle and self._looks_in_vain(claim)):
-            found = self._answered([claim], claiming_of_groups(sql, request))
-        self._note_look(request, found, began)
-        return found
+            request, found = self._answered([claim], claiming_of_groups(sql, request))
+        if request.claim.count:
+            self._note_look(request, found, began)
+        return request, found
 
     def _note_look(self, request: GroupRequest, found: GroupClaim, began: float) -> None:
         claim = request.claim
@@ -747,6 +787,18 @@ class Claimer:
         claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
         return self._walk.request(claim, self._rules, past, most)
 
+    def _has_room(self) -> bool:
+        """Whether the limit of the queue, if it has one, leaves room for another message."""
+        context = self._context
+        if not context.tables.limited:
+            return True
+        # Somebody may have changed the limit, or have turned it off.
+        return self._sees_room() or (self._was_edited() and self._sees_room())
+
+    def _sees_room(self) -> bool:
+        context = self._context
+        return not context.tables.limited or context.run(lambda c: has_room(c, context.sql))
+
     @property
     def _rules(self) -> GroupRules:
         return GroupRules.of(self._context.settings)
@@ -754,7 +806,7 @@ class Claimer:
     def _known_edits(self) -> int:
         if self._edits is None:
             self._edits = self._edit_count()
-            if self._context.tables.grouped:
+            if self._context.tables.has_rules:
                 # The limits may have been changed since they were read.
                 self._context.refresh()
         return self._edits
@@ -777,7 +829,15 @@ class Claimer:
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
         """Claim matching messages from the beginning, because the watermark does not cover them."""
-        return self._look(None, self._request(level, count, lease_us, 0, where=where))
+        if not self._context.tables.limited:
+            return self._look(None, self._request(level, count, lease_us, 0, where=where))
+        edits = self._known_edits()
+        found = self._look(None, self._request(level, count, lease_us, 0, edits=edits, where=where))
+        if not found and self._was_edited():
+            edits = self._known_edits()
+            again = self._request(level, count, lease_us, 0, edits=edits, where=where)
+            found = self._look(None, again)
+        return found
 
     def _looks_in_vain(self, request: ClaimRequest) -> bool:
         """Whether a read finds nothing to claim, on an engine whose writers take the only lock."""
@@ -794,10 +854,16 @@ class Claimer:
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
-            rows = self._answered([request], claiming(sql, request))
+            if sql.subject.limited:
+                claim = Operation(partial(claim_within, sql=sql, request=request), atomic=True)
+                claim = claim._replace(repeatable=False)
+                request, rows = self._answered([request], claim)
+            else:
+                rows = self._answered([request], claiming(sql, request))
             if len(rows) > 1:
                 rows.sort(key=AGE)
-        self._found(rows, request, began)
+        if request.count:
+            self._found(rows, request, began)
         return rows
 
     def _found(self, rows: Sequence[MessageRow], request: ClaimRequest, began: float) -> None:
@@ -829,7 +895,7 @@ class Claimer:
             lease_us=lease_us,
             queue_lease_us=self._context.known_settings.lease_us,
             edits=edits,
-            guarded=low != 0 if guarded is None else guarded,
+            guarded=low != 0 or self._context.tables.limited if guarded is None else guarded,
             where=where,
         )
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
-from queue_over_sql.groups.strategy import GroupClaims, group_of
+from queue_over_sql.groups.exits import note_capacity
+from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, group_of
+from queue_over_sql.limits.slots import occupy, reserve
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.sql.operation import Operation
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import GroupClaim, GroupRequest
+    from queue_over_sql.groups.strategy import GroupRequest
     from queue_over_sql.message import Message, MessageRow
     from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.statements.requests import ClaimRequest, Where
@@ -30,6 +32,23 @@ def claim_messages(
 ) -> list[MessageRow]:
     """Claim up to ``request.count`` messages of one priority level, oldest first."""
     return oldest_first(sql.subject.dialect.strategy(Claims).claim(connection, sql, request))
+
+
+def claim_within(
+    connection: Connection, sql: StatementCache, request: ClaimRequest
+) -> tuple[ClaimRequest, list[MessageRow]]:
+    """As ``claim_messages``, within the limit of the queue, inside a transaction.
+
+    Returns:
+        The request as the limit allows it, perhaps for no message, and the messages.
+    """
+    if not sql.subject.limited:
+        return request, claim_messages(connection, sql, request)
+    slots = reserve(connection, sql, request.count)
+    request = request.of(len(slots))
+    rows = claim_messages(connection, sql, request) if slots else []
+    occupy(connection, sql, slots, [row.id for row in rows], request.claim)
+    return request, rows
 
 
 def claiming(sql: StatementCache, request: ClaimRequest) -> Operation[list[MessageRow]]:
@@ -47,11 +66,27 @@ def claim_of_groups(
     return claims.claim(connection, sql, request)
 
 
-def claiming_of_groups(sql: StatementCache, request: GroupRequest) -> Operation[GroupClaim]:
+def claim_of_groups_within(
+    connection: Connection, sql: StatementCache, request: GroupRequest
+) -> tuple[GroupRequest, GroupClaim]:
+    """As ``claim_within``, from groups."""
+    if not sql.subject.limited:
+        return request, claim_of_groups(connection, sql, request)
+    slots = reserve(connection, sql, request.claim.count)
+    request, found = request.of(len(slots)), GroupClaim([], [], 0)
+    if slots:
+        found = claim_of_groups(connection, sql, request)
+    occupy(connection, sql, slots, [row.id for row in found.rows], request.claim.claim)
+    return request, found
+
+
+def claiming_of_groups(
+    sql: StatementCache, request: GroupRequest
+) -> Operation[tuple[GroupRequest, GroupClaim]]:
     """The operation that claims from groups by itself; it is never repeated."""
-    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
-    do = partial(claims.claim, sql=sql, request=request)
-    return Operation(do, atomic=not claims.at_once, repeatable=False)
+    at_once = sql.subject.dialect.strategy(GroupClaims).at_once and not sql.subject.limited
+    do = partial(claim_of_groups_within, sql=sql, request=request)
+    return Operation(do, atomic=not at_once, repeatable=False)
 
 
 def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
@@ -60,9 +95,16 @@ def anything_to_claim(connection: Connection, sql: StatementCache, request: Clai
     return look.run(connection, request.wanted()).first() is not None
 
 
+def count_due(
+    connection: Connection, sql: StatementCache, values: Mapping[str, Any], where: Where | None
+) -> int:
+    """Count the messages of a level that a claim may find, up to its limit, without a lock."""
+    return len(sql.get(claim.pick_ids, where).run(connection, values).all())
+
+
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether ack and claim are one statement, so that they need no transaction around them."""
-    if sql.subject.grouped or not sql.subject.dialect.strategy(Claims).exchanges_at_once:
+    if sql.subject.has_rules or not sql.subject.dialect.strategy(Claims).exchanges_at_once:
         return False
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
     return single and settlements[0].dedup_us is None
@@ -174,12 +216,19 @@ def _undisturbed(
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
     """Give back the messages of one claim; returns how many."""
     values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}
-    return sql.get(claim.unclaim_round).run(connection, values).rowcount
+    return _noted(sql, sql.get(claim.unclaim_round).run(connection, values).rowcount)
 
 
 def unclaim_all(connection: Connection, sql: StatementCache, consumer_id: str) -> int:
     """Give back all messages that a consumer holds; returns how many."""
-    return sql.get(claim.unclaim_all).run(connection, {"p_consumer": consumer_id}).rowcount
+    values = {"p_consumer": consumer_id}
+    return _noted(sql, sql.get(claim.unclaim_all).run(connection, values).rowcount)
+
+
+def _noted(sql: StatementCache, unclaimed: int) -> int:
+    if unclaimed:
+        note_capacity(sql)
+    return unclaimed
 
 
 def oldest_first(rows: list[MessageRow]) -> list[MessageRow]:

@@ -211,6 +211,24 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--block-on-failure", _yes_or_no),
     ),
+    "queue_limit": SharedOption(
+        str,
+        typer.Option(
+            metavar="N|none",
+            show_default="none for a new queue",
+            help="How many messages of the queue are in hand at once, over all processes.",
+        ),
+        read=lambda text: _read(text, "--queue-limit", lambda text: _number(text, "none")),
+    ),
+    "when_full": SharedOption(
+        str,
+        typer.Option(
+            metavar="wait|reject|replace",
+            show_default="wait for a new queue",
+            help="What a publish does when its group, or the queue, is at its limit: wait, fail, "
+            "or replace one that waits.",
+        ),
+    ),
     "kind_timeout": SharedOption(
         float,
         duration(
@@ -246,6 +264,8 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("keys ", "" if window is None else _duration(window)),
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
         ("groups of ", _groups(settings)),
+        ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),
+        ("when full ", "" if settings.when_full == "wait" else settings.when_full),
         ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )
     return "; ".join(what + value for what, value in parts if value)

@@ -260,9 +260,9 @@ class DurableConsumer:
     @property
     def claims_apart(self) -> bool:
         """Whether it is faster here if readers claim their rounds (``AdvanceRequest.executor``)."""
-        # Readers would claim empty rounds of groups that wait.
-        grouped = self._context.tables.grouped
-        return self._context.dialect.strategy(Rounds).claims_apart and not grouped
+        # Readers would claim empty rounds while groups wait, or while a limit is reached.
+        ruled = self._context.tables.has_rules
+        return self._context.dialect.strategy(Rounds).claims_apart and not ruled
 
     def target(self) -> tuple[int, int]:
         """The largest id and the database's clock now, as limits for messages that exist now."""

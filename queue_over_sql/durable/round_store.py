@@ -12,9 +12,11 @@ from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.groups import exits
+from queue_over_sql.limits.slots import occupy, reserve
 from queue_over_sql.message import Claim
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.schema.existing import SUCCESS
+from queue_over_sql.settings import MOST_SLOTS
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.statements.requests import read_rows
@@ -224,7 +226,15 @@ def claim_round(
     """
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
     claim = dialect.strategy(Rounds).claim if groups is None else groups.claim
-    return _by_priority(wanted, stamp, priorities, lambda request: claim(connection, sql, request))
+    slots: Sequence[int] = ()
+    if sql.subject.limited:
+        slots = reserve(connection, sql, min(wanted.message_limit, MOST_SLOTS))
+        wanted = dataclasses.replace(wanted, message_limit=len(slots))
+    count = _by_priority(wanted, stamp, priorities, lambda request: claim(connection, sql, request))
+    if slots and count:
+        rows = read_round(connection, sql, consumer_id, wanted.consumer_round)
+        occupy(connection, sql, slots, [row.id for row in rows], stamp)
+    return count
 
 
 def count_eligible(
@@ -313,6 +323,7 @@ def finish_rounds(
         waiting = [row[0] for row in sql.get(rounds.groups_behind_rounds).run(connection, values)]
     finished = finish(connection, sql, values)
     exits.wake(connection, sql, waiting)
+    exits.note_capacity(sql)
     return finished
 
 
@@ -332,6 +343,7 @@ def unclaim_rounds(
 ) -> int:
     """Give the messages of rounds back at their places, uncounted; returns how many."""
     dialect: QueueDialect = sql.subject.dialect
+    exits.note_capacity(sql)
     return dialect.strategy(Rounds).unclaim(
         connection, sql, rounds_values(consumer_id, after, up_to)
     )

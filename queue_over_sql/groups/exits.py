@@ -75,14 +75,22 @@ def carried(held: Iterable[Held]) -> list[str]:
 def leaving(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> Iterator[None]:
     """Lock messages that end in the block, or come back later, and wake who waits for them.
 
-    In a transaction. It does nothing for a queue without groups.
+    In a transaction. It does nothing for a queue without groups and limits.
     """
     if not sql.subject.grouped:
         yield
+        note_capacity(sql)
         return
     groups = carried(lock(connection, sql, ids))
     yield
     wake(connection, sql, groups)
+    note_capacity(sql)
+
+
+def note_capacity(sql: StatementCache) -> None:
+    """Note that a message left the hands of a consumer: a limit of the queue may allow another."""
+    if sql.subject.limited:
+        note_ready(sql)
 
 
 @contextlib.contextmanager
@@ -90,10 +98,14 @@ def leaving_some(
     connection: Connection, tables: QueueTables, which: ColumnElement[bool]
 ) -> Iterator[None]:
     """As ``leaving``, for the messages that meet a condition."""
-    if not tables.grouped:
+    if not tables.exits_make_ready:
         yield
         return
     live, sql = tables.live, StatementCache(tables, connection.dialect)
+    if not tables.grouped:
+        yield
+        note_capacity(sql)
+        return
     carriers = select(live.c.id).where(which, live.c.blocks.is_not(None)).with_for_update()
     with leaving(connection, sql, sorted(connection.execute(carriers).scalars())):
         yield

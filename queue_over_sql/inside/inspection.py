@@ -285,6 +285,7 @@ class Inspection:
             system=self.system,
             dialect=parts.connections.dialect,
             grouped=settings.grouped,
+            limited=settings.limited,
         )
         self._known.queues[record.name] = record.settings, tables, settings.priorities
         return tables, settings.priorities

@@ -23,6 +23,7 @@ from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.queue_tables import COLUMNS_OF_GROUPS, SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
+from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
 
@@ -183,7 +184,9 @@ class Upgrader:
 
         def lacks(connection: Connection) -> bool:
             found = registry.queue_record(connection, system, tables.prefix, tables.queue)
-            return found is not None and not found.grouped
+            if found is None:
+                return False
+            return not StoredSettings.read(found.name, found.settings).grouped
 
         def do(connection: Connection) -> bool:
             dialect = self._connections.dialect
@@ -197,7 +200,7 @@ class Upgrader:
                 with dialect.ddl.waiting_briefly(connection):
                     _check_alone(self._others(connection))
                     ddl.create_indexes(connection, tables.live, dialect)
-                ddl.create_tables(connection, tables.only_with_groups, dialect)
+                ddl.create_tables(connection, tables.only_with_rules, dialect)
                 record(connection)
                 return True
 

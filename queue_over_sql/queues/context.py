@@ -141,7 +141,7 @@ class QueueContext:
                 "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
-        if fresh.grouped != present.grouped:
+        if (fresh.grouped, fresh.limited) != (present.grouped, present.limited):
             self._redefine(fresh)
         self._settings, self.expiring = fresh, record.expiring
         self._read_at = time.monotonic()
@@ -152,7 +152,7 @@ class QueueContext:
             self.refresh()
 
     def _redefine(self, settings: EffectiveSettings) -> None:
-        """Define the tables anew, since somebody turned groups on or off."""
+        """Define the tables anew, since somebody turned groups or limits on or off."""
         present = self.tables
         tables = queue_tables(
             present.queue,
@@ -162,6 +162,8 @@ class QueueContext:
             system=present.system,
             dialect=present.dialect,
             grouped=settings.grouped,
+            limited=settings.limited,
+            unique=settings.unique,
         )
         known_kinds, temporary = present.known_kinds, present.temporary
         tables = dataclasses.replace(tables, known_kinds=known_kinds, temporary=temporary)
@@ -185,7 +187,7 @@ class QueueContext:
         if connection is not None:
             return self._run_inside(connection, operation)
         ready: Sequence[StatementCache] = ()
-        if self.tables.groups is None:
+        if not self.tables.exits_make_ready:
             result = self.connections.run(operation, self._check_there)
         else:
             with noting_ready() as ready:
@@ -212,8 +214,8 @@ class QueueContext:
             raise
 
     def _noting_ready(self) -> contextlib.AbstractContextManager[Sequence[StatementCache]]:
-        # Only in a queue with groups the end of one message makes another one ready.
-        return _NOTHING if self.tables.groups is None else noting_ready()
+        # Only in a queue with groups or limits the end of one message makes another one ready.
+        return noting_ready() if self.tables.exits_make_ready else _NOTHING
 
     def _check_there(self, error: DatabaseRefused) -> None:
         try:

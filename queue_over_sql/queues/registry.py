@@ -70,7 +70,8 @@ class QueueRecord:
         release: JSON about the release that made this version, and the oldest compatible version;
             unchecked.
         expiring: whether a message of it may expire.
-        grouped: whether its messages may have groups.
+        ruled: whether claims must keep rules of groups or limits, which earlier releases do not
+            know.
     """
 
     name: str
@@ -81,7 +82,7 @@ class QueueRecord:
     version: Any = SCHEMA_VERSION
     release: str | None = None
     expiring: bool = False
-    grouped: bool = False
+    ruled: bool = False
 
 
 def queue_record(
@@ -151,7 +152,7 @@ def add_queue(
     settings: str,
     owner: str | None = None,
     oldest: int = OLDEST_BESIDE,
-    grouped: bool = False,
+    ruled: bool = False,
 ) -> bool:
     """Insert the record of a new queue; False if another process created it first.
 
@@ -165,7 +166,7 @@ def add_queue(
         "schema_version": SCHEMA_VERSION,
         "schema_release": release_text(oldest),
         "created_at": dialect.expressions.now(),
-        **(with_groups(dialect) if grouped else {}),
+        **(with_rules(dialect) if ruled else {}),
     }
     try:
         connection.execute(insert(system.queues).values(values))
@@ -187,24 +188,33 @@ def change_settings(
     prefix: str,
     name: str,
     settings: str,
-    of_groups: bool = False,
-    grouped: bool | None = None,
+    of_rules: bool = False,
+    ruled: bool | None = None,
 ) -> bool:
     """Store new settings of a queue; False if there is no such queue.
 
-    ``of_groups``: claims that know the earlier settings must find nothing, and read them anew.
-    ``grouped``: turn groups on or off.
+    ``of_rules``: claims that know the earlier settings must find nothing, and read them anew.
+    ``ruled``: whether the queue has groups or limits from now on; None: as before.
     """
     values: dict[str, Any] = {"settings": settings}
-    if of_groups:
+    if of_rules:
         values["edit_count"] = system.queues.c.edit_count + 1
-    if grouped is not None:
-        values |= with_groups(dialect) if grouped else {"groups_at": None}
+    if ruled is not None:
+        values |= with_rules(dialect) if ruled else {"groups_at": None}
     return change_queue(connection, system, prefix, name, **values)
 
 
-def with_groups(dialect: QueueDialect) -> dict[str, Any]:
-    """The values of a queue's record that say that its messages may have groups."""
+def held_settings(
+    connection: Connection, system: SystemTables, prefix: str, name: str
+) -> str | None:
+    """The settings of a queue, which nobody changes until the transaction ends; None: no queue."""
+    statement = select(system.queues.c.settings).where(_is_queue(system, prefix, name))
+    found: str | None = connection.execute(statement.with_for_update()).scalar()
+    return found
+
+
+def with_rules(dialect: QueueDialect) -> dict[str, Any]:
+    """The values of a queue's record that say that it has groups or limits."""
     return {
         "groups_at": dialect.expressions.now(),
         "schema_release": release_text(OLDEST_BESIDE_GROUPS),
@@ -314,7 +324,7 @@ def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[boo
 
 
 def may_claim(tables: QueueTables) -> ColumnElement[bool]:
-    """The queue is not paused, has groups as known, and a bounded claim knows all its edits.
+    """The queue is not paused, has rules as known, and a bounded claim knows all its edits.
 
     The claim itself checks this, so that a pause or an edit takes effect at once. If an edit moved
     a message below a consumer's watermark, the consumer's very next claim finds nothing here and
@@ -323,8 +333,8 @@ def may_claim(tables: QueueTables) -> ColumnElement[bool]:
     columns = tables.system.queues.c
     unaware = and_(number("p_edits") >= 0, columns.edit_count != number("p_edits"))
     groups_at = columns.groups_at
-    # Whoever does not know that there are groups would not keep their order.
-    mistaken = groups_at.is_(None) if tables.grouped else groups_at.is_not(None)
+    # Whoever does not know that there are groups or limits would not keep them.
+    mistaken = groups_at.is_(None) if tables.has_rules else groups_at.is_not(None)
     objections = or_(columns.paused_at.is_not(None), mistaken, unaware)
     objection = (
         select(case((objections, literal_column("1"))))

@@ -239,7 +239,7 @@ def drop_tables(connection: Connection, tables: QueueTables) -> None:
 
 
 def _of_queue(tables: QueueTables) -> Sequence[Table]:
-    return [tables.live, tables.archive, tables.dedup_keys, *tables.only_with_groups]
+    return [tables.live, tables.archive, tables.dedup_keys, *tables.only_with_rules]
 
 
 def own_columns(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
 from queue_over_sql.groups.repair import find_broken, remove_idle, repair
+from queue_over_sql.limits.slots import count_others
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import expiry
 from queue_over_sql.recovery import clock_steps
@@ -66,6 +67,8 @@ _BEFORE_ALL: Final = -(2**63)
 _IDLE_SECONDS: Final = 60.0
 _GROUPS: Final = 500
 _IDLE_US: Final = 600_000_000
+# How often what is in hand is compared with the slots of a limit.
+_COUNTED_SECONDS: Final = 15.0
 
 
 class Recovery:
@@ -82,6 +85,8 @@ class Recovery:
         self._expired_up_to = _BEFORE_ALL
         # The last row that was looked at for groups that nobody would wake.
         self._repaired_up_to = _BEFORE_ALL
+        # When what is in hand was compared with the slots of the queue's limit.
+        self._counted_at = -math.inf
         # When rows of groups were looked through, and up to which name.
         self._idle_after = (-math.inf, "")
 
@@ -269,6 +274,23 @@ class Recovery:
             _, name = context.run(removal)
             yield ReaperReport()
         self._idle_after = (began, name or "")
+
+    def limits(self) -> Iterator[ReaperReport]:
+        """Let what somebody claimed without regard to the limit of the queue count."""
+        context, began = self._context, time.monotonic()
+        if not context.tables.limited or began - self._counted_at < _COUNTED_SECONDS:
+            return
+        self._counted_at = began
+        count = context.run(count_others.of(context.sql))
+        if count:
+            _log.warning(
+                "Queue %s: %d messages were claimed without regard to its limit. They count now. "
+                "Somebody must have claimed them by SQL, or before there was a limit.",
+                context.name,
+                count,
+                extra={"queue": context.name},
+            )
+        yield ReaperReport(repaired=count)
 
     def repaired_groups(self) -> Iterator[ReaperReport]:
         """Wake groups whose parked messages nobody would wake, from where the last turn ended."""

@@ -19,7 +19,7 @@ ROLES: Final = (PUBLISHER, CONSUMER, OPERATOR, VIEWER)
 SYSTEM_PREFIX: Final = "queue_over_sql_"
 
 LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"
-GROUPED, GROUPS = "QUEUE with groups", "QUEUE_groups"
+GROUPED, GROUPS, LIMITS = "QUEUE with groups", "QUEUE_groups", "QUEUE_limits"
 WAITING = 'QUEUE with unique="waiting"'
 SEQUENCE, REPLY_SEQUENCE = "QUEUE_id_seq", "REPLY_QUEUE_id_seq"
 
@@ -96,6 +96,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("UPDATE", WAITING, "takes over the key of a claimed message", (KEY_RELEASED,)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
         Grant("SELECT", ARCHIVE, "counts finished messages, without reading them", ("outcome",)),
+        Grant("SELECT", GROUPS, "sees how many messages a group has room for"),
         Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
         Grant("UPDATE", KEYS, "locks such a key, writes nothing", ("expires_at",)),
         Grant(
@@ -125,6 +126,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),
         Grant("UPDATE", GROUPED, "lets messages wait for others of their group", _WAIT),
         *_rights(GROUPS, _CHANGE, "claims messages of a group by its row; the reaper"),
+        *_rights(LIMITS, _CHANGE, "claims messages within the limits of a queue; the reaper"),
         Grant("SELECT", ARCHIVE, "the reaper finds messages past their archive_ttl"),
         Grant("INSERT", ARCHIVE, "keeps finished messages"),
         Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
@@ -153,6 +155,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_rights(ARCHIVE, _CHANGE, "requeues, prunes"),
         *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
         *_rights(GROUPS, _CHANGE, "pauses and configures groups; claims"),
+        *_rights(LIMITS, _CHANGE, "changes the limits of a queue; claims"),
         *_LET_IN,
         Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
         Grant("DELETE", "web_audit", "prunes the audit"),
@@ -164,6 +167,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
         Grant("SELECT", KEYS, "finds taken keys"),
         Grant("SELECT", GROUPS, "lists groups"),
+        Grant("SELECT", LIMITS, "sees whether a limit of a queue is reached"),
         *_LET_IN,
     ],
 }
@@ -212,12 +216,14 @@ def tables_of(
     web: Iterable[str] = (),
     *,
     grouped: Iterable[str] = (),
+    limited: Iterable[str] = (),
     waiting: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
     ``remembering`` are the queues that have a ``dedup_window``, ``grouped`` those with groups,
-    ``waiting`` those with ``unique="waiting"``; ``web`` are the existing ones of ``WEB_TABLES``.
+    ``limited`` those with limits of their own, ``waiting`` those with ``unique="waiting"``; ``web``
+    are the existing ones of ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -227,6 +233,7 @@ def tables_of(
         found += [(base, sorts[0]), (f"{base}_id_seq", sorts[1]), (f"{base}_archive", ARCHIVE)]
     for queue in grouped:
         found += [(prefix + queue, GROUPED), (f"{prefix}{queue}_groups", GROUPS)]
+    found += [(f"{prefix}{queue}_limits", LIMITS) for queue in limited]
     found += [(prefix + queue, WAITING) for queue in waiting]
     return [*found, *[(f"{prefix}{queue}_dedup_keys", KEYS) for queue in remembering]]
 
@@ -385,7 +392,7 @@ def _table_in(prefix: str, refusal: str, statement: str) -> str | None:
 def _sort_of(prefix: str, table: str) -> str:
     if table.startswith(SYSTEM_PREFIX):
         return table.removeprefix(SYSTEM_PREFIX)
-    for sort in (ARCHIVE, KEYS, GROUPS):
+    for sort in (ARCHIVE, KEYS, GROUPS, LIMITS):
         if table.endswith(sort.removeprefix(LIVE)) and table.startswith(prefix):
             return sort
     return LIVE

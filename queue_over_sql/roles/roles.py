@@ -152,9 +152,8 @@ class Roles:
     ) -> RolesInstalled:
         """Create the roles and grant them their rights; safe to repeat.
 
-        Run it again after you create a queue, give one a ``dedup_window`` or a ``group_limit``, or
-        make the first token.
-        It never revokes a right.
+        Run it again after you create a queue, give one a ``dedup_window``, groups or limits, or
+        make the first token. It never revokes a right.
 
         Args:
             queues: the queues that the roles may use; default: all existing queues.
@@ -284,9 +283,9 @@ class Roles:
         answering = self._chosen(connection, reply_queues)
         found = inspect(connection)
         every = list(dict.fromkeys([*chosen, *answering]))
-        remembering, grouped = (
+        remembering, grouped, limited = (
             [name for name in every if found.has_table(prefix + name + end, schema=settings.schema)]
-            for end in ("_dedup_keys", "_groups")
+            for end in ("_dedup_keys", "_groups", "_limits")
         )
         records = registry.queue_records(connection, self._tables(), prefix)
         waiting = [
@@ -305,7 +304,14 @@ class Roles:
             routines,
             schema,
             tables_of(
-                prefix, chosen, answering, remembering, web, grouped=grouped, waiting=waiting
+                prefix,
+                chosen,
+                answering,
+                remembering,
+                web,
+                grouped=grouped,
+                limited=limited,
+                waiting=waiting,
             ),
             [(str(row[0]), str(row[1])) for row in callables],
         )

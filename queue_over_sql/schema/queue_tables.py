@@ -52,7 +52,7 @@ OLDEST_BESIDE: Final = 1
 OLDEST_BESIDE_EXPIRY: Final = 3
 """As ``OLDEST_BESIDE``, for queues with messages that expire: earlier releases would start them."""
 OLDEST_BESIDE_GROUPS: Final = 3
-"""As ``OLDEST_BESIDE``, for queues with groups: earlier releases would not keep their order."""
+"""As ``OLDEST_BESIDE``, for queues with groups or limits, which earlier releases would not keep."""
 OLDEST_BESIDE_WAITING: Final = 3
 """As ``OLDEST_BESIDE``, for queues with ``unique="waiting"``: earlier releases misread keys."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
@@ -125,6 +125,8 @@ class QueueTables:
         groups: the groups of messages; None if the queue has no groups. Only with groups ``live``
             has the columns ``group_key``, ``parked_at`` and ``blocks``, and ``own_columns`` ends
             with ``group_key``.
+        limits: the slots of a queue with a ``queue_limit``; None if it has no limit of its own.
+        limited: whether only so many messages of the whole queue may be in hand.
         frees_claimed_keys: whether a publish takes the key of a claimed message
             (``unique="waiting"``).
     """
@@ -148,6 +150,8 @@ class QueueTables:
     known_kinds: tuple[str, ...] = ()
     temporary: bool = False
     groups: Table | None = None
+    limits: Table | None = None
+    limited: bool = False
     frees_claimed_keys: bool = False
 
     @cached_property
@@ -155,10 +159,20 @@ class QueueTables:
         """Whether messages of the queue may have a group."""
         return self.groups is not None
 
+    @cached_property
+    def has_rules(self) -> bool:
+        """Whether claims keep rules that earlier releases do not know: of groups, or a limit."""
+        return self.groups is not None or self.limits is not None
+
+    @cached_property
+    def exits_make_ready(self) -> bool:
+        """Whether the end of one message may let another one be claimed."""
+        return self.groups is not None or self.limited
+
     @property
-    def only_with_groups(self) -> Sequence[Table]:
-        """The tables that only a queue with groups has."""
-        return () if self.groups is None else (self.groups,)
+    def only_with_rules(self) -> Sequence[Table]:
+        """The tables that only a queue with groups or limits has."""
+        return [table for table in (self.groups, self.limits) if table is not None]
 
     @property
     def base_name(self) -> str:
@@ -396,6 +410,7 @@ def queue_tables(
     system: SystemTables,
     dialect: QueueDialect,
     grouped: bool = False,
+    limited: bool = False,
     unique: str = "live",
 ) -> QueueTables:
     """Define the tables of one queue, which may have groups; the name must have been checked."""
@@ -449,6 +464,8 @@ def queue_tables(
         dialect,
         names,
         groups=_groups(table, metadata, expressions) if grouped else None,
+        limits=limits_of(table, metadata, expressions) if limited else None,
+        limited=limited,
         frees_claimed_keys=bool(released),
     )
 
@@ -488,6 +505,26 @@ def _groups(base: str, metadata: MetaData, expressions: Expressions) -> Table:
         Column("own_burst", Integer),
         # An operator's share of this group; NULL: 1.
         Column("weight", Integer),
+        **expressions.table_options,
+    )
+
+
+def limits_of(base: str, metadata: MetaData, expressions: Expressions) -> Table:
+    """Define the table of the limits of a whole queue. Claims write its rows, no publish does.
+
+    Slots count from 1, one for each message that may be in hand. A slot is taken as long as its
+    stamp is that of a claimed message. Below 0 are slots that a lowered limit took away, and those
+    of messages that were claimed before there was a limit.
+    """
+    return Table(
+        f"{base}_limits",
+        metadata,
+        Column("slot", BigInteger, primary_key=True, autoincrement=False),
+        Column("message_id", BigInteger),
+        Column("consumer_id", expressions.exact_string(CONSUMER_LENGTH)),
+        Column("consumer_round", BigInteger),
+        # Of slot 0: when the next message may start at the earliest, by the rate.
+        Column("tat_us", BigInteger),
         **expressions.table_options,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.consumers.registrations import ConsumerInfo
 from queue_over_sql.errors import visible
+from queue_over_sql.limits.slots import has_room
 from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
@@ -271,6 +272,18 @@ class _Why:
             waits_for=head,
         )
 
+    def _full(self) -> Explanation | None:
+        context, sql = self._context, self._context.sql
+        if not context.tables.limited or context.run(lambda c: has_room(c, sql)):
+            return None
+        limit = context.settings.queue_limit or 0
+        text = (
+            f"Queue {context.name} has as many messages in hand as its limit allows: {limit:,}. It "
+            "starts after some of them end. To allow more: queue-over-sql create "
+            f"{context.name} --queue-limit {limit + 1}"
+        )
+        return self._because(Reason.QUEUE_LIMIT, text)
+
     def _nobody(self) -> str:
         name, sql = self._context.name, self._context.sql
         clients = self._context.run(lambda c: permanent_consumers(c, sql))
@@ -283,6 +296,8 @@ class _Why:
         return text
 
     def _in_line(self, found: Live) -> Explanation | None:
+        if (full := self._full()) is not None:
+            return full
         sql, place = self._context.sql, (found.priority, found.available_at)
         ahead = self._context.run(lambda c: ahead_of(c, sql, self._id, place))
         if ahead is None:

@@ -211,12 +211,16 @@ def _waking(
 ) -> set[int]:
     """Do it for messages that leave the head of their groups, and wake who waits for them."""
     if not sql.subject.grouped or settlement.unblocking:
-        return do(settlement)
+        settled = do(settlement)
+        if settled:
+            exits.note_capacity(sql)
+        return settled
     held = exits.lock_held(connection, sql, settlement.ids, settlement.claim)
     if not held:
         return set()
     settled = do(dataclasses.replace(settlement, ids=[each.id for each in held], locked=True))
     exits.wake(connection, sql, exits.carried(held))
+    exits.note_capacity(sql)
     return settled
 
 
@@ -407,6 +411,8 @@ def _settle(
             settled.update(map(_first, result))
         elif result.rowcount:
             settled.update(ids)
+    if settled and builder is not settle.extend:
+        exits.note_capacity(sql)
     return settled
 
 

@@ -135,7 +135,8 @@ class SqlApi:
                 _log.warning("The SQL API does not serve queue %s: %s", record.name, error)
                 continue
             if record.owner is None and stored.adoption is None:
-                columns = (*stored.columns, *([GROUP_KEY] if record.grouped else ()))
-                payload, grouped = stored.data["payload"], record.grouped
+                grouped = stored.grouped
+                columns = (*stored.columns, *([GROUP_KEY] if grouped else ()))
+                payload = stored.data["payload"]
                 queues.append(QueueShape(record.name, payload, columns, grouped))
         return InstallSite(dialect, settings.schema, settings.table_prefix, queues)

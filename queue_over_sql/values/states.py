@@ -96,6 +96,8 @@ class Reason(enum.StrEnum):
     """Another message of its group comes first."""
     GROUP_LIMIT = "group_limit"
     """As many messages of its group are in hand as the group's limit allows."""
+    QUEUE_LIMIT = "queue_limit"
+    """As many messages of its queue are in hand as the queue's limit allows."""
     SUSPECT = "suspect"
     """It is next, but a consumer died with it in hand, so that it has to run alone."""
     IN_LINE = "in_line"

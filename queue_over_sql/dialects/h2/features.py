@@ -12,8 +12,9 @@ from queue_over_sql.sql.features import Features
 
 _SKIP_LOCKED_SINCE = (2, 2, 220)
 _NO_GROUPS: Final = (
-    "Queues with groups require H2 2.2.220 or newer, because earlier versions cannot skip locked "
-    "rows; this database is {found}. Use a newer H2, or leave out group_limit. Nothing was changed."
+    "Queues with groups or limits require H2 2.2.220 or newer, because earlier versions cannot "
+    "skip locked rows; this database is {found}. Use a newer H2, or leave out group_limit and "
+    "queue_limit. Nothing was changed."
 )
 _SETTINGS = """
     SELECT SETTING_NAME, SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS

@@ -419,6 +419,8 @@ class QueueSettings(Taken, kw_only=True):
     group_limit: Attempts | UnsetType | None = UNSET
     group_order: Literal["fifo", "any"] | UnsetType = UNSET
     block_on_failure: bool | UnsetType = UNSET
+    queue_limit: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType | None = UNSET
+    when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
 
@@ -442,6 +444,8 @@ class Queue(Given, kw_only=True):
     group_limit: int | None
     group_order: str
     block_on_failure: bool
+    queue_limit: int | None
+    when_full: str
     max_payload_bytes: int
     kind_timeout: float
     columns: list[str]

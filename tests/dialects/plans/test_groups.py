@@ -59,7 +59,7 @@ def _park(queue: Queue) -> Callable[[], object]:
     core = core_of(queue)
     context = core.context
     request = core.claimer._group_request(0, 1_000, None, None)._replace(window=1_000)
-    found = context.run(claiming_of_groups(context.sql, request))
+    _, found = context.run(claiming_of_groups(context.sql, request))
     park = Operation(lambda c: operations.park(c, context.sql, request, found.seen), atomic=True)
     return lambda: context.run(park)
 

@@ -56,6 +56,9 @@ BEGIN
   IF <setting group_limit> IS NOT NULL THEN
     CALL queue_over_sql_refuse(31003, 'The SQL API cannot get from a queue with groups. Use the library, the command line or HTTP.');
   END IF;
+  IF <setting queue_limit> IS NOT NULL THEN
+    CALL queue_over_sql_refuse(31003, 'The SQL API cannot get from a queue with a queue_limit. Use the library, the command line or HTTP.');
+  END IF;
   IF _paused_at IS NOT NULL THEN
     SET _settings = NULL;
   END IF;
