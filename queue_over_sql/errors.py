@@ -9,6 +9,7 @@
     ├── SchemaTooNew             a newer release created the tables: install that release
     ├── SchemaOutdated           an older release created them; this service may not upgrade them
     ├── DuplicateKey             a live or recently finished message has this key
+    ├── GroupFull                a limit leaves no room for the message
     ├── PayloadInvalid           also a ValueError: loses data in storage, or does not fit its kind
     ├── PayloadTooLarge          also a ValueError
     ├── TopicNotFound            the topic was never created in this database, or was dropped
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 # On some engines tables and indexes share one namespace.
 TAKEN_ENDING: Final = re.compile(
-    r"_(archive|dedup_keys|groups|pkey|id_seq|key_uq|json_ck"
+    r"_(archive|dedup_keys|groups|limits|pkey|id_seq|key_uq|json_ck"
     r"|(claim|lease|archive|dedup_keys|group|group_held|c\d+)_ix)\Z"
 )
 
@@ -274,6 +275,34 @@ class DuplicateKey(QueueError):
         self.queue = queue
         self.key = key
         self.id = message_id
+
+
+class GroupFull(QueueError):
+    """A group, or a queue, has as many unfinished messages as its limit allows to be in hand.
+
+    Only in a queue with ``when_full="reject"``.
+
+    Attributes:
+        queue: name of the queue.
+        group: the group; None if the whole queue is full.
+        limit: how many messages may be in hand.
+        place: the place of the message among several that were published together, from 0; None if
+            it was the only one.
+    """
+
+    def __init__(self, queue: str, group: str | None, limit: int, place: int | None = None) -> None:
+        which = "" if place is None else f"items[{place}]: "
+        full = f"queue {queue!r}" if group is None else f"group {shown(group)} of queue {queue!r}"
+        text = (
+            f"{which}The limit of {full} leaves no room for another message: it has {limit} "
+            "unfinished ones. Nothing was published. Publish again after one of them has ended, "
+            "or change when_full."
+        )
+        super().__init__(text)
+        self.queue = queue
+        self.group = group
+        self.limit = limit
+        self.place = place
 
 
 class PayloadInvalid(QueueError, ValueError):

@@ -141,6 +141,13 @@ class StagedPublisher:
             "then call enqueue()."
         )
         context.tables.expect_payloads(UnsupportedByEngine(msg))
+        if context.settings.when_full != "wait":
+            msg = (
+                f"Queue {context.name!r} has when_full={context.settings.when_full!r}, but batches "
+                "from Spark and staged writes publish all or nothing, without a look at limits. "
+                "Change it to 'wait', or publish with publish_many or load."
+            )
+            raise ValueError(msg)
         self._context = context
         self._on_conflict = on_conflict
         self._ttl = int(stage_ttl * _SECOND)

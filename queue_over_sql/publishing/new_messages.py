@@ -43,10 +43,25 @@ _REFUSALS: Final = frozenset({PayloadInvalid, PayloadTooLarge, TypeError, ValueE
 _ALIKE = frozenset({"message_key", *CONTENT}) - {"payload"}
 
 
+class Room(NamedTuple):
+    """How many messages may be unfinished beside a new one (``when_full``).
+
+    Attributes:
+        limit: of the group, unless it has one of its own, or of the queue.
+        replaces: whether the new one replaces one that waits; else it is refused.
+        group: None: all messages of the queue count.
+    """
+
+    limit: int
+    replaces: bool
+    group: str | None
+
+
 class NewMessage(NamedTuple):
     """A publication, checked and encoded; ``at``, ``delay`` and ``expires`` in microseconds.
 
-    ``dedup``: whether a recently finished message may have its key.
+    ``dedup``: whether a recently finished message may have its key. ``room``: None if a publish
+    does not ask whether there is room.
     """
 
     key: str | None
@@ -55,6 +70,7 @@ class NewMessage(NamedTuple):
     at: int | None
     dedup: bool = False
     expires: int | None = None
+    room: Room | None = None
 
     def given(
         self, parameters: Mapping[str, str], now: int | None, *, timed: bool = False
@@ -107,6 +123,11 @@ class MixedMessages:
         """Whether one of them expires."""
         return any(message.expires is not None for message in self._messages)
 
+    @property
+    def needs_room(self) -> bool:
+        """Whether a publish must ask whether there is room for them."""
+        return any(message.room is not None for message in self._messages)
+
     def __len__(self) -> int:
         return len(self._messages)
 
@@ -157,6 +178,7 @@ class PlainMessages:
     keyed = False
     dedup = False
     expiring = False
+    needs_room = False
 
     def __init__(self, payloads: Sequence[str | bytes], blank: Mapping[str, Any]) -> None:
         self._payloads = payloads

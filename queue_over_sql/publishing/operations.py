@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.errors import DuplicateKey, QueueError
+from queue_over_sql.errors import DuplicateKey, GroupFull, QueueError
 from queue_over_sql.groups import exits
 from queue_over_sql.message import Published
 from queue_over_sql.payloads.types import changes
@@ -25,6 +25,7 @@ from queue_over_sql.publishing.new_messages import (
     PlainPayloads,
     chunks,
 )
+from queue_over_sql.publishing.room import check_room, make_room
 from queue_over_sql.publishing.strategy import Inserts
 from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.queues.registry import note_expiring
@@ -32,7 +33,7 @@ from queue_over_sql.sql.compiled import direct_calls
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
-from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.operations import change_by_ids, savepoint
 from queue_over_sql.statements.parameters import batches, bucket_of
 from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.options import GROUP_KEY
@@ -63,7 +64,7 @@ def publishing(sql: StatementCache, message: NewMessage, on_conflict: str) -> Op
     tied = keyed and (tables.frees_claimed_keys or not tables.features.conflict_clause)
     return Operation(
         partial(publish, sql=sql, message=message, on_conflict=on_conflict),
-        atomic=tied or message.dedup or on_conflict == "replace",
+        atomic=tied or message.dedup or on_conflict == "replace" or message.room is not None,
         durable=True,
         repeatable=False,
         wakes=True,
@@ -84,13 +85,32 @@ def publish(
 
     Raises:
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
+        GroupFull: there is no room for it, and ``when_full`` is ``"reject"``.
     """
     check_size(sql, [message.key, *message.content.values()])
     if message.expires is not None and now is None:
         note_expiring(connection, sql)
+    if message.room is not None:
+        sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+        if not _has_key_already(connection, sql, message):
+            replaced = make_room(connection, sql, message, now)
+            if replaced is not None:
+                return replaced
     if message.key is None:
         return Published(_insert(connection, sql, message, now))
-    existing = _came_back(connection, sql, message.key)
+    return _publish_keyed(connection, sql, message, message.key, on_conflict, now=now)
+
+
+def _publish_keyed(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    key: str,
+    on_conflict: str,
+    *,
+    now: int | None,
+) -> Published:
+    existing = _came_back(connection, sql, key)
     if existing is not None:
         return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
     refused: DBAPIError | None = None
@@ -106,7 +126,7 @@ def publish(
             return _unless_finished(
                 connection, sql, message, message_id, on_conflict=on_conflict, finished=finished
             )
-        existing = _live_by_key(connection, sql, message.key)
+        existing = _live_by_key(connection, sql, key)
         if existing is None:
             continue
         if not sql.subject.frees_claimed_keys or existing.consumer_id is None:
@@ -114,7 +134,7 @@ def publish(
         # It is claimed, so it must not keep others from waiting.
         sql.get(statements.release_key).run(connection, {"p_id_0": existing.id})
     text = (
-        f"Queue {sql.subject.queue!r}: the message with key {message.key!r} could not be "
+        f"Queue {sql.subject.queue!r}: the message with key {key!r} could not be "
         "inserted, but no other message has this key. Try again."
     )
     raise QueueError(text) from refused
@@ -130,9 +150,38 @@ def publish_many(
     """Insert messages in order: all of them, or none if a key is taken and that is an error.
 
     Raises:
-        DuplicateKey: as in ``publish``; what this call had inserted is removed again.
+        DuplicateKey, GroupFull: as in ``publish``; what this call had inserted is removed again.
     """
     batch = _batch(given)
+    if batch.needs_room:
+        return _publish_with_room(connection, sql, batch, on_conflict)
+    return _publish_all(connection, sql, batch, on_conflict)
+
+
+def _publish_with_room(
+    connection: Connection, sql: StatementCache, batch: Batch, on_conflict: str
+) -> list[Published]:
+    messages = batch.messages()
+    if not (batch.keyed or any(each.room and each.room.replaces for each in messages)):
+        check_room(connection, sql, messages)
+        return _publish_all(connection, sql, batch, on_conflict)
+    if batch.expiring:
+        note_expiring(connection, sql)
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    now, published = server_now(connection, sql), list[Published]()
+    # A message that was replaced cannot be taken out again.
+    with savepoint(connection):
+        for place, message in enumerate(messages):
+            try:
+                published.append(publish(connection, sql, message, on_conflict, now=now))
+            except GroupFull as error:
+                raise GroupFull(error.queue, error.group, error.limit, place) from None
+    return published
+
+
+def _publish_all(
+    connection: Connection, sql: StatementCache, batch: Batch, on_conflict: str
+) -> list[Published]:
     if batch.expiring:
         note_expiring(connection, sql)
     now, step = _now_and_step(connection, sql)
@@ -189,7 +238,8 @@ def load(
 def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:
     if batch.expiring:
         note_expiring(connection, sql)
-    if batch.dedup or (batch.keyed and sql.subject.frees_claimed_keys):
+    tied = batch.dedup or (batch.keyed and sql.subject.frees_claimed_keys)
+    if tied or batch.needs_room:
         publish_many(connection, sql, batch.messages(), "raise")
     elif not sql.subject.dialect.strategy(Inserts).load(connection, sql, batch.rows(now)):
         if batch.keyed:
@@ -287,6 +337,16 @@ def _that_came_back(
         rows: Any = sql.get(statements.came_back, size).run(connection, key_values(batch, size))
         found += [message_id for message_id, consumer in rows if consumer is None]
     return found
+
+
+def _has_key_already(connection: Connection, sql: StatementCache, message: NewMessage) -> bool:
+    """Whether ``on_conflict`` decides about a message, because its key is taken."""
+    if message.key is None:
+        return False
+    holder = _live_by_key(connection, sql, message.key)
+    if holder is not None:
+        return not sql.subject.frees_claimed_keys or holder.consumer_id is None
+    return bool(_recently_finished(connection, sql, [message]))
 
 
 def _came_back(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:

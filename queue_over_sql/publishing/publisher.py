@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.errors import (
     DatabaseRefused,
     DuplicateKey,
+    GroupFull,
     PayloadInvalid,
     PayloadTooLarge,
     no_groups,
@@ -24,6 +25,7 @@ from queue_over_sql.publishing.new_messages import (
     NewMessage,
     PlainMessages,
     PlainPayloads,
+    Room,
     naming_item,
 )
 from queue_over_sql.publishing.operations import load, publish_many, publishing
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import CallersConnection
     from queue_over_sql.observer import Observers
     from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.settings import EffectiveSettings
     from queue_over_sql.values.durations import Duration
 
 
@@ -151,6 +154,7 @@ class Publisher:
             at=at,
             dedup=publication.key is not None and settings.dedup_window is not None,
             expires=expires,
+            room=_room(settings, content.get(GROUP_KEY)),
         )
 
     def _encode_all(self, items: list[Any], start: int = 0) -> list[NewMessage] | PlainMessages:
@@ -168,6 +172,8 @@ class Publisher:
         own = dict.fromkeys(tables.own_columns)
         needed = any(not tables.live.c[name].nullable for name in own)
         if needed or context.kinds is not None or settings.expires is not None:
+            return None
+        if _room(settings, None) is not None:
             return None
         if any(issubclass(each, Publication) for each in set(map(type, items))):
             return None
@@ -189,6 +195,10 @@ class Publisher:
             context.run(loading)
         except DuplicateKey:
             raise
+        except GroupFull as error:
+            raise GroupFull(
+                error.queue, error.group, error.limit, start + (error.place or 0)
+            ) from None
         except (PayloadInvalid, PayloadTooLarge):
             # The bulk path encodes as it sends, and does not say which one it refused.
             if plain is not None:
@@ -409,6 +419,15 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(items)
     while batch := list(itertools.islice(remaining, size)):
         yield batch
+
+
+def _room(settings: EffectiveSettings, group: str | None) -> Room | None:
+    if settings.when_full == "wait":
+        return None
+    replaces = settings.when_full == "replace"
+    if group is not None:
+        return Room(settings.group_limit or 1, replaces, group)
+    return None if settings.queue_limit is None else Room(settings.queue_limit, replaces, None)
 
 
 def _optional_whole(argument: str, value: Any) -> int | None:

@@ -42,9 +42,9 @@ def publish(
     live = tables.live
     now = tables.expressions.now()
     due = now if at_once else func.coalesce(number("p_at"), now + number("p_delay"))
-    values = {name: _value(tables, name) for name in given}
+    values = {name: value_of(tables, name) for name in given}
     if keyed:
-        values["message_key"] = _value(tables, "message_key")
+        values["message_key"] = value_of(tables, "message_key")
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
     if expiring:
         times["expires_at"] = (now if at_once else _begins(tables)) + number("p_expires")
@@ -67,9 +67,9 @@ def publish_many(
     Columns with equal values are one parameter each.
     """
     names, live = columns_of(tables, differing), tables.live
-    same = {name: _value(tables, name) for name in names if name not in differing}
+    same = {name: value_of(tables, name) for name in names if name not in differing}
     rows = [
-        same | {name: _value(tables, name, index) for name in differing} for index in range(size)
+        same | {name: value_of(tables, name, index) for name in differing} for index in range(size)
     ]
     statement = tables.expressions.insert(live).values(rows)
     return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
@@ -77,11 +77,12 @@ def publish_many(
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
     """Insert ``size`` messages with these columns, row by row; returns nothing."""
-    rows = [{name: _value(tables, name, index) for name in names} for index in range(size)]
+    rows = [{name: value_of(tables, name, index) for name in names} for index in range(size)]
     return tables.expressions.insert(tables.live).values(rows).inline()
 
 
-def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElement[Any]:
+def value_of(tables: QueueTables, name: str, row: int | None = None) -> ColumnElement[Any]:
+    """The parameter of a column, for a message or for one of several."""
     parameter = tables.parameters[name]
     parameter = parameter if row is None else f"{parameter}_{row}"
     return bindparam(parameter, None, type_=tables.live.c[name].type)
@@ -129,7 +130,7 @@ def still_waiting(tables: QueueTables) -> Select[Any]:
 
 def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:
     """Change own columns of a live message; its holder keeps it."""
-    values = {name: _value(tables, name) for name in names}
+    values = {name: value_of(tables, name) for name in names}
     return update(tables.live).where(tables.live.c.id == number("p_id_0")).values(values)
 
 
@@ -141,7 +142,7 @@ def replace(tables: QueueTables) -> Update:
     times = {"scheduled_at": due, "available_at": due}
     expiry = {EXPIRY: _begins(tables) + number("p_expires")}
     given = {
-        name: _value(tables, name)
+        name: value_of(tables, name)
         for name in insert_columns(tables)
         if name not in times and name not in kept
     }

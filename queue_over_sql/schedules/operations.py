@@ -7,11 +7,12 @@ the transaction; they read the queue's settings and encode its messages before.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.errors import GroupFull, QueueError, QueueNotFound
 from queue_over_sql.publishing.operations import publish_many
 from queue_over_sql.publishing.publisher import with_headers
 from queue_over_sql.queue import core_of
@@ -106,7 +107,15 @@ class ScheduledMessages:
         ]
         if not messages:
             return []
-        return publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
+        sql = core_of(self.queue).context.sql
+        if template.room is None:
+            return publish_many(connection, sql, messages, "skip")
+        published: list[Published] = []
+        for message in messages:
+            # A queue that is full must not stop its schedules.
+            with contextlib.suppress(GroupFull):
+                published += publish_many(connection, sql, [message], "skip")
+        return published
 
 
 @operation(atomic=True, durable=True)

@@ -36,6 +36,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     errors.SchemaTooNew: 503,
     errors.SchemaOutdated: 503,
     errors.DuplicateKey: 409,
+    errors.GroupFull: 409,
     errors.PayloadTooLarge: 413,
     errors.PayloadInvalid: 422,
     errors.ClaimLost: 409,
@@ -207,6 +208,8 @@ def _more(error: Exception) -> dict[str, Any]:
     if isinstance(error, errors.DuplicateKey):
         holder = None if error.id is None else str(error.id)
         return {"queue": error.queue, "key": error.key, "id": holder}
+    if isinstance(error, errors.GroupFull):
+        return {"queue": error.queue, "group": error.group, "limit": error.limit}
     if isinstance(error, TooManyFound):
         return {"found": error.found}
     if isinstance(error, errors.PayloadTooLarge):

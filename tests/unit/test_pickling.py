@@ -34,6 +34,8 @@ EXAMPLES: Final[list[QueueError]] = [
     errors.DuplicateKey("jobs", "k", None),
     errors.DuplicateKey("jobs", "k", 7, finished=True),
     errors.DuplicateKey("jobs", "k", 7, requeued=True),
+    errors.GroupFull("jobs", "a", 7),
+    errors.GroupFull("jobs", None, 7, 3),
     errors.PayloadTooLarge("payload", 2000, 1000),
     errors.TopicNotFound("news"),
     errors.StageLost("jobs", "stage", 1, 2),

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import Publication, inside
-from queue_over_sql.errors import DuplicateKey, QueueError
+from queue_over_sql.errors import DuplicateKey, GroupFull, QueueError
 from queue_over_sql.values.checks import check_keyed
 from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
@@ -168,6 +168,8 @@ def _no_idempotency_key(call: Call) -> None:
 
 def _refused(queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
     # The position of the refused message; of the last one if it is not known.
+    if isinstance(error, GroupFull):
+        return error.place or 0
     found = [at for at, each in enumerate(given) if _is_refused(queue, each, error)] or [-1]
     # If a key occurs twice, the second message is the refused one.
     return found[-1 if isinstance(error, DuplicateKey) else 0]

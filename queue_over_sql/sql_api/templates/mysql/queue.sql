@@ -30,6 +30,9 @@ BEGIN
   ELSEIF <malformed> THEN
     CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   END IF;
+  IF <setting when_full> <> 'wait' THEN
+    CALL queue_over_sql_refuse(31003, 'The SQL API cannot put into a queue whose when_full is not wait. Use the library, the command line or HTTP.');
+  END IF;
   IF _group IS NOT NULL AND NOT <has_groups> THEN
     CALL queue_over_sql_refuse(31003, 'The queue has no groups. If you have turned them on, run: queue-over-sql sql-api install');
   ELSEIF CHAR_LENGTH(_group) > <group_length> THEN

@@ -140,6 +140,11 @@ BEGIN
     UPDATE <schema>.queue_over_sql_queues AS q SET expiring_since = now_us, schema_release = '<release_of_expiry>'
      WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.expiring_since IS NULL;
   END IF;
+  IF settings->>'when_full' <> 'wait' THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003',
+      MESSAGE = format('The SQL API cannot put messages into queue %L, because its when_full is not wait.', queue),
+      HINT = 'Publish with the library, the command line or HTTP.';
+  END IF;
   IF message_group IS NOT NULL AND settings->>'group_limit' IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'QS003', MESSAGE = format('The queue %L has no groups.', queue),
       HINT = 'Turn them on with queue-over-sql create --group-limit 1, or give NULL.';

@@ -1,0 +1,151 @@
+"""Room: what a publish does if its group, or the queue, is at its limit (``when_full``).
+
+Publishing writes and locks no row that publishers share. So two publishers at the same time may
+both find room for one more message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import ColumnElement, Select, Update, func, literal_column, not_, select
+
+from queue_over_sql.errors import GroupFull
+from queue_over_sql.groups import exits
+from queue_over_sql.groups.operations import own_limits
+from queue_over_sql.groups.statements import among_groups, by_group, group_values
+from queue_over_sql.message import Published
+from queue_over_sql.publishing import statements
+from queue_over_sql.schema.queue_tables import KEY_RELEASED
+from queue_over_sql.statements.parameters import number
+from queue_over_sql.values.options import GROUP_KEY
+from queue_over_sql.values.states import PublishOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.publishing.new_messages import NewMessage, Room
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+_MOST_TRIES: Final = 8
+"""How many waiting messages a replace tries, since others may claim some of them."""
+
+
+def check_room(connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]) -> None:
+    """Refuse a batch that has no room.
+
+    Raises:
+        GroupFull: a message of it would exceed a limit; it names that one.
+    """
+    left: dict[Room, int] = {}
+    for place, message in enumerate(messages):
+        room = message.room
+        if room is None:
+            continue
+        if room not in left:
+            left[room] = _left(connection, sql, room)
+        if left[room] <= 0:
+            raise _full(connection, sql, room, place if len(messages) > 1 else None)
+        left[room] -= 1
+
+
+def make_room(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> Published | None:
+    """Let a new message replace one that waits, if there is no room for both.
+
+    Returns:
+        What was replaced; None: insert the message.
+
+    Raises:
+        GroupFull: there is no room, and the queue has ``when_full="reject"``.
+    """
+    room = message.room
+    if room is None or _left(connection, sql, room) > 0:
+        return None
+    if not room.replaces:
+        raise _full(connection, sql, room)
+    values = _of(room)
+    found = sql.get(newest_waiting, room.group is not None).run(connection, values)
+    for message_id in [row[0] for row in found.all()]:
+        one = {"p_id_0": message_id}
+        if sql.get(lock_one).run(connection, one).first() is None:
+            continue
+        with exits.leaving(connection, sql, [message_id]):
+            given = message.given(sql.subject.parameters, now, timed=True)
+            sql.get(replace_all).run(connection, given | one)
+        return Published(message_id, PublishOutcome.REPLACED)
+    return None
+
+
+def _left(connection: Connection, sql: StatementCache, room: Room) -> int:
+    limit = _limit(connection, sql, room)
+    counted = sql.get(occupied, room.group is not None)
+    return limit - int(counted.run(connection, _of(room) | {"p_most": limit}).scalar() or 0)
+
+
+def _limit(connection: Connection, sql: StatementCache, room: Room) -> int:
+    if room.group is None:
+        return room.limit
+    return own_limits(connection, sql, [room.group]).get(room.group, room.limit)
+
+
+def _of(room: Room) -> dict[str, Any]:
+    values: dict[str, Any] = {"p_count": _MOST_TRIES}
+    return values if room.group is None else values | group_values([room.group], 1)
+
+
+def _full(
+    connection: Connection, sql: StatementCache, room: Room, place: int | None = None
+) -> GroupFull:
+    return GroupFull(sql.subject.queue, room.group, _limit(connection, sql, room), place)
+
+
+# -- statements
+
+
+def occupied(tables: QueueTables, of_group: bool) -> Select[Any]:
+    """Count the unfinished messages of a group, or of the queue; ``p_most`` or more are enough."""
+    live = tables.live
+    if not of_group:
+        return select(_count(select(live.c.id).where(*tables.live_only())))
+    some = by_group(tables, select(live.c.id).where(among_groups(live, 1)), live)
+    waiting = some.where(live.c.consumer_id.is_(None))
+    return select(_count(waiting) + _count(some.where(tables.expressions.is_claimed(live))))
+
+
+def _count(some: Select[Any]) -> ColumnElement[int]:
+    limited = some.limit(number("p_most")).subquery()
+    return select(func.count()).select_from(limited).scalar_subquery()
+
+
+def newest_waiting(tables: QueueTables, of_group: bool) -> Select[Any]:
+    """The newest messages of a group, or without one, that nobody holds."""
+    live = tables.live
+    waiting = (live.c.consumer_id.is_(None), not_(tables.is_held()))
+    newest = select(live.c.id).where(*waiting).limit(number("p_count"))
+    if of_group:
+        order = [each.desc() for each in tables.expressions.order_in_group(live)]
+        return by_group(tables, newest.where(among_groups(live, 1)), live).order_by(*order)
+    if tables.grouped:
+        newest = newest.where(live.c[GROUP_KEY].is_(None))
+    return newest.order_by(live.c.id.desc())
+
+
+def lock_one(tables: QueueTables) -> Select[Any]:
+    """Lock a message, if it still waits and nobody has locked it."""
+    live = tables.live
+    wanted = (live.c.id == number("p_id_0"), live.c.consumer_id.is_(None))
+    locked: Select[Any] = select(literal_column("1")).select_from(live).where(*wanted)
+    return locked.with_for_update(skip_locked=tables.features.skip_locked)
+
+
+def replace_all(tables: QueueTables) -> Update:
+    """As ``statements.replace``, with the key of the new message."""
+    key = {"message_key": statements.value_of(tables, "message_key")}
+    if tables.frees_claimed_keys:
+        key[KEY_RELEASED] = literal_column("0")
+    return statements.replace(tables).values(key)

@@ -1,0 +1,150 @@
+"""`when_full`: what a publish does if its group, or the queue, is at its limit."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import DuplicateKey, GroupFull, Publication
+from tests.contract.queue_state import payloads
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+pytestmark = pytest.mark.driver_decides
+
+
+def grouped(service: QueueService, when_full: str, limit: int = 2, **settings: Any) -> Queue:
+    """A queue with groups that have room for so many messages."""
+    settings = {"group_limit": limit, "when_full": when_full, **settings}
+    return service.create_queue("jobs", **settings)
+
+
+def all_of(queue: Queue) -> list[Any]:
+    """The payloads of what is unfinished, by id."""
+    return [each.payload for each in sorted(queue.messages().list(), key=lambda each: each.id)]
+
+
+def test_a_full_group_refuses(service: QueueService) -> None:
+    """Waiting and in hand both count; other groups and messages without one have room."""
+    queue = grouped(service, "reject")
+    queue.publish(1, group="a")
+    queue.publish(2, group="a", delay=3600)
+    for _ in range(2):
+        with pytest.raises(GroupFull, match="limit of group 'a' of queue 'jobs'") as caught:
+            queue.publish(3, group="a")
+        assert ("jobs", "a", 2, None) == (
+            caught.value.queue,
+            caught.value.group,
+            caught.value.limit,
+            caught.value.place,
+        )
+        queue.consume()
+    queue.publish_many([4, 5, 6])
+    queue.publish(7, group="b")
+    queue.cancel(queue.messages(status="claimed").list()[0].id)
+    queue.publish(8, group="a")
+    queue.groups["b"].configure(limit=1)
+    with pytest.raises(GroupFull, match="has 1 unfinished"):
+        queue.publish(9, group="b")
+    service.create_queue("jobs", when_full="wait")
+    queue.refresh()
+    queue.publish(9, group="b")
+
+
+def test_a_full_group_refuses_a_batch(service: QueueService, engine: Engine) -> None:
+    """It names the item, publishes none, and the caller's transaction goes on."""
+    queue = grouped(service, "reject")
+    items = [Publication(n, group="ab"[n % 2]) for n in range(4)]
+    with engine.begin() as caller:
+        queue.publish("kept", connection=caller)
+        for key in (None, "k"):
+            late = Publication("late", group="a", key=key)
+            with pytest.raises(GroupFull, match=r"items\[4\]") as caught:
+                queue.publish_many([*items, late], connection=caller)
+            assert 4 == caught.value.place
+        queue.publish_many(items, connection=caller)
+    assert ["kept", 0, 1, 2, 3] == all_of(queue)
+    with pytest.raises(GroupFull, match=r"items\[5\]"):
+        queue.load([*range(5), Publication("late", group="a")], batch_size=2)
+    assert ["kept", 0, 1, 2, 3, 0, 1, 2, 3] == all_of(queue)
+
+
+def test_a_full_queue_refuses(service: QueueService) -> None:
+    """Without groups the limit of the queue counts; a key that is taken is no new message."""
+    queue = service.create_queue("jobs", queue_limit=2, when_full="reject")
+    first = queue.publish(1, key="k")
+    [message] = queue.consume()
+    queue.publish(2)
+    with pytest.raises(GroupFull, match="The limit of queue 'jobs'"):
+        queue.publish(3)
+    assert first.id == queue.publish(3, key="k", on_conflict="skip").id
+    with pytest.raises(DuplicateKey):
+        queue.publish(3, key="k")
+    message.ack()
+    queue.publish(4)
+    assert [2, 4] == all_of(queue)
+
+
+def test_a_full_group_replaces_the_newest_that_waits(service: QueueService) -> None:
+    """Under its id, with its own options; what is in hand stays, and then one is added."""
+    queue = grouped(service, "replace", 1)
+    first = queue.publish(1, group="a", key="one")
+    again = queue.publish(2, group="a", delay=0, key="two")
+    assert (first.id, "replaced") == (again.id, again.outcome)
+    [message] = queue.consume()
+    assert (2, "two") == (message.payload, message.key)
+    waiting = queue.publish(3, group="a")
+    assert "created" == waiting.outcome
+    found = queue.publish_many([Publication(n, group="a") for n in (4, 5)])
+    assert [(waiting.id, "replaced")] * 2 == [(each.id, each.outcome) for each in found]
+    assert "created" == queue.publish(6, group="b").outcome
+    message.ack()
+    assert [5, 6] == sorted(payloads(queue.consume(5)))
+    queue.publish(7, key="one")
+
+
+def test_a_full_queue_replaces(service: QueueService) -> None:
+    """The newest that waits and is not held, below the limit none."""
+    queue = service.create_queue("jobs", queue_limit=3, when_full="replace")
+    ids = [queue.publish(n).id for n in range(3)]
+    queue.messages(where=queue.table.c.id == ids[2]).hold()
+    assert [0] == payloads(queue.consume())
+    assert ids[1] == queue.publish("new").id
+    assert [0, "new", 2] == all_of(queue)
+
+
+def test_publishers_at_the_same_time(service: QueueService, make_service: MakeService) -> None:
+    """They do not wait for each other; what is refused is not there, what is accepted is."""
+    queue = grouped(service, "reject", 5)
+    publishers = [make_service().queue("jobs") for _ in range(4)]
+
+    def publish(number: int) -> list[int]:
+        made = []
+        for _ in range(10):
+            try:
+                made.append(publishers[number].publish(number, group="a").id)
+            except GroupFull:
+                continue
+        return made
+
+    with ThreadPoolExecutor() as pool:
+        made = [each for found in pool.map(publish, range(4)) for each in found]
+    assert 5 <= len(made) <= 5 + len(publishers)
+    assert sorted(made) == sorted(each.id for each in queue.messages().list())
+
+
+def test_a_topic_and_a_schedule_meet_a_full_queue(service: QueueService) -> None:
+    """The topic refuses the message, as with a taken key; a schedule goes on without it."""
+    queue = service.create_queue("jobs", queue_limit=1, when_full="reject")
+    service.create_topic("events").subscribe(queue)
+    service.topic("events").publish(1, routing_key="a")
+    with pytest.raises(GroupFull):
+        service.topic("events").publish(2, routing_key="a")
+    service.schedules.add("tick", queue, 3, every=3600)
+    assert [1] == all_of(queue)
