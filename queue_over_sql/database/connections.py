@@ -186,7 +186,7 @@ class Connections:
 
     def _choose(self) -> QueueDialect:
         try:
-            with self._connect() as connection:
+            with self._asking() as connection:
                 dialect = self._opened.dialect_of(connection)
                 dialect.sessions.notice_pooler(connection)
         except DBAPIError as error:
@@ -375,7 +375,7 @@ class Connections:
 
     def server_reads_only(self) -> bool:
         """Whether a new connection leads to a server that only reads, as far as it answers."""
-        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
+        with contextlib.suppress(QueueError, SQLAlchemyError), self._asking() as connection:
             return self.dialect.sessions.server_reads_only(connection)
         return False
 
@@ -385,7 +385,7 @@ class Connections:
         If so, everybody gets a new connection. Where it only reads for this login, that is its
         setting and does not end by itself.
         """
-        with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
+        with contextlib.suppress(QueueError, SQLAlchemyError), self._asking() as connection:
             ours = self.dialect.sessions
             if not (ours.server_reads_only(connection) or ours.reading_setting(connection)):
                 self._renew_all()
@@ -561,7 +561,7 @@ class Connections:
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()
         try:
-            with self.errors.translated():
+            with self.errors.translated(), self.watchdog.waiting_briefly():
                 self._set_options(connection)
                 dialect.sessions.prepare(connection, durable=durable)
             go_direct(connection)
@@ -606,17 +606,23 @@ class Connections:
         session.drop()
 
     def _ask(self) -> None:
-        with self.errors.translated(), self._connect() as connection:
+        with self.errors.translated(), self._asking() as connection:
             connection.exec_driver_sql("SELECT 1").close()
             # The service may be stopped by now, and its pool would keep it open.
             connection.invalidate()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Connection]:
+        """A connection for questions that a working server answers at once."""
+        with self._connect() as connection, self.watchdog.waiting_briefly():
+            yield connection
 
     def _connect(self) -> Connection:
         if self.watchdog.gave_up:
             msg = f"The database {self.where} did not answer within the time limit."
             raise DatabaseUnavailable(msg)
         try:
-            with self.watchdog.waiting():
+            with self.watchdog.connecting():
                 return self.runtime.obtained(self._check_out, self._close_unused)
         except (OSError, PoolTimeout) as error:
             # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.

@@ -6,9 +6,10 @@ statements that are slow for good reason. So if somebody has waited for half of 
 watchdog sends a test query on its own connection. If nothing was answered in the other half either,
 it closes the sockets of all connections, and all waiting callers get an error.
 
-Some waits are *prompt*: a heartbeat, and the check of an idle session, which a working server
-answers at once. If new connections are answered and a prompt wait is not, a proxy has lost its way
-to the server for the old ones. Then they are closed, too.
+Some waits are *prompt*: a heartbeat, the check of an idle session, and what comes before the first
+statement on a connection. A working server answers them at once. If new connections are answered
+and a prompt wait is not, a proxy has lost its way to the server for the old ones. Then they are
+closed, too.
 
 Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
@@ -47,6 +48,8 @@ _log = logging.getLogger(__name__)
 _POLLS: Final = 4
 # The number of polls after which a prompt wait has lost its connection.
 _PROMPT_POLLS: Final = 2 * _POLLS
+# How much longer a connect may take, because drivers have a limit of about this for it themselves.
+_CONNECT_SECONDS: Final = 10.0
 # On a busy machine even a healthy database may be slow.
 _LEAST_SECONDS: Final = 5.0
 # The time for the database if the process must stop immediately.
@@ -75,7 +78,8 @@ class Watchdog:
 
     Attributes:
         waits: one object for each caller that waits for an answer now.
-        prompt_waits: the same, of those that a working database answers at once.
+        prompt_waits: the same, of those that a working database answers at once, with the number of
+            polls by which they may last longer.
         answers: how many there were, approximately, because it is counted without a lock.
         gave_up: whether the time of the present ``within`` is over, so that nothing is retried.
         missing: whether it should watch, but no thread could be started.
@@ -86,7 +90,7 @@ class Watchdog:
         self, runtime: Runtime, seconds: float, ask: weakref.WeakMethod[Callable[[], object]]
     ) -> None:
         self.waits: set[object] = set()
-        self.prompt_waits: set[object] = set()
+        self.prompt_waits: dict[object, int] = {}
         self.answers = 0
         self.gave_up = False
         self.missing = False
@@ -95,6 +99,7 @@ class Watchdog:
         # The connections know the watchdog, and must not be kept by it.
         self._ask = ask
         self._seconds = max(seconds, _LEAST_SECONDS)
+        self._step = self._seconds / (2 * _POLLS + 1)
         # Reentrant, because ``abandon`` is called wherever objects are collected.
         self._lock = shared_lock()
         self._opened: weakref.WeakSet[ConnectionPoolEntry] = weakref.WeakSet()
@@ -118,11 +123,22 @@ class Watchdog:
         with _noted(self.waits):
             yield
 
-    @contextlib.contextmanager
-    def waiting_briefly(self) -> Iterator[None]:
+    def waiting_briefly(self) -> contextlib.AbstractContextManager[None]:
         """Note that a working database lets the caller wait only for a moment during the block."""
-        with _noted(self.waits), _noted(self.prompt_waits):
-            yield
+        return self._promptly(0)
+
+    def connecting(self) -> contextlib.AbstractContextManager[None]:
+        """Note that the caller connects, or checks a connection of the pool, during the block."""
+        return self._promptly(math.ceil(_CONNECT_SECONDS / self._step))
+
+    @contextlib.contextmanager
+    def _promptly(self, longer: int) -> Iterator[None]:
+        with _noted(self.waits) as wait:
+            self.prompt_waits[wait] = longer
+            try:
+                yield
+            finally:
+                del self.prompt_waits[wait]
 
     def within(self, seconds: float, do: Callable[[], object]) -> bool:
         """Do something within a time limit; returns whether it was done.
@@ -196,7 +212,10 @@ class Watchdog:
     def poll(self) -> None:
         """Check the waits: send a test query after a long one, and end it if nothing answers."""
         self._ages = _older(self._ages, self.waits)
-        self._prompt_ages = _older(self._prompt_ages, self.prompt_waits)
+        self._prompt_ages = {
+            wait: self._prompt_ages.get(wait, -longer) + 1
+            for wait, longer in list(self.prompt_waits.items())
+        }
         if max(self._ages.values(), default=0) <= _POLLS:
             self._question = None
             return
@@ -265,8 +284,7 @@ class Watchdog:
             if not self.missing:
                 return
             late = self.progress.due_at < math.inf
-            step = self._seconds / (2 * _POLLS + 1)
-            arguments = weakref.ref(self), self._ended, step, self.progress
+            arguments = weakref.ref(self), self._ended, self._step, self.progress
             try:
                 self._runtime.start("queue-over-sql-watchdog", _watch, *arguments)
             except RuntimeError as error:
@@ -282,11 +300,11 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def _noted(waits: set[object]) -> Iterator[None]:
+def _noted(waits: set[object]) -> Iterator[object]:
     wait = object()
     waits.add(wait)
     try:
-        yield
+        yield wait
     finally:
         waits.discard(wait)
 

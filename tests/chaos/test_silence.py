@@ -167,6 +167,46 @@ def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
     service.stop()
 
 
+def _in_a_new_thread(service: QueueService) -> object:
+    return in_daemon(service.queues).result(BOUND)
+
+
+@pytest.mark.parametrize(
+    ("ready", "act"),
+    [
+        (False, QueueService.start),
+        (True, _in_a_new_thread),
+        (True, lambda service: service._parts.connections.server_reads_only()),
+        (True, lambda service: service._parts.connections._ask()),
+    ],
+    ids=["start", "session", "reads-only", "question"],
+)
+def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_left(
+    proxy: Proxy, ready: bool, act: Callable[[QueueService], object]
+) -> None:
+    """No heartbeat is there yet, or it goes on: others are answered, so nothing else ends the wait.
+
+    A worker's process that had just started waited for ever.
+    """
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    if ready:
+        service.start()
+
+    lost = threading.Event()
+
+    @event.listens_for(service._parts.connections.engine, "engine_connect", once=True)
+    def _(_: object) -> None:
+        proxy.fall_silent()
+        proxy.recover()
+        lost.set()
+
+    error = in_daemon(lambda: act(service)).exception(BOUND)
+    assert lost.is_set()
+    assert isinstance(error, DatabaseUnavailable | None)
+    eventually(lambda: service.queues() == [], "it works again", within=BOUND)
+    service.stop()
+
+
 def test_a_test_query_that_ends_after_a_stop_leaves_no_connection(proxy: Proxy) -> None:
     """Nothing can interrupt its attempt to connect, and nobody stops the service again."""
     service = QueueService(proxy.url)
