@@ -614,7 +614,8 @@ class Connections:
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Connection]:
         """A connection for questions that a working server answers at once."""
-        with self._connect() as connection, self.watchdog.waiting_briefly():
+        # Around the connection, because a driver may ask the server when it is given back.
+        with self.watchdog.connecting(), self._connect() as connection:
             yield connection
 
     def _connect(self) -> Connection:
