@@ -63,7 +63,7 @@ _EVERY_SYSTEM_TABLE = (
     "commits",
     "history",
 )
-WEB_TABLES: Final = ("web_tokens", "web_audit")
+WEB_TABLES: Final = ("web_tokens", "web_audit", "web_requests")
 """Tables of the dashboard and the HTTP API, which exist after their first use."""
 _LET_IN = [
     Grant("SELECT", "web_tokens", "serves the dashboard: checks tokens"),
@@ -159,6 +159,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_LET_IN,
         Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
         Grant("DELETE", "web_audit", "prunes the audit"),
+        *_rights("web_requests", _CHANGE, "serves the HTTP API: keeps each Idempotency-Key"),
     ],
     VIEWER: [
         *_LOOK,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.database.callers import callers
@@ -45,8 +46,6 @@ from queue_over_sql.values.checks import check_choice, check_keyed
 from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import CallersConnection
 
@@ -204,6 +203,9 @@ class FanOut:
         self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
+        if isinstance(connection, Connection) and connections.is_begun(connection):
+            # Inside an operation of ``run``, as ``QueueContext.run``.
+            return self._publish_within(connection, message, on_conflict)
         with callers(connection, connections.callers, table, atomic=True) as target:
             connections.dialect.sessions.lock_database(target, table)
             return self._publish_within(target, message, on_conflict)

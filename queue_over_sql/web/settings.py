@@ -42,6 +42,7 @@ class WebSettings:
             publish, claim and settle messages, so that searches do not delay them.
         longest_wait: the longest long poll, in seconds.
         longest_read: how long a search, a count or a page of messages may take, in seconds.
+        idempotency_hours: how long a request with an ``Idempotency-Key`` is remembered.
         keep_audit_days: how long the audit keeps its rows.
         keep_audit_rows: how many rows it keeps at most.
 
@@ -65,6 +66,7 @@ class WebSettings:
     threads: int = 8
     longest_wait: float = 60.0
     longest_read: float = 5.0
+    idempotency_hours: float = 24.0
     keep_audit_days: float = 365.0
     keep_audit_rows: int = 100_000
 
@@ -79,7 +81,7 @@ class WebSettings:
             )
             raise ValueError(msg)
         positive = ("page_size", "session_hours", "max_body_bytes", "threads")
-        for name in (*positive, "longest_wait", "longest_read"):
+        for name in (*positive, "longest_wait", "longest_read", "idempotency_hours"):
             if not getattr(self, name) > 0:
                 msg = f"{name} must be more than zero"
                 raise ValueError(msg)

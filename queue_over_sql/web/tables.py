@@ -1,4 +1,4 @@
-"""The two tables of the web package: tokens, and the audit."""
+"""The tables of the web package: tokens, the audit, and requests with an Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Index,
+    Integer,
     MetaData,
     PrimaryKeyConstraint,
     Table,
@@ -49,6 +50,11 @@ TOKEN_MARK: Final = "qos_"  # noqa: S105 - what is before a token is no token
 """The prefix of tokens, by which scanners of source code find committed ones."""
 
 _MISSING: Final = "The tables queue_over_sql_web_tokens and queue_over_sql_web_audit are missing"
+_NO_REQUESTS: Final = (
+    "The table queue_over_sql_web_requests is missing, so this web server cannot keep an "
+    "Idempotency-Key, and nothing was published. Run queue-over-sql token list once as the owner "
+    "of the tables, then queue-over-sql roles install, and start this web server again."
+)
 _UNTIL_THEN: Final = "Until then no token works, and nothing is audited."
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 _LONGEST_DETAIL: Final = 2_000
@@ -64,6 +70,7 @@ class WebTables:
 
     tokens: Table
     audit: Table
+    requests: Table
 
 
 def web_tables(engine: inside.EngineFacts, schema: str | None) -> WebTables:
@@ -100,7 +107,22 @@ def web_tables(engine: inside.EngineFacts, schema: str | None) -> WebTables:
         Index("queue_over_sql_web_audit_ix", "table_prefix", "queue", "id"),
         **engine.table_options,
     )
-    return WebTables(tokens, audit)
+    requests = Table(
+        "queue_over_sql_web_requests",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        # SHA-256 of the key with the path, and of the body, in hexadecimal digits.
+        Column("request_hash", name(64), nullable=False),
+        Column("body_hash", name(64), nullable=False),
+        # The transaction that does the request adds the answer.
+        Column("status", Integer),
+        Column("answer", Text),
+        Column("expires_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "request_hash"),
+        Index("queue_over_sql_web_requests_ix", "table_prefix", "expires_at"),
+        **engine.table_options,
+    )
+    return WebTables(tokens, audit, requests)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +183,11 @@ def hash_of(token: str) -> str:
 
 
 class WebStore:
-    """The operations on the two tables. Any thread may use it.
+    """The operations on the tables of tokens and of the audit. Any thread may use it.
 
     Attributes:
         problem: for people: what is missing if the tables do not exist and could not be created.
+        no_requests: the same for the table of requests with an Idempotency-Key.
     """
 
     def __init__(self, service: QueueService, settings: WebSettings) -> None:
@@ -175,6 +198,7 @@ class WebStore:
         self._written = 0
         self._last_id = 0
         self.problem: str | None = None
+        self.no_requests: str | None = None
 
     def prepare(self) -> bool:
         """Create the tables if they are missing; returns whether they exist.
@@ -195,7 +219,20 @@ class WebStore:
             self.problem = f"{_MISSING}, and the database refuses to create them. {_UNTIL_THEN}"
         else:
             self.problem = None
+            self._prepare_requests()
         return self.problem is None
+
+    def _prepare_requests(self) -> None:
+        # Apart from the others, because a database of an earlier release lacks only this table.
+        try:
+            inside.create_tables(self._service, [self.tables.requests])
+        except DatabaseUnavailable:
+            raise
+        except QueueError as error:
+            _log.info("The table of requests cannot be created: %s", error)
+            self.no_requests = _NO_REQUESTS
+        else:
+            self.no_requests = None
 
     @property
     def tables(self) -> WebTables:

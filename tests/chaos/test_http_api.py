@@ -132,7 +132,7 @@ def test_all_languages_drain_one_queue(
     assert shutil.which("node")
     assert shutil.which("curl")
     service = make_service()
-    service.create_queue("jobs", archive="all", max_attempts=10_000, lease=5.0, dedup_window=3600.0)
+    service.create_queue("jobs", archive="all", max_attempts=10_000, lease=5.0)
     store = WebStore(service, WebSettings())
     assert store.prepare()
     token, _ = store.add_token("clients", Role.OPERATOR)

@@ -16,7 +16,8 @@ from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueEr
 from queue_over_sql.selection.selection import Selection
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
 from queue_over_sql.web.api.counts import SharedStats
-from queue_over_sql.web.settings import Role
+from queue_over_sql.web.idempotency import Idempotency
+from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
 from tests.contract.payloads.kind_types import ORDERS
 from tests.waiting import wait_until
@@ -87,22 +88,58 @@ def test_what_expired_is_a_dead_letter(server: Server, sqlite_url: str) -> None:
 
 
 def test_idempotency_key(server: Server) -> None:
-    """The header is the message's key: sent again it answers with the id of the first."""
+    """Another body is refused, also a key that is no key; what was refused is not remembered."""
     headers = {"Idempotency-Key": "order-1"}
-    path, body = "/queues/jobs/messages", {"payload": 1}
+    path, body = "/queues/jobs/messages", {"payload": {"n": 2**70}, "priority": 0, "key": "a"}
+    server.json("POST", path, {"payload": 1, "key": "a"})
+    assert 409 == server.call("POST", path, headers=headers, json=body).status_code
+    claims = {"claims": [each["claim"] for each in claimed(server)]}
+    server.json("POST", "/queues/jobs/ack", claims)
     first = server.call("POST", path, headers=headers, json=body)
-    again = server.call("POST", path, headers=headers, json=body)
     assert 201 == first.status_code
-    assert 200 == again.status_code
-    assert {**first.json(), "outcome": "skipped"} == again.json()
-    assert "order-1" == server.service.queue("jobs").messages().list()[0].key
-    for wrong in ({"payload": 1, "key": "other"}, {"payload": 1, "on_conflict": "replace"}):
-        assert 422 == server.call("POST", path, headers=headers, json=wrong).status_code
+    assert "idempotent-replayed" not in first.headers
+    # The same, written in another way.
+    again = server.call("POST", path, headers=headers, json=dict(reversed(body.items())))
+    assert (201, first.json()) == (again.status_code, again.json())
+    assert "true" == again.headers["idempotent-replayed"]
+    for wrong in ({**body, "payload": {"n": 1}}, {**body, "delay": 5}, {**body, "payload": True}):
+        answer = server.call("POST", path, headers=headers, json=wrong)
+        assert (422, "/problems/idempotency-key-reused") == (
+            answer.status_code,
+            answer.json()["type"],
+        )
+    for key in ("", "k" * 201):
+        wrong_key = {"Idempotency-Key": key}
+        assert 422 == server.call("POST", path, headers=wrong_key, json=body).status_code
     keyless = server.call("POST", path, json={"payload": 1, "on_conflict": "skip"})
     assert 422 == keyless.status_code
     assert "no key" in keyless.text
     many = server.call("POST", f"{path}/batch", headers=headers, json=[body])
     assert 422 == many.status_code
+    assert 1 == server.service.queue("jobs").messages().count()
+
+
+def test_idempotency_keys_are_forgotten(make_server: MakeServer) -> None:
+    """After the stated time the key is new, and what is kept of old ones is removed."""
+    server = make_server(idempotency_hours=1e-9)
+    server.service.create_queue("jobs")
+    path, body = "/queues/jobs/messages", {"payload": 1}
+    headers = {"Idempotency-Key": "order-1"}
+    ids = {server.call("POST", path, headers=headers, json=body).json()["id"] for _ in range(3)}
+    assert 3 == len(ids)
+    idempotency = Idempotency(server.service, server.store, WebSettings())
+    assert [1, 0] == [idempotency.prune(), idempotency.prune()]
+
+
+def test_a_key_of_a_queue_that_was_dropped(server: Server) -> None:
+    """The queue that is created anew has no message of the first, so it gets one."""
+    path, body = "/queues/jobs/messages", {"payload": 1}
+    headers = {"Idempotency-Key": "order-1"}
+    server.call("POST", path, headers=headers, json=body)
+    server.service.drop_queue("jobs")
+    server.service.create_queue("jobs")
+    assert 201 == server.call("POST", path, headers=headers, json=body).status_code
+    assert 1 == server.service.queue("jobs").messages().count()
 
 
 def test_taken_key(server: Server) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -91,6 +93,42 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
     assert ["requeue", "hold", "settings"] == [
         row["what"] for row in server.json("GET", "/audit", role=Role.OPERATOR)["rows"]
     ]
+
+
+def test_equal_requests_publish_once(database: TestDatabase, make_server: MakeServer) -> None:
+    """Sent at once, again, and after the end of the message, they all get the first answer.
+
+    Their messages have a key, too; one that came second must not hear that the key is taken.
+    """
+    servers = [make_server(url=database.url) for _ in range(2)]
+    jobs = servers[0].service.create_queue("jobs")
+    servers[0].service.create_topic("events").subscribe("jobs", "#")
+    tokens = servers[0].as_(Role.ADMIN)
+
+    def send(at: int, path: str, key: str, body: dict[str, Any]) -> httpx2.Response:
+        headers = {**tokens, "Idempotency-Key": key}
+        return servers[at % 2].ask("POST", f"/api/v1{path}", headers=headers, json=body)
+
+    path = "/queues/jobs/messages"
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(3):
+            key, body = f"order {number}", {"payload": number, "key": f"k{number}"}
+            sent = partial(send, path=path, key=key, body=body)
+            answers = list(pool.map(sent, range(8)))
+            [(status, answer)] = {(each.status_code, each.text) for each in answers}
+            assert 201 == status, answer
+            assert 7 == sum("idempotent-replayed" in each.headers for each in answers)
+            [message] = jobs.consume(10)
+            assert (answers[0].json()["id"], number) == (str(message.id), message.payload)
+            message.ack()
+            assert (201, answer) == ((again := sent(1)).status_code, again.text)
+            assert 422 == send(0, path, key, {**body, "payload": "other"}).status_code
+            assert [] == jobs.consume()
+    routed = {"payload": 1, "routing_key": "a"}
+    both = [send(at, "/topics/events/messages", "event", routed) for at in range(2)]
+    [(status, answer)] = {(each.status_code, each.text) for each in both}
+    assert 201 == status, answer
+    assert 1 == jobs.messages().count()
 
 
 def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:

@@ -25,6 +25,7 @@ from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.api.document import document
 from queue_over_sql.web.api.endpoints import JSON, Api, Dispatcher, Endpoint, answer_to
 from queue_over_sql.web.changes import Changes
+from queue_over_sql.web.idempotency import Idempotency
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import WebSettings
@@ -67,7 +68,8 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
     threads = access.threads
     clients, mask = Clients(service, threads), Mask(settings.masked)
     changes = Changes(service, access.store)
-    api = Api(service, access, changes, settings, threads, clients, mask, SharedStats())
+    once = Idempotency(service, access.store, settings)
+    api = Api(service, access, changes, settings, threads, clients, mask, SharedStats(), once)
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint

@@ -10,7 +10,8 @@ import msgspec
 from queue_over_sql import __version__
 from queue_over_sql.web.access import CSRF_HEADER
 from queue_over_sql.web.api import shapes
-from queue_over_sql.web.api.endpoints import JSON, Endpoint
+from queue_over_sql.web.api.endpoints import IDEMPOTENCY, JSON, Endpoint
+from queue_over_sql.web.idempotency import LONGEST_KEY
 from queue_over_sql.web.problems import PROBLEM
 from queue_over_sql.web.security_headers import NDJSON
 
@@ -165,13 +166,14 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
-    if endpoint.id != "publish":
+    if not endpoint.idempotent:
         return []
     return [
         {
-            "name": "Idempotency-Key",
+            "name": IDEMPOTENCY,
             "in": "header",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+            "required": False,
+            "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
         }
     ]
 

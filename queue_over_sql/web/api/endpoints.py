@@ -30,22 +30,27 @@ from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
 from queue_over_sql.web.changes import Changes, Result
+from queue_over_sql.web.idempotency import Answer, Idempotency
 from queue_over_sql.web.problems import Problem, headers_of, problem_of, reading
 from queue_over_sql.web.security_headers import NDJSON
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
     from starlette.types import Receive, Scope, Send
 
-    from queue_over_sql import QueueService
+    from queue_over_sql import Queue, QueueService
     from queue_over_sql.web.api.clients import Clients
     from queue_over_sql.web.api.counts import SharedStats
     from queue_over_sql.web.masking import Mask
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 JSON: Final = "application/json"
+IDEMPOTENCY: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotent-Replayed"
 DEEPEST: Final = 100
 """The deepest allowed nesting of a request's JSON."""
 BODY_SECONDS: Final = 60.0
@@ -83,6 +88,8 @@ class Endpoint:
     """Whether it answers line by line to ``Accept: application/x-ndjson``."""
     problems: tuple[int, ...] = ()
     """The statuses of its own errors, besides the common ones."""
+    idempotent: bool = False
+    """Whether it does a request with an Idempotency-Key only once; see ``Call.once``."""
     shape: Any = None
     """The class of the body, if not that of the function."""
 
@@ -162,6 +169,7 @@ class Api:
     clients: Clients
     mask: Mask
     stats: SharedStats
+    idempotency: Idempotency
 
 
 @dataclasses.dataclass
@@ -198,6 +206,34 @@ class Call:
     def reading(self) -> AbstractContextManager[None]:
         """Limit the time of searches and counts, as the settings say."""
         return reading(self.service, self.api.settings.longest_read)
+
+    def once(
+        self, publish: Callable[[Connection | None], T], body: Any, queue: Queue | None = None
+    ) -> T:
+        """Publish, or get the first answer if the request has an Idempotency-Key and was done.
+
+        Args:
+            publish: publishes in the given transaction, or in its own.
+            body: the body of the request.
+            queue: the queue that it publishes to, if it is only one.
+        """
+        key = self.request.headers.get(IDEMPOTENCY)
+        if key is None:
+            return publish(None)
+
+        def do(connection: Connection) -> Answer:
+            shown = publish(connection)
+            return Answer(self.status, encoded(shown).decode())
+
+        text = json.dumps(_given(body), sort_keys=True)
+        path = self.request.path_params.values()
+        scope = (self.endpoint.id, *path)
+        answer = self.api.idempotency.once(key, scope, text, do, queue)
+        self.status = answer.status
+        if answer.again:
+            self.headers[REPLAYED] = "true"
+        found: T = msgspec.json.decode(answer.body, type=self.endpoint.takes["return"])
+        return found
 
     @property
     def wants_lines(self) -> bool:
@@ -337,6 +373,15 @@ def encoded(value: Any) -> bytes:
     if "Infinity" in text or "NaN" in text:
         text = to_json(_finite(plain(value)))
     return text.encode()
+
+
+def _given(body: Any) -> dict[str, Any]:
+    # Without defaults, so that a release with further fields sees the same request.
+    return {
+        field.name: msgspec.to_builtins(getattr(body, field.name), enc_hook=_other)
+        for field in msgspec.structs.fields(body)
+        if field.required or getattr(body, field.name) != field.default
+    }
 
 
 def _finite(value: Any) -> Any:

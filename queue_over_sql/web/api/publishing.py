@@ -12,46 +12,46 @@ from queue_over_sql.errors import DuplicateKey, GroupFull, QueueError
 from queue_over_sql.values.checks import check_keyed
 from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.endpoints import Call, Endpoints, read_json
+from queue_over_sql.web.api.endpoints import IDEMPOTENCY, Call, Endpoints, read_json
 from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from queue_over_sql import Published, Queue
     from queue_over_sql.values.states import OnConflict
 
 endpoints = Endpoints("publish", quick=True)
 
 _BATCH: Final = 1_000
-_IDEMPOTENCY: Final = "idempotency-key"
 
 
 @endpoints.add(
-    "POST", "/queues/{queue}/messages", Role.OPERATOR, status=201, problems=(404, 409, 413)
+    "POST",
+    "/queues/{queue}/messages",
+    Role.OPERATOR,
+    status=201,
+    problems=(404, 409, 413),
+    idempotent=True,
 )
 def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.PublishedMessage:
-    """Publish a message.
+    """Publish a message; 200 says that the queue has one with its key.
 
-    The header `Idempotency-Key` is the message's key, with `on_conflict: skip`. If the request is
-    sent again while the message is live, or within the queue's `dedup_window` after it finished,
-    the answer is 200 with the id of the first message.
+    With the header `Idempotency-Key` you can send the request again, for 24 hours and even after
+    the message is finished: it gets the first answer, and is not published again. The header has
+    nothing to do with `key`.
     """
     target = call.service.queue(queue)
-    given = call.request.headers.get(_IDEMPOTENCY)
-    if given is not None:
-        if body.key not in (None, given) or body.on_conflict not in (None, "skip"):
-            text = (
-                "Idempotency-Key sets the key with on_conflict skip, but the body has other values."
-            )
-            raise Problem(422, "not-valid", text)
-        body.key, body.on_conflict = given, "skip"
     check_keyed(body.on_conflict, body.key)
-    done = target.publish_many(
-        [publication(body, target)], on_conflict=body.on_conflict or "raise"
-    )[0]
-    if done.outcome != "created":
-        call.status = 200
-    return showing.published(done)
+    items, on_conflict = [publication(body, target)], body.on_conflict or "raise"
+
+    def put(connection: Connection | None) -> shapes.PublishedMessage:
+        (done,) = target.publish_many(items, on_conflict=on_conflict, connection=connection)
+        call.status = 201 if done.outcome == "created" else 200
+        return showing.published(done)
+
+    return call.once(put, body, queue=target)
 
 
 @endpoints.add("POST", "/queues/{queue}/messages/batch", Role.OPERATOR, problems=(404, 409, 413))
@@ -161,7 +161,7 @@ def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) 
 
 
 def _no_idempotency_key(call: Call) -> None:
-    if _IDEMPOTENCY in call.request.headers:
+    if IDEMPOTENCY in call.request.headers:
         text = "Idempotency-Key is for one message. Use a key in each message and on_conflict=skip."
         raise Problem(422, "not-valid", text)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from queue_over_sql import inside
 from queue_over_sql.values.options import TopicOptions, names_of
 from queue_over_sql.web.api import shapes, showing
-from queue_over_sql.web.api.endpoints import Call, Endpoints
+from queue_over_sql.web.api.endpoints import IDEMPOTENCY, Call, Endpoints
 from queue_over_sql.web.settings import Role
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 endpoints = Endpoints("topics")
 
@@ -25,17 +30,33 @@ def list_subscriptions(call: Call, topic: str) -> shapes.Subscriptions:
 
 
 @endpoints.add(
-    "POST", "/topics/{topic}/messages", Role.OPERATOR, status=201, problems=(404, 409, 413)
+    "POST",
+    "/topics/{topic}/messages",
+    Role.OPERATOR,
+    status=201,
+    problems=(404, 409, 413),
+    idempotent=True,
 )
 def publish_to_topic(
     call: Call, topic: str, body: shapes.NewTopicMessage
 ) -> shapes.PublishedMessages:
-    """Publish a copy to each queue with a matching subscription, in one transaction."""
+    """Publish a copy to each queue with a matching subscription, in one transaction.
+
+    The header `Idempotency-Key` works as for a queue.
+    """
+    target = call.service.topic(topic)
     options = {name: getattr(body, name) for name in names_of(TopicOptions)}
-    done = call.service.topic(topic).publish(
-        body.payload, routing_key=body.routing_key, on_conflict=body.on_conflict, **options
-    )
-    return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
+    options |= {"routing_key": body.routing_key, "on_conflict": body.on_conflict}
+
+    def put(connection: Connection | None) -> shapes.PublishedMessages:
+        done = target.publish(body.payload, connection=connection, **options)
+        return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
+
+    found = call.once(put, body)
+    if IDEMPOTENCY in call.request.headers:
+        for each in found.messages:
+            inside.wake_consumers(call.service.queue(str(each.queue)))
+    return found
 
 
 @endpoints.add("POST", "/topics/{topic}/route", Role.VIEWER, writes=False, problems=(404,))

@@ -29,6 +29,8 @@ from queue_over_sql.observability.history import History, read_history
 from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql.web.idempotency import Answer, Idempotency
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
@@ -400,9 +402,9 @@ def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
     assert tables.prepare()
     tables.add_token("ada", Role.ADMIN)
     assert owner.roles.install(prefix=logins.prefix).changes > 0
+    services = {role: logins.service(role) for role in ("operator", "viewer")}
     stores = {}
-    for role in ("operator", "viewer"):
-        service = logins.service(role)
+    for role, service in services.items():
         stores[role] = store = WebStore(service, given)
         assert store.prepare(), store.problem
         assert ["ada"] == [token.name for token in store.tokens()]
@@ -418,6 +420,16 @@ def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
     assert ["pause"] == [row.what for row in stores["viewer"].audit()]
     (error,) = refused(lambda: stores["viewer"].write_audit("ada", "viewer", "sign-in"))
     assert ("operator",) == error.roles
+    assert stores["operator"].no_requests is None
+    once = Idempotency(services["operator"], stores["operator"], given)
+    answers = [once.once("key", ["a"], "body", lambda _: Answer(201, "1")) for _ in range(2)]
+    assert [False, True] == [each.again for each in answers]
+    assert 0 == once.prune()
+    # A database of an earlier release lacks this table, and the login may not create it.
+    logins.run("DROP TABLE queue_over_sql_web_requests")
+    assert stores["operator"].prepare()
+    with pytest.raises(Problem, match="queue_over_sql_web_requests is missing"):
+        once.once("other", ["a"], "body", lambda _: Answer(201, "1"))
     publisher = WebStore(logins.service("publisher"), given)
     refused(publisher.tokens, publisher.audit)
 
