@@ -185,6 +185,7 @@ class Supply:
         self._ended_calls = 0
         # Whether the queue had groups at the last claim.
         self._is_grouped = False
+        self._is_limited = False
         # The messages of abandoned calls that keep their groups from going on.
         self._hanging: dict[int, Sequence[Message]] = {}
         # Requests of other threads: to check again what to do, and to end.
@@ -439,7 +440,7 @@ class Supply:
 
     def may_find(self) -> bool:
         """Whether the queue may have messages, as far as is known."""
-        after_calls = self._threads.idle or self._is_grouped
+        after_calls = self._threads.idle or self._is_grouped or self._is_limited
         return self._polls.is_due(self._calls_until_now, until_empty=after_calls)
 
     def wanted(self, free: int) -> int:
@@ -461,6 +462,9 @@ class Supply:
             self.next_claim.at = time.monotonic()
 
     def _ahead(self) -> int:
+        if self._is_limited:
+            # What it would keep for later, others could do now.
+            return 0
         return self._forecast.ahead(self._threads.share)
 
     def _is_low(self) -> bool:
@@ -474,7 +478,8 @@ class Supply:
             if count:
                 self._open()
             found = self._exchanged(count)
-            self._is_grouped = core_of(self.queue).context.tables.grouped
+            tables = core_of(self.queue).context.tables
+            self._is_grouped, self._is_limited = tables.grouped, tables.limited
             if count:
                 self._backoff.reset()
                 self._polls.note(found=bool(found), arrived=arrived, ended_calls=ended_calls)

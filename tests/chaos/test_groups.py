@@ -97,10 +97,10 @@ class Load:
         self.writers: list[Process] = []
         self.killed: dict[str, float] = {}
 
-    def start(self, order: GroupOrder) -> None:
+    def start(self, order: GroupOrder, consumers: int = CONSUMERS) -> None:
         """All are ready before the first message."""
         self._order = order
-        self.readers = [self._reader() for _ in range(CONSUMERS)]
+        self.readers = [self._reader() for _ in range(consumers)]
         self.writers = [self._writer() for _ in range(PUBLISHERS)]
         for process in [*self.readers, *self.writers]:
             process.expect("ready")

@@ -1,0 +1,73 @@
+"""`kill -9` of consumers of a queue with a limit: never more in hand than it allows, none lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.processes import Crew
+from tests.chaos.test_groups import Load, by_group, most_at_once
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+LIMIT = 3
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.full)])
+def test_a_limit_holds_through_kills(
+    kills: int, make_service: MakeService, crew: Crew, database: TestDatabase, sql: Engine
+) -> None:
+    """Eight consumers claim one by one and in batches; the dead ones' slots come free again.
+
+    A limit that an operator lowers and raises meanwhile holds, too, once what was in hand has
+    ended.
+    """
+    service = make_service()
+    service.create_queue(
+        "jobs",
+        archive="all",
+        group_limit=2,
+        group_order="any",
+        queue_limit=LIMIT,
+        max_attempts=10_000,
+        retry=FixedDelay(0.05),
+        lease=120.0,
+    )
+    luck = random.Random(7)  # noqa: S311 - chance, not a secret
+    load = Load(crew, database.url)
+    load.start("any", consumers=8)
+    for kill in range(kills):
+        load.go_on()
+        service.create_queue("jobs", queue_limit=1 + kill % LIMIT)
+        load.replace(load.readers, luck)
+    service.create_queue("jobs", queue_limit=LIMIT)
+    load.go_on()
+    for process in load.writers:
+        process.tell("stop")
+    for process in load.writers:
+        process.expect("done")
+    published = set(crew.account().tokens("published"))
+    eventually(
+        lambda: not live_tokens(sql) and archived_count(sql) >= len(published),
+        "all messages finished",
+        within=90,
+        every=0.2,
+    )
+    for process in load.readers:
+        process.tell("stop")
+    for process in load.readers:
+        process.expect("done")
+
+    account = crew.account()
+    done = archived_tokens(sql, "done")
+    assert [] == repeated(done)
+    assert set() == published - set(done)
+    assert [] == account.double_holds()
+    holds = by_group(account, "delivered", ("settling",), load.killed)
+    assert most_at_once([span for spans in holds.values() for span in spans]) <= LIMIT
