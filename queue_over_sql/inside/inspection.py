@@ -16,6 +16,7 @@ from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
 from queue_over_sql.groups.repair import find_broken
 from queue_over_sql.inside.operations import EngineFacts
+from queue_over_sql.limits.slots import find_others
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.stats import subtractable
 from queue_over_sql.recovery.clock_steps import newest_stamp
@@ -175,6 +176,21 @@ class Inspection:
             return []
         sql = StatementCache(tables, connection.dialect)
         return find_broken(connection, sql, _BEFORE_ALL, most)[0]
+
+    @staticmethod
+    def beside_limit(connection: Connection, tables: QueueTables) -> int:
+        """How many messages were claimed without regard to the queue's limit, and do not count."""
+        if not tables.limited:
+            return 0
+        return len(find_others(connection, StatementCache(tables, connection.dialect)))
+
+    @staticmethod
+    def queue_limit(record: QueueRecord) -> int | None:
+        """How many messages of a queue may be in hand at once; None: any number."""
+        limit: int | None = StoredSettings.read(record.name, record.settings).data.get(
+            "queue_limit"
+        )
+        return limit
 
     def findings(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
         """What one section of the engine's check-up finds about these tables."""

@@ -179,24 +179,29 @@ def set_slots(connection: Connection, sql: StatementCache, limit: int | None) ->
         add.run(connection, statements.slot_values(some, size))
 
 
+def find_others(connection: Connection, sql: StatementCache) -> list[tuple[int, str, int]]:
+    """The stamps of what is in hand without a slot: id, consumer, round."""
+    # The claims first: a claim that comes between has its slot.
+    claimed = [tuple(row) for row in sql.get(statements.claimed_stamps).run(connection).all()]
+    if not claimed:
+        return []
+    known = {tuple(row[1:4]) for row in sql.get(statements.all_stamps).run(connection).all()}
+    return sorted(stamp for stamp in claimed if stamp not in known and None not in stamp)
+
+
 @operation(atomic=True)
 def count_others(connection: Connection, sql: StatementCache) -> int:
     """Let what is in hand without a slot count; returns how many messages that was.
 
     They were claimed before there was a limit, or by SQL.
     """
-    # The claims first: a claim that comes between has its slot.
-    claimed = [tuple(row) for row in sql.get(statements.claimed_stamps).run(connection).all()]
-    if not claimed:
-        return 0
-    stamps = sql.get(statements.all_stamps).run(connection).all()
-    known = {tuple(row[1:4]) for row in stamps}
-    there = {row[0] for row in stamps}
-    lacking = [stamp for stamp in claimed if stamp not in known]
-    for message_id, consumer_id, consumer_round in sorted(lacking):
+    lacking = find_others(connection, sql)
+    for message_id, consumer_id, consumer_round in lacking:
         slot = statements.slot_values([FIRST_UNLIMITED - message_id], 1)
         stamp = {"p_id_0": message_id, "p_consumer": consumer_id, "p_round": consumer_round}
-        how = statements.move_in if slot["p_slot_0"] in there else statements.add_stamped
+        # Of an earlier claim of this message.
+        known = sql.get(statements.move_in).run(connection, slot | stamp).rowcount
+        how = statements.move_in if known else statements.add_stamped
         try:
             sql.get(how).run(connection, slot | stamp)
         except DBAPIError as error:

@@ -59,6 +59,7 @@ class QueueCounts:
             none.
         problem: why it could not be read; then there are no counts.
         blocked_groups: how many groups of its messages a dead letter blocks.
+        queue_limit: how many of its messages may be in hand at once; None: any number.
     """
 
     name: str
@@ -67,6 +68,7 @@ class QueueCounts:
     oldest_ready: float | None = None
     problem: str | None = None
     blocked_groups: int = 0
+    queue_limit: int | None = None
 
     @property
     def dead(self) -> int:
@@ -144,7 +146,8 @@ class Counting:
         if before is not None and before.record.settings == record.settings:
             return dataclasses.replace(before, record=record)
         columns = _columns(*inspection.tables(record), self.names, self._limit)
-        return _Known(record, inspection.text_of(select(literal(record.name), *columns)))
+        text = inspection.text_of(select(literal(record.name), *columns))
+        return _Known(record, text, inspection.queue_limit(record))
 
     def _alone(self, inspection: Inspection, known: _Known) -> QueueCounts:
         try:
@@ -161,10 +164,10 @@ class Counting:
         # snapshot took longer than many counts.
         text = " UNION ALL ".join(each.counts for each in known)
         rows = inside.Inspection.rows_of_text(connection, text)
-        records = {each.record.name: each.record for each in known}
+        by_name = {each.record.name: each for each in known}
         found = []
         for name, age, first, newest, blocked, *numbers in rows:
-            record = records[name]
+            record, limit = by_name[name].record, by_name[name].queue_limit
             seen = dict.fromkeys(self.names, newest)
             seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
             counts = {
@@ -174,7 +177,12 @@ class Counting:
             seconds = None if age is None else max(0.0, int(age) / 1_000_000)
             found.append(
                 QueueCounts(
-                    record.name, record.paused, counts, seconds, blocked_groups=int(blocked)
+                    record.name,
+                    record.paused,
+                    counts,
+                    seconds,
+                    blocked_groups=int(blocked),
+                    queue_limit=limit,
                 )
             )
         return found
@@ -187,10 +195,11 @@ class Counting:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A queue, and the SELECT for its counts as text."""
+    """A queue, the SELECT for its counts as text, and its limit."""
 
     record: QueueRecord
     counts: str
+    queue_limit: int | None
 
 
 def _columns(
@@ -331,6 +340,7 @@ def _count(
             paused=each.paused,
             wal_bytes=log,
             blocked_groups=each.blocked_groups,
+            queue_limit=each.queue_limit,
         )
     return found
 

@@ -72,6 +72,7 @@ class _Doctor:
             "queues edited": self._half_claimed,
             "queues blocked": self._blocked,
             "queues with groups": self._broken_groups,
+            "queues with limits": self._beside_limits,
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
@@ -286,6 +287,18 @@ class _Doctor:
                     f"those of the group {broken[0]!r}"
                 )
                 advice = "A reaper mends that in time. Do not change the queue's table by SQL."
+                yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _beside_limits(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            with self._inspection.connection() as connection:
+                count = self._inspection.beside_limit(connection, tables)
+            if count:
+                said = f"{name}: {counted(count, 'message')} in hand beside its queue_limit"
+                advice = (
+                    "They count as soon as a reaper sees them. Do not claim by SQL, and stop "
+                    "services of earlier releases."
+                )
                 yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:

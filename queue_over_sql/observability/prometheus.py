@@ -195,6 +195,8 @@ class DatabaseCollector(Collector):
                                                     message has been due; 0 without one
     ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
     ``queue_over_sql_blocked_groups``               by ``queue``: groups that a dead letter blocks
+    ``queue_over_sql_queue_limit``                  by ``queue``: how many messages may be in hand;
+                                                    only of queues with a ``queue_limit``
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
     ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
                                                     longest ago; 0 without one
@@ -261,19 +263,22 @@ class DatabaseCollector(Collector):
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
         blocked = gauge("blocked_groups", "Groups of messages that a dead letter blocks.")
+        limit = gauge("queue_limit", "How many messages of the queue may be in hand at once.")
         # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
             age.add_metric([each.name], each.oldest_ready or 0.0)
             paused.add_metric([each.name], each.paused)
             blocked.add_metric([each.name], each.blocked_groups)
+            if each.queue_limit is not None:
+                limit.add_metric([each.name], each.queue_limit)
         there = {each.name for each in state.queues}
         counted = [each for each in self._counts.last or () if each.problem is None]
         for each in (queue for queue in counted if queue.name in there):
             for status in _UNCLAIMED:
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
-        found: list[Metric] = [messages, dead, age, paused, blocked]
+        found: list[Metric] = [messages, dead, age, paused, blocked, limit]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

@@ -138,6 +138,7 @@ class QueueStats:
         oldest_ready_age: how long the oldest ready message has been due; None if there is none.
         paused: whether the queue is paused.
         blocked_groups: groups of messages that a dead letter blocks.
+        queue_limit: how many messages may be claimed at once; None: any number.
         wal_bytes: size of SQLite's write-ahead log; None on other engines.
     """
 
@@ -155,6 +156,7 @@ class QueueStats:
     paused: bool
     wal_bytes: int | None = None
     blocked_groups: int = 0
+    queue_limit: int | None = None
 
     @property
     def live(self) -> int:
@@ -186,6 +188,7 @@ def count_messages(context: QueueContext) -> QueueStats:
         paused=record.paused,
         wal_bytes=context.run(context.dialect.files.wal_bytes),
         blocked_groups=blocked,
+        queue_limit=context.settings.queue_limit,
     )
 
 

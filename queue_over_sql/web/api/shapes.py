@@ -520,6 +520,9 @@ class Stats(Given, kw_only=True):
     oldest_ready_age: float | None
     paused: bool
     blocked_groups: Annotated[int, Meta(description="Groups that a dead letter blocks.")]
+    queue_limit: Annotated[
+        int | None, Meta(description="How many messages may be claimed at once; null: any number.")
+    ]
 
 
 class Confirmed(Taken, kw_only=True):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import inspect, select, text
 
-from queue_over_sql import FixedDelay, Publication
+from queue_over_sql import FixedDelay, Publication, Reason
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
+from queue_over_sql.observability import Level, count_queues, diagnose
 from queue_over_sql.queue import core_of
 from tests.contract.queue_state import live_rows, payloads, set_columns
 from tests.refusals import refused
@@ -367,3 +368,29 @@ def test_settings_that_say_nothing_are_refused(service: QueueService) -> None:
             service.create_queue("jobs", queue_limit=wrong)  # type: ignore[arg-type]
     with refused("when_full", ValueError, match="has none"):
         service.create_queue("jobs", when_full="reject")
+
+
+@pytest.mark.threads("the doctor looks from outside, by a service of its own")
+def test_an_operator_sees_the_limit(
+    service: QueueService, make_service: MakeService, engine: Engine
+) -> None:
+    """`why` and the counts name it; the doctor and the reaper find what was claimed by SQL."""
+    queue = limited(service, 1, 2)
+    [message] = queue.consume()
+    waiting = queue.messages(status="ready").list()[0].id
+    said = queue.why(waiting)
+    assert Reason.QUEUE_LIMIT is said.reason
+    assert "limit allows: 1" in said.text
+    assert Reason.CLAIMED is queue.why(message.id).reason
+    assert (1, 1) == (queue.stats().queue_limit, count_queues(service)["jobs"].queue_limit)
+    beside = {"consumer_id": service.consumer_id, "consumer_round": 10**9}
+    set_columns(engine, queue, waiting, lease_expires_at=2**60, **beside)
+    [found] = [each for each in diagnose(service) if "beside its queue_limit" in each.text]
+    assert Level.WARNING is found.level
+    make_service().reap()
+    assert [] == [each for each in diagnose(service) if "beside its queue_limit" in each.text]
+    message.ack()
+    queue.publish("next")
+    assert [] == queue.consume(5)
+    queue.delete(waiting)
+    assert ["next"] == payloads(queue.consume(5))
