@@ -3,21 +3,34 @@
 What passes then is listed under FLAKY with the output of both runs, and counted in the closing
 line. It does not fail the run, but it is a defect to mend. ``--flaky=N`` turns this on, for up to N
 failures: more than that is no bad luck.
+
+What a failed case leaves behind, such as a thread that waits or an open connection, is let go
+before the next case begins. Else that one would get its errors and warnings, and fail in its wake.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from _pytest.terminal import TerminalReporter
 
+_failed = pytest.StashKey[bool]()
+# How long a case's threads may take to end when it has failed.
+_END_SECONDS = 5.0
 TITLE = "FLAKY: failed, then passed by itself. Each is a defect to mend"
 
 
@@ -35,6 +48,47 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Passed(Path(config.getoption("--passed-to"))))
     elif config.getoption("--flaky"):
         config.pluginmanager.register(_SecondRun(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note which cases failed."""
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let go what a failed case left behind."""
+    before = set(threading.enumerate())
+    result = yield
+    if item.stash.get(_failed, False):
+        _end_threads(set(threading.enumerate()) - before)
+        _collect()
+    return result
+
+
+def _end_threads(left: set[threading.Thread]) -> None:
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    ends_at = time.monotonic() + _END_SECONDS
+    try:
+        for thread in left:
+            thread.join(max(0.0, ends_at - time.monotonic()))
+    finally:
+        threading.excepthook = hook
+
+
+def _collect() -> None:
+    # Pytest keeps the frames of the last failure there, for debuggers.
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        with contextlib.suppress(AttributeError):
+            delattr(sys, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 class _Passed:

@@ -65,3 +65,48 @@ def test_what_fails_once_is_listed_and_counted(
     assert expected | {"test_unlucky_fixture"} == flaky
     assert "out of luck: c::d" in done.stdout
     assert "PASSED test_cases.py::test_unlucky[c::d]" in done.stdout
+
+
+LEFT_BEHIND = """
+import gc, threading, warnings
+
+go_on = threading.Event()
+
+class Connection:
+    def __del__(self):
+        warnings.warn("left open", ResourceWarning)
+
+def wait():
+    go_on.wait()
+    raise RuntimeError("stopped")
+
+def test_leaves_much():
+    connection = Connection()
+    connection.itself = connection
+    threading.Thread(target=wait, daemon=True, name="left").start()
+    threading.Timer(0.2, go_on.set).start()
+    assert not connection
+
+def test_after_it():
+    go_on.wait()
+    for thread in threading.enumerate():
+        if thread.name == "left":
+            thread.join()
+    gc.collect()
+"""
+
+
+def test_what_a_failed_case_leaves_behind_fails_no_other(tmp_path: Path) -> None:
+    """Neither the error of its thread, nor the warning of its connection."""
+    (tmp_path / "test_cases.py").write_text(LEFT_BEHIND, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.flaky"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 1 passed" in done.stdout.splitlines()[-1]
