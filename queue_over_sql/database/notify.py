@@ -154,7 +154,8 @@ class WakeUps:
         # No other process can use a database that is one connection.
         self._enabled = enabled and connections.has_others
         self._lock = connections.runtime.lock()
-        self._notified_at: dict[str, float] = {}
+        # By the queue's table, and whether it was in a transaction of a caller.
+        self._notified_at: dict[tuple[str, bool], float] = {}
         self._running: Running | None = None
         self._pid = os.getpid()
         self._watch: Watch | None = None
@@ -184,7 +185,7 @@ class WakeUps:
         """
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             return
-        if self._is_news(sql):
+        if self._is_news(sql, later=True):
             self._connections.dialect.notifications.notify(connection, sql)
 
     def listen(self) -> None:
@@ -230,16 +231,20 @@ class WakeUps:
         if self._watch is not None:
             self._watch.interrupt()
 
-    def _is_news(self, sql: StatementCache) -> bool:
-        """Whether to notify about a queue now: not too soon after the last time."""
+    def _is_news(self, sql: StatementCache, *, later: bool = False) -> bool:
+        """Whether to notify about a queue now: not too soon after the last time.
+
+        What is heard ``later``, or never, says nothing about what is committed by then, and what
+        was heard before says nothing about what is committed later. So these count apart.
+        """
         if not self._enabled or not self._connections.dialect.notifications.notifies_others:
             return False
-        name, now = sql.subject.live.fullname, time.monotonic()
-        if now - self._notified_at.get(name, float("-inf")) < _BURST_SECONDS:
+        about, now = (sql.subject.live.fullname, later), time.monotonic()
+        if now - self._notified_at.get(about, float("-inf")) < _BURST_SECONDS:
             return False
         if len(self._notified_at) >= _MOST_NOTIFIED:
             self._notified_at.clear()
-        self._notified_at[name] = now
+        self._notified_at[about] = now
         return True
 
     def begin(self) -> tuple[Session, Watch] | None:

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, update
+from sqlalchemy import update
 
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.sql.driver_calls import driver_connection
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
-    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+    from queue_over_sql.testing.plugin import MakeService
 
 # For what comes at once: a bound, never a measure of speed.
 LONGEST_WAIT = 30.0
@@ -41,6 +41,7 @@ class Waiting:
         self.queue = queue
         self.looks = 0
         self.found: list[Message] = []
+        self.failure: QueueError | None = None
         claimer = core_of(queue).claimer
         claim = claimer.claim
 
@@ -53,11 +54,14 @@ class Waiting:
         self.thread.start()
 
     def _wait(self) -> None:
-        self.found = self.queue.consume(wait=NEVER)
+        try:
+            self.found = self.queue.consume(wait=NEVER)
+        except QueueError as error:
+            self.failure = error
 
     def ended(self) -> Waiting:
         self.thread.join(LONGEST_WAIT)
-        assert self.found, "nothing was found in time"
+        assert self.found, f"nothing was found in time: {self.failure!r}"
         self.queue.ack(self.found)
         return self
 
@@ -101,9 +105,13 @@ def cut(watch: Any) -> None:
 @pytest.mark.threads("waits in threads")
 @pytest.mark.usefixtures("seldom")
 def test_a_publish_elsewhere_wakes_the_consumer(
-    publisher: Queue, make_service: MakeService, database: TestDatabase
+    publisher: Queue, make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the very next look, although it would not look by itself; and not before the commit."""
+    """By the very next look, although it would not look by itself; and not before the commit.
+
+    That another message was notified a moment before says nothing about a transaction's end.
+    """
+    monkeypatch.setattr("queue_over_sql.database.notify._BURST_SECONDS", NEVER)
     waiting = Waiting(make_service().queue("jobs"))
     wakeups = core_of(waiting.queue).context.wakeups
     # It looks once more when its watch begins.
@@ -114,13 +122,30 @@ def test_a_publish_elsewhere_wakes_the_consumer(
     assert waiting.looks - before <= 3
     again = Waiting(waiting.queue)
     wait_until(lambda: again.looks >= 1, timeout=LONGEST_WAIT)
-    engine = create_engine(database.url)
     with engine.begin() as connection:
         publisher.publish("x", connection=connection)
         time.sleep(0.05)
         assert not again.found
     again.ended()
-    engine.dispose()
+
+
+@tells
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("seldom")
+def test_what_is_not_committed_yet_is_not_notified_instead(
+    publisher: Queue, make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of it before its end, so what is committed meanwhile is notified for itself."""
+    monkeypatch.setattr("queue_over_sql.database.notify._BURST_SECONDS", NEVER)
+    service = make_service()
+    watched(service)
+    arrivals = core_of(service.queue("jobs")).context.arrivals
+    waiting = Waiting(service.queue("jobs"))
+    wait_until(lambda: arrivals.wait_for_waiting(0.05), timeout=LONGEST_WAIT)
+    with engine.begin() as connection:
+        publisher.publish("later", connection=connection)
+        publisher.publish("now")
+        assert "now" == waiting.ended().found[0].payload
 
 
 class Ways:
@@ -290,7 +315,7 @@ def test_the_last_of_a_burst_is_found(
 @tells
 @pytest.mark.threads("its engine is a synchronous one")
 def test_a_transaction_in_two_phases_tells_nobody(
-    service: QueueService, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL could not prepare it any more."""
     dialect = service._parts.connections.dialect
@@ -300,12 +325,10 @@ def test_a_transaction_in_two_phases_tells_nobody(
         raise AssertionError("somebody was told")
 
     monkeypatch.setattr(type(dialect.notifications), "notify", refuse)
-    engine = create_engine(database.url)
     with engine.connect() as connection:
         transaction = connection.begin_twophase()
         queue.publish("x", connection=connection)
         transaction.rollback()
-    engine.dispose()
 
 
 @pytest.mark.engines("sqlite")
