@@ -310,7 +310,7 @@ class Consumer:
         identity = self._identity
         if identity is None or not identity.alive:
             return False
-        deadline = self._deadline()
+        began, deadline = elapsed_clock(), self._deadline()
         try:
             system, me = self._system(), identity.consumer_id
             expressions = self._connections.dialect.expressions
@@ -325,10 +325,12 @@ class Consumer:
             return False
         except Locked as error:
             self.deaths.note_blocked()
-            # No reaper can declare this consumer dead before the lock is released. But of the time
-            # in which this process was suspended the lock says nothing.
-            if identity.alive:
-                identity.renew(max(identity.deadline, elapsed_clock() + self.deaths.grace))
+            # No reaper can declare this consumer dead before the lock is released, even if its
+            # deadline has passed meanwhile. But of the time in which this process was suspended
+            # the lock says nothing.
+            now = elapsed_clock()
+            if now - began < 2 * BRIEF_SECONDS or identity.alive:
+                identity.renew(max(identity.deadline, now + self.deaths.grace))
             self._outage.began(error)
             return None
         except QueueError as error:

@@ -2,7 +2,8 @@
 
 A heartbeat that is overdue is not enough, because another transaction may have locked the table of
 consumers. So a reaper declares a death under the lock of the consumer's row. After a time in which
-it could not write there itself, it first lets the heartbeats of all others come through.
+it could not write there itself, it first lets the heartbeats of all others come through. If others
+had locked a consumer's row, that one gets the same time, from when its row was first seen free.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 500
 _NEVER: Final = float("-inf")
+_UNSEEN: Final = (_NEVER, True)
 
 
 def _hold_nothing(_: Sequence[str]) -> Mapping[str, int]:
@@ -48,8 +50,9 @@ class Deaths:
         """Seconds for a heartbeat to come through after a lock: one interval, and two waits."""
         # When this service could not write a heartbeat, or not even read them.
         self._blocked_at = _NEVER
-        # When others had the rows of consumers locked that are overdue.
-        self._locked_at: dict[str, float] = {}
+        # Overdue consumers whose rows others had locked: when that was last looked at, and whether
+        # the row was free then.
+        self._spared: dict[str, tuple[float, bool]] = {}
 
     def note_blocked(self) -> None:
         """Note that this service cannot write heartbeats now, so that others may not either."""
@@ -75,19 +78,23 @@ class Deaths:
         expressions = self._connections.dialect.expressions
         overdue = run(lambda c: registrations.overdue(c, system, expressions))
         dead = [consumer_id for consumer_id, declared in overdue.items() if declared]
-        locked = {each: at for each, at in self._locked_at.items() if overdue.get(each) is False}
+        spared = {each: seen for each, seen in self._spared.items() if overdue.get(each) is False}
         since = self._clock() - self.grace
         due = [
             each
             for each, declared in overdue.items()
-            if not declared and max(self._blocked_at, locked.get(each, _NEVER)) <= since
+            if not declared and max(self._blocked_at, spared.get(each, _UNSEEN)[0]) <= since
         ]
         for first in range(0, len(due), _BATCH):
             batch = due[first : first + _BATCH]
-            declared = run(
-                registrations.declare_dead.of(system, expressions, batch, self.held(batch))
+            waiting = {each for each in batch if not spared.get(each, _UNSEEN)[1]}
+            dying = [each for each in batch if each not in waiting]
+            held = self.held(dying) if dying else None
+            free = run(
+                registrations.declare_dead.of(system, expressions, batch, held=held, spared=waiting)
             )
-            dead += declared
-            locked.update(dict.fromkeys(set(batch).difference(declared), self._clock()))
-        self._locked_at = locked
+            dead += sorted(free - waiting)
+            seen_at = self._clock()
+            spared |= {each: (seen_at, each in free) for each in batch}
+        self._spared = spared
         return dead

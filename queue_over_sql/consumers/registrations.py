@@ -15,7 +15,7 @@ from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import NEVER, instant, optional_number, stored_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, FromClause, Insert
 
@@ -253,8 +253,10 @@ def declare_dead(
     system: SystemTables,
     expressions: Expressions,
     consumer_ids: Sequence[str],
+    *,
     held: Mapping[str, int] | None = None,
-) -> list[str]:
+    spared: Container[str] = (),
+) -> set[str]:
     """Declare those of these consumers dead, for good, whose heartbeat is still overdue.
 
     It looks again under the locks of their rows. It leaves out those that others have locked, if
@@ -262,7 +264,8 @@ def declare_dead(
     many messages each of them holds; ``others_of`` reads it.
 
     Returns:
-        Their ids.
+        The ids of those that are overdue and that nobody has locked. They are dead, except those
+        that are ``spared``.
     """
     c = system.consumers.c
     late = (c.consumer_id.in_(consumer_ids), c.expires_at <= expressions.heartbeat_now())
@@ -271,15 +274,16 @@ def declare_dead(
         .where(*late)
         .with_for_update(skip_locked=expressions.features.skip_locked)
     )
-    ids = [row[0] for row in connection.execute(found)]
+    free = {row[0] for row in connection.execute(found)}
     groups: dict[int, list[str]] = {}
-    for each in ids:
-        groups.setdefault((held or {}).get(each, 0), []).append(each)
+    for each in sorted(free):
+        if each not in spared:
+            groups.setdefault((held or {}).get(each, 0), []).append(each)
     for count, of_count in groups.items():
         mine = (c.consumer_id.in_(of_count), c.expires_at <= expressions.heartbeat_now())
         dead = _DEAD - count
         connection.execute(update(system.consumers).where(*mine).values(expires_at=dead))
-    return ids
+    return free
 
 
 def others_of(expires_at: int) -> int:

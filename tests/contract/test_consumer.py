@@ -173,12 +173,18 @@ def locked_consumers(engine: Engine) -> Iterator[None]:
 
 @pytest.mark.threads("the wait is the database's")
 def test_a_lock_on_the_consumers_is_nobodys_death(
-    make_service: MakeService, engine: Engine
+    make_service: MakeService,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Heartbeats wait for a lock for longer than the timeout, and a handler keeps its message.
 
     No reaper takes it, neither while the lock is held nor after that, and the consumer lives on.
+    The database answers all the time, so no connection is closed.
     """
+    # Shorter than the lock is held.
+    monkeypatch.setattr("queue_over_sql.database.watchdog._LEAST_SECONDS", 3.5)
     service = make_service(consumer_timeout=2)
     queue = service.create_queue("jobs", lease=600)
     message = queue.publish("x")
@@ -215,6 +221,46 @@ def test_a_lock_on_the_consumers_is_nobodys_death(
             running.result(60)
     assert [1] == attempts
     assert message.id not in ids(queue.messages().list())
+    assert "connections to it are closed" not in caplog.text
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the wait is the database's")
+def test_a_heartbeat_that_waited_beyond_the_timeout_for_a_lock_keeps_its_claims(
+    make_service: MakeService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second passes before it knows of the lock; by then a short timeout is over."""
+    service = make_service(consumer_timeout=0.9)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish("x")
+    (message,) = queue.consume()
+    before = heartbeat_of(service)
+    with locked_consumers(engine):
+        wait_until(lambda: "The heartbeat waits" in caplog.text, timeout=20)
+    wait_until(lambda: heartbeat_of(service) > before + timedelta(seconds=1))
+    message.ack()
+    assert message.consumer_id == service.consumer_id
+
+
+@pytest.mark.engines("mariadb", "h2")
+@pytest.mark.threads("the wait is the database's")
+def test_who_was_locked_gets_time_from_when_it_is_free(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reaper that saw a consumer's row locked declares no death as soon as it sees it free."""
+    service, reaper = make_service(consumer_timeout=60), make_service(consumer_timeout=3)
+    service.create_queue("jobs").consume()
+    deaths = parts_of(reaper).consumer.deaths
+    with engine.begin() as connection:
+        # Overdue, and not declared dead.
+        connection.execute(update(consumers).values(expires_at=2))
+    now = [0.0]
+    monkeypatch.setattr(deaths, "_clock", lambda: now[0])
+    with locked_consumers(engine):
+        assert [] == deaths.declare()
+    for seconds, dead in ((0.5, []), (1.0, []), (0.5, []), (1.0, [service.consumer_id])):
+        now[0] += seconds * deaths.grace
+        assert dead == deaths.declare()
 
 
 @pytest.mark.engines("sqlite")
