@@ -20,7 +20,7 @@ from sqlalchemy.schema import DropIndex
 
 from queue_over_sql.archive.statements import begun
 from queue_over_sql.errors import QueueSchemaMismatch
-from queue_over_sql.publishing.operations import check_size, take_out
+from queue_over_sql.publishing.operations import all_or_none, check_size
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
 from queue_over_sql.sql.compiled import CompiledStatement
@@ -174,14 +174,8 @@ def publish_rows(
     A row is the keys of its given columns, as the others get the table's defaults, and the bind
     parameters of the statement.
     """
-    inserted: list[int] = []
-    try:
-        for names, values in rows:
-            inserted.append(_insert(connection, sql, names, values))
-    except Exception as error:
-        take_out(connection, sql, inserted, error)
-        raise
-    return inserted
+    with all_or_none(connection, sql):
+        return [_insert(connection, sql, names, values) for names, values in rows]
 
 
 def insert_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:

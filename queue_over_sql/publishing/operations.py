@@ -27,25 +27,26 @@ from queue_over_sql.publishing.new_messages import (
 )
 from queue_over_sql.publishing.room import check_room, make_room
 from queue_over_sql.publishing.strategy import Inserts
-from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.queues.registry import note_expiring
 from queue_over_sql.sql.compiled import direct_calls
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, operation
 from queue_over_sql.statements.clock import select_clock, server_now
-from queue_over_sql.statements.operations import change_by_ids, savepoint
+from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.statements.parameters import batches, bucket_of
 from queue_over_sql.statements.requests import read_rows
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from queue_over_sql.message import MessageRow
     from queue_over_sql.sql.compiled import CompiledStatement, StatementCache
+
+    _Ids = dict[str | None, list[int]]
 
 
 # The largest number of rows of one INSERT: if ids are needed, and if not.
@@ -116,16 +117,13 @@ def _publish_keyed(
     refused: DBAPIError | None = None
     for _ in range(_KEY_RACES):
         try:
-            message_id = _insert_keyed(connection, sql, message, now)
+            published = _publish_new(connection, sql, message, on_conflict, now)
         except DBAPIError as error:
             if sql.subject.dialect.errors.classify(error) is not ErrorKind.DUPLICATE:
                 raise
-            message_id, refused = None, error
-        if message_id is not None:
-            finished = _recently_finished(connection, sql, [message])
-            return _unless_finished(
-                connection, sql, message, message_id, on_conflict=on_conflict, finished=finished
-            )
+            published, refused = None, error
+        if published is not None:
+            return published
         existing = _live_by_key(connection, sql, key)
         if existing is None:
             continue
@@ -186,30 +184,35 @@ def _publish_all(
         note_expiring(connection, sql)
     now, step = _now_and_step(connection, sql)
     most = sql.subject.dialect.strategy(Inserts).rows_at_once
+    # Where an error aborts the transaction, only one of our own leaves anything to undo.
+    several = batch.keyed or (len(batch) > 1 and not sql.subject.features.aborts_on_error)
     published: list[Published] = []
-    created: list[int] = []
-    try:
+    with all_or_none(connection, sql) if several else contextlib.nullcontext():
         for chunk in chunks(batch, most or _ROWS_PER_INSERT, rounded=most is None):
-            published += _publish_chunk(
-                connection, sql, chunk, on_conflict, now=now, step=step, created=created
-            )
-    except Exception as error:
-        take_out(connection, sql, created, error)
-        raise
+            published += _publish_chunk(connection, sql, chunk, on_conflict, now=now, step=step)
     return published
 
 
-def take_out(
-    connection: Connection, sql: StatementCache, created: Sequence[int], error: Exception
-) -> None:
-    """Delete what a batch inserted, in the caller's transaction, which may continue.
+@contextlib.contextmanager
+def all_or_none(connection: Connection, sql: StatementCache) -> Iterator[None]:
+    """Undo what the block has inserted if it fails in a caller's transaction, which may go on.
 
-    If ``error`` is the database's own, the transaction may have failed, and there is nothing to
-    undo. After any other error a failure of the deletion must be raised: a deadlock rolls back all
-    that the caller did.
+    An error ends a transaction of our own. A deletion would need a right that publishers lack.
     """
-    with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
-        change_by_ids(connection, sql, remove_ids, created)
+    if direct_calls(connection) is not None:
+        yield
+        return
+    with _undoable(connection, sql, "queue_over_sql_batch"):
+        yield
+
+
+@contextlib.contextmanager
+def _undoable(
+    connection: Connection, sql: StatementCache, name: str
+) -> Iterator[Callable[[], None]]:
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    with savepoint(connection, name) as undo:
+        yield undo
 
 
 @operation(atomic=True, durable=True, repeatable=False, wakes=True)
@@ -390,6 +393,44 @@ def _resolve_conflict(
     return Published(existing.id, PublishOutcome.REPLACED)
 
 
+def _publish_new(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    on_conflict: str,
+    now: int | None,
+) -> Published | None:
+    """Insert a message with a key, unless a message with this key has finished recently.
+
+    None if a message has the key now.
+    """
+    if not message.dedup or (on_conflict == "raise" and direct_calls(connection) is not None):
+        # An error ends a transaction of our own, and so undoes what it has inserted.
+        return _insert_new(connection, sql, message, on_conflict, now)
+    with _undoable(connection, sql, "queue_over_sql_key") as undo:
+        published = _insert_new(connection, sql, message, on_conflict, now)
+        if published is not None and published.outcome is PublishOutcome.SKIPPED:
+            undo()
+        return published
+
+
+def _insert_new(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    on_conflict: str,
+    now: int | None,
+) -> Published | None:
+    """As ``_publish_new``; the caller undoes the insert if this skips the message, or raises."""
+    message_id = _insert_keyed(connection, sql, message, now)
+    if message_id is None:
+        return None
+    finished = _recently_finished(connection, sql, [message])
+    if not finished:
+        return Published(message_id)
+    return _finished_before(sql, message, on_conflict, finished)
+
+
 def _recently_finished(
     connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]
 ) -> Mapping[str, int]:
@@ -397,22 +438,13 @@ def _recently_finished(
     return recently_finished(connection, sql, wanted) if wanted else {}
 
 
-def _unless_finished(
-    connection: Connection,
-    sql: StatementCache,
-    message: NewMessage,
-    message_id: int,
-    *,
-    on_conflict: str,
-    finished: Mapping[str, int],
+def _finished_before(
+    sql: StatementCache, message: NewMessage, on_conflict: str, finished: Mapping[str, int]
 ) -> Published:
-    if message.key is None or message.key not in finished:
-        return Published(message_id)
-    sql.get(remove_ids, 1).run(connection, {"p_id_0": message_id})
+    key = str(message.key)
     if on_conflict == "raise":
-        owner = finished[message.key]
-        raise DuplicateKey(sql.subject.queue, message.key, owner, finished=True)
-    return Published(finished[message.key], PublishOutcome.SKIPPED)
+        raise DuplicateKey(sql.subject.queue, key, finished[key], finished=True)
+    return Published(finished[key], PublishOutcome.SKIPPED)
 
 
 def _changes_nothing(
@@ -457,44 +489,55 @@ def _publish_chunk(
     *,
     now: int,
     step: int | None,
-    created: list[int],
 ) -> list[Published]:
     singly = chunk.keyed and _that_came_back(connection, sql, [m.key for m in chunk.messages()])
-    ids = None if singly else _insert_chunk(connection, sql, chunk, now, step)
+    finished: Mapping[str, int] = {}
+    if singly:
+        ids = None
+    elif chunk.dedup:
+        ids, finished = _insert_unfinished(connection, sql, chunk, now, step)
+    else:
+        ids = _insert_chunk(connection, sql, chunk, now, step)
     if ids is None:
-        return [
-            _noted(publish(connection, sql, message, on_conflict, now=now), created)
-            for message in chunk.messages()
-        ]
-    for same in ids.values():
-        created += same
-    if len(ids.get(None, ())) == len(chunk):
+        ids = {}
+    elif len(ids.get(None, ())) == len(chunk):
         return list(map(Published, ids[None]))
-    messages = chunk.messages()
-    finished = _recently_finished(connection, sql, messages)
     published = []
-    for message in messages:
-        new = ids.get(message.key)
-        if new:
-            settled = _unless_finished(
-                connection, sql, message, new.pop(0), on_conflict=on_conflict, finished=finished
-            )
+    for message in chunk.messages():
+        if message.key is not None and message.key in finished:
+            published.append(_finished_before(sql, message, on_conflict, finished))
+        elif new := ids.get(message.key):
+            published.append(Published(new.pop(0)))
         else:
-            again = publish(connection, sql, message, on_conflict, now=now)
-            settled = _noted(again, created)
-        published.append(settled)
+            published.append(publish(connection, sql, message, on_conflict, now=now))
     return published
 
 
-def _noted(published: Published, created: list[int]) -> Published:
-    if published.outcome is PublishOutcome.CREATED:
-        created.append(published.id)
-    return published
+def _insert_unfinished(
+    connection: Connection, sql: StatementCache, chunk: Batch, now: int, step: int | None
+) -> tuple[_Ids | None, dict[str, int]]:
+    """As ``_insert_chunk``, without messages whose keys those have that finished recently.
+
+    It returns these keys, too, each with the id of the finished message.
+    """
+    finished: dict[str, int] = {}
+    with _undoable(connection, sql, "queue_over_sql_keys") as undo:
+        while True:
+            left = [message for message in chunk.messages() if message.key not in finished]
+            if not left:
+                return {}, finished
+            ids = _insert_chunk(connection, sql, MixedMessages(left), now, step)
+            found = {} if ids is None else _recently_finished(connection, sql, left)
+            if not found:
+                return ids, finished
+            # Only now, when nobody else can finish a message with one of the keys.
+            undo()
+            finished |= found
 
 
 def _insert_chunk(
     connection: Connection, sql: StatementCache, chunk: Batch, now: int, step: int | None
-) -> dict[str | None, list[int]] | None:
+) -> _Ids | None:
     """Insert in one statement; the new ids by key, in order. None: insert one by one."""
     dialect, keyed = sql.subject.dialect, chunk.keyed
     features = dialect.features
@@ -503,23 +546,26 @@ def _insert_chunk(
         keyed and not features.conflict_clause and not clean_failure
     ):
         return None
-    parts: list[Sequence[Any]] = []
-    try:
-        found = dialect.strategy(Inserts).publish(connection, sql, chunk.rows(now))
-        if found is None:
-            for part in chunks(chunk, _ROWS_PER_INSERT, features.statement_bytes):
-                parts += _insert_values(connection, sql, part, now, step)
-            found = parts
-    except DBAPIError as error:
-        # This statement was undone; now undo the earlier parts of the batch.
-        take_out(connection, sql, [row[0] for row in parts], error)
-        # Inserting one by one finds out which key is taken.
-        if keyed and dialect.errors.classify(error) is ErrorKind.DUPLICATE:
-            return None
-        raise
+    found = dialect.strategy(Inserts).publish(connection, sql, chunk.rows(now))
+    if found is None:
+        parts = list(chunks(chunk, _ROWS_PER_INSERT, features.statement_bytes))
+        tied = len(parts) > 1 and keyed and not features.conflict_clause
+        try:
+            undoing = _undoable(connection, sql, "queue_over_sql_parts")
+            with undoing if tied else contextlib.nullcontext():
+                found = [
+                    row
+                    for part in parts
+                    for row in _insert_values(connection, sql, part, now, step)
+                ]
+        except DBAPIError as error:
+            # Inserting one by one finds out which key is taken.
+            if keyed and dialect.errors.classify(error) is ErrorKind.DUPLICATE:
+                return None
+            raise
     if not keyed:
         return {None: sorted([row[0] for row in found])}
-    ids: dict[str | None, list[int]] = {}
+    ids: _Ids = {}
     # By the id alone, because keys may be None, which cannot be sorted.
     for message_id, key in sorted(found, key=itemgetter(0)):
         ids.setdefault(key, []).append(message_id)

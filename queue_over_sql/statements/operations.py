@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from queue_over_sql.errors import QueueError
 from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
@@ -46,17 +47,29 @@ def change_by_ids(
 
 
 @contextlib.contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undo the block alone if it fails. The transaction must have begun to write."""
-    run_text(connection, f"SAVEPOINT {_SAVEPOINT}").close()
+def savepoint(connection: Connection, name: str = _SAVEPOINT) -> Iterator[Callable[[], None]]:
+    """Undo the block alone if it fails, or if it calls what it gets; then it may go on.
+
+    The transaction must have begun to write. A savepoint inside needs another name, because MySQL
+    forgets the outer one of the same name.
+    """
+
+    def undo() -> None:
+        run_text(connection, f"ROLLBACK TO SAVEPOINT {name}").close()
+
+    run_text(connection, f"SAVEPOINT {name}").close()
     try:
-        yield
+        yield undo
+    except QueueError:
+        # It must not hide that the undoing failed: a deadlock undoes all that the caller did.
+        undo()
+        raise
     except BaseException:
         # After an error such as a deadlock, the savepoint may be gone as well.
         with contextlib.suppress(SQLAlchemyError):
-            run_text(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}").close()
+            undo()
         raise
-    run_text(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}").close()
+    run_text(connection, f"RELEASE SAVEPOINT {name}").close()
 
 
 def apart(

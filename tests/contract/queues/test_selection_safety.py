@@ -9,14 +9,13 @@ from sqlalchemy import exists, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DuplicateKey
-from queue_over_sql.publishing.operations import take_out
-from queue_over_sql.queue import core_of
+from queue_over_sql.statements.operations import savepoint
 from tests.contract.queue_state import counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Queue, QueueService
 
@@ -86,17 +85,21 @@ def test_what_is_skipped_is_counted_over_all_batches(queue: Queue) -> None:
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
-def test_a_refusal_hides_no_failed_undoing(
-    service: QueueService, queue: Queue, engine: Engine
-) -> None:
-    """A deadlock while a refused batch is taken out has ended the whole transaction of the caller.
+def test_a_refusal_hides_no_failed_undoing(queue: Queue, engine: Engine) -> None:
+    """A deadlock while a refused batch is undone has ended the whole transaction of the caller.
 
-    Here the table has gone instead, which fails as well.
+    Here the savepoint has gone instead, which fails as well.
     """
-    sql = core_of(queue).context.sql
     refused = DuplicateKey("jobs", "k", 1)
-    service.drop_queue("jobs")
-    with engine.connect() as caller, pytest.raises(DBAPIError):
-        take_out(caller, sql, [1], refused)
-    with engine.connect() as caller:
-        take_out(caller, sql, [1], DBAPIError("INSERT", None, Exception("spoilt")))
+    spoilt = DBAPIError("INSERT", None, Exception("spoilt"))
+    for failure in (refused, spoilt):
+        with engine.connect() as caller:
+            queue.publish("x", connection=caller)
+            with pytest.raises(DBAPIError) as caught, savepoint(caller):
+                _end_savepoint(caller, failure)
+        assert (caught.value is failure) is (failure is spoilt)
+
+
+def _end_savepoint(caller: Connection, failure: Exception) -> None:
+    caller.exec_driver_sql("RELEASE SAVEPOINT queue_over_sql_row").close()
+    raise failure

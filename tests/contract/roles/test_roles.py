@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -198,6 +200,61 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
     assert "roles consumer and operator have" in str(errors[2])
     assert all(error.__cause__ is not None for error in errors)
     held.ack()
+
+
+def test_a_publisher_takes_back_what_it_may_not_publish(
+    owner: QueueService, logins: Logins
+) -> None:
+    """Though it may delete nothing: keys that are taken, or that finished messages have.
+
+    Alone and in batches, in transactions of its own and of a caller, which goes on.
+    """
+    jobs = owner.queue("jobs")
+    ids = {key: jobs.publish(key, key=key).id for key in ("done", "also done")}
+    jobs.ack(jobs.consume(2))
+    ids["taken"] = jobs.publish("taken", key="taken").id
+    service = logins.service("publisher")
+    mine = service.queue("jobs")
+    # So many that one INSERT does not hold them.
+    new = [Publication(n, key=f"k{n}" if n % 2 else None) for n in range(600)]
+
+    def told(key: str, publish: Callable[[], Any]) -> tuple[str, list[int]]:
+        try:
+            published = publish()
+        except DuplicateKey as error:
+            return error.key, [error.id or 0]
+        listed = published if isinstance(published, list) else [published]
+        return key, [one.id for one in listed if one.outcome == "skipped"]
+
+    def publish(on_conflict: Any, connection: Any = None) -> list[tuple[str, list[int]]]:
+        found = []
+        for key in ids:
+            how = {"on_conflict": on_conflict, "connection": connection}
+            batch = [*new[:300], Publication("again", key=key), *new[300:]]
+            found.append(told(key, partial(mine.publish, "again", key=key, **how)))
+            found.append(told(key, partial(mine.publish_many, batch, **how)))
+        return found
+
+    refusals = [(key, [ids[key]]) for key in ids for _ in range(2)]
+    engine = create_engine(logins.url("publisher"), poolclass=NullPool)
+    assert refusals == publish("raise")
+    with engine.begin() as connection:
+        assert refusals == publish("raise", connection)
+        assert "created" == mine.publish("after it", connection=connection).outcome
+    assert ["after it", "taken"] == sorted(m.payload for m in jobs.messages().list())
+
+    for place in (contextlib.nullcontext(), engine.begin()):
+        with place as given:
+            found = publish("skip", given)
+        assert refusals[::2] == found[::2]
+        assert all(ids[key] in skipped for key, skipped in found)
+    # With each of the six batches; the others have keys, and so were new once.
+    assert {None: 1 + 6 * 300} == {
+        key: count
+        for key, count in Counter(m.key for m in jobs.messages().list(5000)).items()
+        if count > 1
+    }
+    assert {"done", "also done"}.isdisjoint(m.key for m in jobs.messages().list(5000))
 
 
 def test_roles_reach_groups(owner: QueueService, logins: Logins) -> None:
