@@ -315,6 +315,7 @@ _ALL: Final = (
         Http(
             "resume_schedule", "POST", "/schedules/{name:path}/resume",
             "Continue with the next time; the times during the pause do not count as missed.",
+            204, (404, 409, 413),
         ),
         (Button(
             "resume-schedule", "Resume", "Resumed the schedule {schedule}.", undo="pause-schedule",

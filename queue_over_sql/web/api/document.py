@@ -8,9 +8,11 @@ from typing import Any, Final, get_args
 import msgspec
 
 from queue_over_sql import __version__
+from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import CSRF_HEADER
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.endpoints import IDEMPOTENCY, JSON, Endpoint
+from queue_over_sql.web.api.examples import BODIES, of_answer
 from queue_over_sql.web.idempotency import LONGEST_KEY
 from queue_over_sql.web.problems import PROBLEM
 from queue_over_sql.web.security_headers import NDJSON
@@ -50,7 +52,8 @@ def document(endpoints: Sequence[Endpoint], server: str) -> dict[str, Any]:
     for endpoint in endpoints:
         types += [each for each in (endpoint.body, _answer(endpoint)) if each is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    refs = dict(zip(map(repr, types), schemas, strict=True))
+    components = {name: _for_generators(schema) for name, schema in components.items()}
+    refs = dict(zip(map(repr, types), map(_for_generators, schemas), strict=True))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")
@@ -97,23 +100,28 @@ def _described(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
     if endpoint.body is not None:
         described["requestBody"] = {
             "required": not endpoint.body_may_be_left_out,
-            "content": {JSON: {"schema": refs[repr(endpoint.body)]}},
+            "content": {JSON: _with(BODIES[endpoint.id], refs[repr(endpoint.body)])},
         }
     elif endpoint.lines_in:
         described["requestBody"] = {
             "required": True,
-            "content": {NDJSON: {"schema": {"type": "string"}}},
+            "content": {NDJSON: _with(BODIES[endpoint.id], {"type": "string"})},
         }
     return described
+
+
+def _with(example: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"schema": schema, "example": example}
 
 
 def _responses(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
     answer = _answer(endpoint)
     done: dict[str, Any] = {"description": "Done."}
     if answer is not None:
-        done["content"] = {JSON: {"schema": refs[repr(answer)]}}
+        done["content"] = {JSON: _with(of_answer(answer), refs[repr(answer)])}
     if endpoint.lines_out:
-        done["content"][NDJSON] = {"schema": {"type": "string"}}
+        (line,) = next(iter(of_answer(answer).values()))
+        done["content"][NDJSON] = _with(f"{to_json(line)}\n", {"type": "string"})
     found = {str(endpoint.status): done}
     if endpoint.id == "publish":
         found["200"] = done
@@ -152,6 +160,35 @@ def _query(endpoint: Endpoint) -> list[dict[str, Any]]:
         inner = _without_null(inner)  # noqa: PLW2901 - a query has none
         found.append({"name": name, "in": "query", "required": name in required, "schema": inner})
     return found
+
+
+def _for_generators(schema: Any) -> Any:
+    """The schema with what generators of clients need.
+
+    They make a field with a default a required one, and an object without properties an empty one.
+    """
+    if isinstance(schema, list):
+        return [_for_generators(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        name: {field: _for_generators(inner) for field, inner in value.items()}
+        if name == "properties"
+        else value
+        if name in {"enum", "required", "default"}
+        else _for_generators(value)
+        for name, value in schema.items()
+    }
+    if made.get("type") == "object" and not {"properties", "additionalProperties"} & made.keys():
+        made["additionalProperties"] = True
+    if "type" not in made and all(isinstance(each, str) for each in made.get("enum", [None])):
+        made["type"] = "string"
+    default = made.pop("default", None)
+    if default not in (None, {}) and default is not False:
+        about = str(made.get("description", "")).removesuffix(".")
+        text = f"{about}; default: {default}." if about else f"Default: {default}."
+        made["description"] = text
+    return made
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

@@ -184,17 +184,17 @@ class Message(Given, kw_only=True):
     priority: int
     attempt: int
     max_attempts: int
-    published_at: datetime
-    scheduled_at: datetime
-    available_at: datetime | None
-    expires_at: datetime | None
-    claimed_at: datetime | None
-    lease_expires_at: datetime | None
+    published_at: Instant
+    scheduled_at: Instant
+    available_at: Instant | None
+    expires_at: Instant | None
+    claimed_at: Instant | None
+    lease_expires_at: Instant | None
     consumer_id: str | None
-    last_attempt_at: datetime | None
+    last_attempt_at: Instant | None
     last_error: str | None
     outcome: str | None
-    finished_at: datetime | None
+    finished_at: Instant | None
 
 
 class ClaimedMessage(Message, kw_only=True):
@@ -306,10 +306,10 @@ class Explanation(Given, kw_only=True):
     reason: Annotated[str, Meta(description=f"One of {', '.join(Reason)}; later also others.")]
     text: str
     since: Annotated[
-        datetime | None, Meta(description="When it was claimed, or when its queue was paused.")
+        Instant | None, Meta(description="When it was claimed, or when its queue was paused.")
     ]
     until: Annotated[
-        datetime | None, Meta(description="When the reason ends by itself, if that is known.")
+        Instant | None, Meta(description="When the reason ends by itself, if that is known.")
     ]
     position: Annotated[
         int | None, Meta(description="Its place in line, from 1; null beyond 10,000.")
@@ -476,13 +476,13 @@ class GroupInfo(Given, kw_only=True):
     limit: int
     own_limit: int | None
     oldest_age: Annotated[float | None, Meta(description="Seconds.")]
-    next_due: datetime | None
+    next_due: Instant | None
     head: Annotated[
         str | None, Meta(description="The message of a FIFO group that the others wait for.")
     ]
     consumer_ids: list[str]
-    claimed_since: datetime | None
-    paused_since: datetime | None
+    claimed_since: Instant | None
+    paused_since: Instant | None
     blocked_by: Annotated[str | None, Meta(description="The dead letter that blocks it.")]
 
 
@@ -544,9 +544,9 @@ class ConsumerInfo(Given, kw_only=True):
     name: str
     host: str
     pid: int
-    started_at: datetime
-    heartbeat_at: datetime
-    expires_at: Annotated[datetime | None, Meta(description="null: never")]
+    started_at: Instant
+    heartbeat_at: Instant
+    expires_at: Annotated[Instant | None, Meta(description="null: never")]
     durable: bool
     queue: str | None
 
@@ -582,9 +582,9 @@ class Schedule(Given, kw_only=True):
     timezone: str
     missed: str
     options: dict[str, Any]
-    next_at: datetime | None
+    next_at: Instant | None
     paused: bool
-    created_at: datetime
+    created_at: Instant
 
 
 class Schedules(Given, kw_only=True):
@@ -602,7 +602,7 @@ class UpcomingQuery(Taken, kw_only=True):
 class Upcoming(Given, kw_only=True):
     """The next times of a schedule in UTC, even if it is paused."""
 
-    upcoming: list[datetime]
+    upcoming: list[Instant]
 
 
 class Subscription(Given, kw_only=True):
@@ -611,7 +611,7 @@ class Subscription(Given, kw_only=True):
     queue: str
     pattern: str
     where: dict[str, Any] | None
-    created_at: datetime
+    created_at: Instant
 
 
 class Subscriptions(Given, kw_only=True):
@@ -656,8 +656,8 @@ class Token(Given, kw_only=True):
 
     name: str
     role: Role
-    created_at: datetime
-    expires_at: datetime | None
+    created_at: Instant
+    expires_at: Instant | None
 
 
 class Tokens(Given, kw_only=True):
@@ -684,7 +684,7 @@ class AuditRow(Given, kw_only=True):
     """A row of the audit."""
 
     id: str
-    at: datetime
+    at: Instant
     who: str
     role: str
     what: str
@@ -702,9 +702,26 @@ class Audit(Given, kw_only=True):
 
 
 class Problem(Given, kw_only=True):
-    """An error, by RFC 9457; some types have further members."""
+    """An error, by RFC 9457; what else it has depends on its type."""
 
     type: Annotated[str, Meta(description="Never changes: /problems/queue-not-found, …")]
     title: str
     status: int
     detail: str
+    queue: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    key: Annotated[str | UnsetType, Meta(description="The key that is taken.")] = UNSET
+    id: Annotated[
+        str | UnsetType | None, Meta(description="The message that has the key, if it is known.")
+    ] = UNSET
+    lost: Annotated[list[str] | UnsetType, Meta(description="The claims that are lost.")] = UNSET
+    settled: Annotated[int | UnsetType, Meta(description="How many other claims were settled.")] = (
+        UNSET
+    )
+    found: Annotated[int | UnsetType, Meta(description="How many messages match.")] = UNSET
+    size: Annotated[int | UnsetType, Meta(description="Bytes of the payload.")] = UNSET
+    limit: Annotated[int | UnsetType, Meta(description="The most bytes of a payload.")] = UNSET
+    line: Annotated[int | UnsetType, Meta(description="The line that was refused.")] = UNSET
+    published: Annotated[
+        int | UnsetType, Meta(description="How many messages were published before it.")
+    ] = UNSET
