@@ -52,14 +52,14 @@ from queue_over_sql.values.checks import check_whole
 from queue_over_sql.values.durations import to_microseconds, to_timedelta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.consumers.consumer import Holder
     from queue_over_sql.consumers.isolation import Isolation
-    from queue_over_sql.groups.strategy import GroupRequest
+    from queue_over_sql.groups.strategy import GroupRequest, Seen
     from queue_over_sql.message import Claim, Message, MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.decoding import Decoder
@@ -607,20 +607,38 @@ class Claimer:
     ) -> Sequence[Sequence[Any]]:
         """Lock and read messages of groups, for ``take``."""
         run, create_rows, guarded = self._context.run, self._walk.create_rows, True
+        park: Callable[[Sequence[Seen]], object] | None
+        park = partial(self._park_for_take, connection, level)
         if not self._context.connections.background:
             # A query of ours would end the caller's transaction.
-            guarded = False
+            guarded, park = False, None
         rows: Sequence[Sequence[Any]] = ()
         for _ in range(2):
             edits = self._known_edits() if guarded else ANY_EDITS
             picking = Picking(
-                connection, sql, self._rules, where, elsewhere=run, create_rows=create_rows
+                connection,
+                sql,
+                self._rules,
+                where,
+                elsewhere=run,
+                create_rows=create_rows,
+                park=park,
             )
             # Of what the database refuses to end, nothing behind it may be taken.
             rows = picking.pick(level, count, edits, most=1 if careful else None)
             if rows or not (guarded and self._was_edited()):
                 break
         return rows
+
+    def _park_for_take(self, connection: Connection, level: int, blocked: Sequence[Seen]) -> None:
+        """Park what a ``take`` met, so that the next one need not look past it."""
+        request = self._group_request(level, 1, None, None, fully=True)
+        apart = self._walk.parking(request, blocked)
+        if self._context.dialect.features.look_first:
+            # The caller's transaction has the only lock for writing.
+            apart.do(connection)
+        else:
+            self._context.run(apart)
 
     def take_columns(
         self, connection: Connection, count: int, *, keep: bool

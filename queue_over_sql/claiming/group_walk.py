@@ -112,6 +112,12 @@ class GroupWalk:
         """Read the limits of groups again, because the queue was edited."""
         self._own_limits = {}
 
+    def parking(self, request: GroupRequest, blocked: Sequence[Seen]) -> Operation[object]:
+        """The operation that parks as much as one step may, of groups that have rows."""
+        window = request._replace(window=_MOST_PARKED)
+        park = partial(operations.park, request=window, blocked=blocked)
+        return Operation(lambda c: park(c, self._context.sql), atomic=True)
+
     def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
         """Park what is blocked; whether a part of it stays where claims meet it."""
         if request.past:

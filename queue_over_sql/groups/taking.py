@@ -39,6 +39,7 @@ class Picking:
         where: only messages that match.
         elsewhere: runs a read on a connection of the service, where the caller's may see the past.
         create_rows: creates rows of groups, apart from the caller's transaction.
+        park: moves messages that their groups block out of the claim index; None: let them be.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Picking:
         *,
         elsewhere: Callable[[Callable[[Connection], list[Any]]], list[Any]],
         create_rows: Callable[[Iterable[str]], object],
+        park: Callable[[Sequence[Seen]], object] | None,
     ) -> None:
         self._connection, self._sql, self._rules, self._where = connection, sql, rules, where
-        self._elsewhere, self._create_rows = elsewhere, create_rows
+        self._elsewhere, self._create_rows, self._park = elsewhere, create_rows, park
         self._needs_rows = sql.subject.dialect.strategy(GroupClaims).needs_rows
         self._rows: list[Sequence[Any]] = []
         self._most = math.inf
@@ -78,6 +80,9 @@ class Picking:
             names = {each.group for each in seen if each.group is not None}
             if len(self._rows) >= count or len(met) < size:
                 break
+            if self._park is not None and not past:
+                taken = {row[0] for row in self._rows}
+                self._park([each for each in seen if each.id not in taken])
             past = tuple({*past, *names})
             if not names:
                 # Others have locked what it met.
@@ -142,6 +147,9 @@ class Picking:
         room = self._room(list(met), statements.settings_of_groups)
         chosen: dict[str, int] = {}
         left, others = count, 0
+        # Most messages of an ordered group may be parked, and so not be met.
+        parts = len(met) + sum(each.group is None for each in seen)
+        share = count // parts if parts and self._rules.ordered else 0
         for each in seen:
             if left <= 0:
                 break
@@ -149,7 +157,7 @@ class Picking:
                 left, others = left - 1, others + 1
             elif each.group in room and each.group not in chosen:
                 chosen[each.group] = int(
-                    min(len(met[each.group]), room[each.group], left, self._most)
+                    min(max(len(met[each.group]), share), room[each.group], left, self._most)
                 )
                 left -= chosen[each.group]
         if not self._needs_rows or not chosen:

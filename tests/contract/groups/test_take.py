@@ -101,6 +101,22 @@ def test_a_take_never_overtakes_what_was_committed_meanwhile(jobs: Queue, engine
     assert [] == jobs.consume(10)
 
 
+def test_a_take_parks_what_is_blocked(jobs: Queue, engine: Engine) -> None:
+    """So the next one costs the same whatever waits; what it parked goes on in order."""
+    a1, *others, b1 = publish(jobs, [*["a"] * 150, "b"])
+    [in_hand] = jobs.consume(1)
+    assert a1 == in_hand.id
+    with engine.begin() as caller:
+        assert [b1] == ids_of(jobs.take(1, connection=caller))
+    where = jobs.table.c.parked_at.is_not(None)
+    with engine.connect() as connection:
+        assert others == sorted(connection.execute(select(jobs.table.c.id).where(where)).scalars())
+    in_hand.ack()
+    with engine.begin() as caller:
+        assert others[:2] == ids_of(jobs.take(2, connection=caller))
+    assert others[2:] == ids_of(consume_exactly(jobs, len(others) - 2))
+
+
 def test_a_limit_of_groups_counts_for_take(service: QueueService, engine: Engine) -> None:
     """In any order, a take gets as many as the limit leaves."""
     queue = service.create_queue("jobs", group_limit=2, group_order="any")
