@@ -855,6 +855,7 @@ class Queue(Generic[Payload]):
         status: LiveStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
+        group: str | None = None,
         payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
     ) -> LiveSelection:
@@ -864,16 +865,23 @@ class Queue(Generic[Payload]):
             status: ``ready``, ``delayed``, ``claimed`` or ``held``.
             key: only the message with this key.
             kind: only messages of this kind.
+            group: only messages of this group.
             payload: fields of the JSON payload that must be equal: a mapping of paths, such as
                 ``address.city`` or ``items.0.sku``, to text, numbers, True, False or None.
             where: any SQLAlchemy condition on ``table``.
 
         Raises:
-            ValueError: the status or a path is not valid.
+            ValueError: the status or a path is not valid, or the queue has no groups.
             UnsupportedByEngine: this database cannot search in JSON.
         """
         return LiveSelection(
-            self._core.context, status=status, key=key, kind=kind, payload=payload, where=where
+            self._core.context,
+            status=status,
+            key=key,
+            kind=kind,
+            group=group,
+            payload=payload,
+            where=where,
         )
 
     @property

@@ -421,6 +421,7 @@ class QueueService:
         table: Any,
         *,
         column_prefix: str = "",
+        group: str | None = None,
         unlogged: bool = False,
         **settings: Unpack[OptionsOfAdopted],
     ) -> AdoptedQueue:
@@ -435,6 +436,8 @@ class QueueService:
             table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used; or
                 the table's name, as ``table`` or ``schema.table``.
             column_prefix: prefix of the names of the added columns.
+            group: the column of your table that names a row's group: text, whole numbers or UUIDs.
+                ``group_limit`` is 1 unless you give it. On PostgreSQL this rewrites the table.
             unlogged: accept an UNLOGGED table of PostgreSQL, which a crash of the server empties.
             settings: as in ``create_queue``.
 
@@ -452,7 +455,9 @@ class QueueService:
         check_known("QueueService.adopt_queue", settings, OptionsOfAdopted)
         requested = QueueSettings(**settings)
         unlogged = check_flag("unlogged", unlogged)
-        queue = self._parts.catalog.adopt(name, table, column_prefix, requested, unlogged=unlogged)
+        queue = self._parts.catalog.adopt(
+            name, table, column_prefix, requested, unlogged=unlogged, group=group
+        )
         if not isinstance(queue, AdoptedQueue):
             raise QueueNotFound(name)
         return queue

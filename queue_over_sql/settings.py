@@ -120,6 +120,9 @@ class OptionsOfAdopted(TypedDict, total=False):
     max_attempts: int | Unset
     retry: RetryPolicy | Unset
     priorities: int | Unset
+    group_limit: int | Unset | None
+    group_order: GroupOrder | Unset
+    block_on_failure: bool | Unset
 
 
 class QueueOptions(OptionsOfAdopted, total=False):
@@ -132,9 +135,6 @@ class QueueOptions(OptionsOfAdopted, total=False):
     unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
-    group_limit: int | Unset | None
-    group_order: GroupOrder | Unset
-    block_on_failure: bool | Unset
     queue_limit: int | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
@@ -148,17 +148,34 @@ NOT_GIVEN: Final = dict.fromkeys(QueueOptions.__annotations__, UNSET)
 
 @dataclasses.dataclass(frozen=True)
 class Adoption:
-    """The table of an adopted queue; without a schema, that of the connection."""
+    """The table of an adopted queue; without a schema, that of the connection.
+
+    Attributes:
+        group: the column that names the group of a row; None: messages have no groups.
+    """
 
     table: str
     schema: str | None
     column_prefix: str
     primary_key: str
+    group: str | None = None
 
     @property
     def where(self) -> str:
         """The table's name with its schema, for messages to people."""
         return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Where the columns are that the queue added; no other queue may have the same."""
+        return self.where, self.column_prefix
+
+    def stored(self) -> dict[str, Any]:
+        """The fields for the registry; earlier releases know those without a group."""
+        fields = dataclasses.asdict(self)
+        if self.group is None:
+            del fields["group"]
+        return fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -280,9 +297,7 @@ def settings_json(
         columns = {**columns, GROUP_KEY: "VARCHAR"}
     if settings.limited:
         columns = {**columns, _OF_LIMITS: "BIGINT"}
-    adopted = (
-        {} if settings.adoption is None else {"adoption": dataclasses.asdict(settings.adoption)}
-    )
+    adopted = {} if settings.adoption is None else {"adoption": settings.adoption.stored()}
     stored = {
         kind.stored(name): kind.write(getattr(settings, name)) for name, kind in _STORED.items()
     }

@@ -42,6 +42,7 @@ class Archive:
         status: ArchivedStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
+        group: str | None = None,
         payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
     ) -> ArchiveSelection:
@@ -51,14 +52,21 @@ class Archive:
             status: an outcome: ``done``, ``failed``, ``rejected`` or ``expired``.
             key: only messages with this key.
             kind: only messages of this kind.
+            group: only messages of this group.
             payload: fields of a JSON payload that must be equal, as in ``Queue.messages``.
             where: any SQLAlchemy condition on ``table``.
 
         Raises:
-            ValueError: the outcome or a path is not valid.
+            ValueError: the outcome or a path is not valid, or the queue has no groups.
         """
         return ArchiveSelection(
-            self._context, status=status, key=key, kind=kind, payload=payload, where=where
+            self._context,
+            status=status,
+            key=key,
+            kind=kind,
+            group=group,
+            payload=payload,
+            where=where,
         )
 
     def export(
@@ -68,6 +76,7 @@ class Archive:
         status: ArchivedStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
+        group: str | None = None,
         payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
         progress: Callable[[int], None] | None = None,
@@ -88,6 +97,7 @@ class Archive:
             status: as in ``messages``.
             key: as in ``messages``.
             kind: as in ``messages``.
+            group: as in ``messages``.
             payload: as in ``messages``.
             where: as in ``messages``.
             progress: a function to call after each page of 1,000 messages, with the number so far.
@@ -100,7 +110,9 @@ class Archive:
             ValueError: as in ``messages``.
         """
         check_function("progress", progress)
-        selection = self.messages(status=status, key=key, kind=kind, payload=payload, where=where)
+        selection = self.messages(
+            status=status, key=key, kind=kind, group=group, payload=payload, where=where
+        )
         written = 0
         with replaced_file(path) as write:
             for page in plain_pages(selection, _PAGE):

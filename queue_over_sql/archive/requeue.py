@@ -73,17 +73,22 @@ def requeue(
     except DuplicateKey as error:
         raise DuplicateKey(error.queue, error.key, error.id, requeued=True) from None
     change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
-    if tables.grouped:
-        dead: dict[str, list[int]] = {}
-        for row in rows:
-            group = row.columns.get(GROUP_KEY)
-            if group is not None:
-                dead.setdefault(group, []).append(row.id)
-        unblock(connection, sql, dead)
+    _unblock(connection, sql, rows)
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)
     return len(rows)
+
+
+def _unblock(connection: Connection, sql: StatementCache, rows: Sequence[MessageRow]) -> None:
+    if not sql.subject.grouped:
+        return
+    dead: dict[str, list[int]] = {}
+    for row in rows:
+        group = row.columns.get(GROUP_KEY)
+        if group is not None:
+            dead.setdefault(group, []).append(row.id)
+    unblock(connection, sql, dead)
 
 
 def _check_readable(row: MessageRow) -> None:
@@ -108,6 +113,7 @@ def _begin_anew(
     for (level, headers), ids in groups.items():
         values = {"p_priority": level, "p_headers": headers, "p_at": None, "p_delay": 0}
         change_by_ids(connection, sql, begin_anew, ids, values)
+    _unblock(connection, sql, rows)
     return len(rows)
 
 

@@ -24,7 +24,14 @@ from queue_over_sql.errors import (
     near_names,
     shown,
 )
-from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table, unfinished
+from queue_over_sql.existing_tables.adopt import (
+    Adopter,
+    check_groups,
+    check_settings,
+    given_table,
+    unfinished,
+    with_groups,
+)
 from queue_over_sql.groups.groups import wake_all
 from queue_over_sql.limits.slots import count_others, set_slots
 from queue_over_sql.payloads.types import Kinds
@@ -150,7 +157,14 @@ class Catalog:
         return {name: self._create(name, requested) for name, requested in queues.items()}
 
     def adopt(
-        self, name: str, table: Any, prefix: str, requested: QueueSettings, *, unlogged: bool
+        self,
+        name: str,
+        table: Any,
+        prefix: str,
+        requested: QueueSettings,
+        *,
+        unlogged: bool,
+        group: str | None,
     ) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = self._adopter.located(given_table(table))
@@ -160,9 +174,18 @@ class Catalog:
         if (present := self._record(name)) is not None:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
-        fresh = updated(EffectiveSettings(), requested)
+        fresh = with_groups(name, group, updated(EffectiveSettings(), requested), requested)
+        if group is not None:
+            self._check_groups_here()
         self._adopter.adopt(
-            name, given, prefix, fresh, system=self.system(), present=present, unlogged=unlogged
+            name,
+            given,
+            prefix,
+            fresh,
+            system=self.system(),
+            present=present,
+            unlogged=unlogged,
+            group=group,
         )
         if not known:
             self.forget(name)
@@ -347,6 +370,7 @@ class Catalog:
             columns = self._written(requested.columns)
             queue = self._with_types(record, queue, requested.columns)
         wanted = updated(present, requested)
+        check_groups(stored, wanted)
         policies = self._settings.retry_policies
         if settings_json(wanted, columns, policies) == settings_json(present, written, policies):
             return
@@ -606,10 +630,14 @@ class Catalog:
         own = tuple(tables.live.c[column.name] for column in columns)
         return tables, dataclasses.replace(settings, columns=own)
 
-    def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
+    def _check_groups_here(self) -> None:
         reason = self.connections.dialect.features.no_groups
-        if settings.has_rules and reason is not None:
+        if reason is not None:
             raise UnsupportedByEngine(reason)
+
+    def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
+        if settings.has_rules:
+            self._check_groups_here()
         return queue_tables(
             name,
             self._settings.table_prefix,

@@ -265,6 +265,7 @@ IdFilter = Annotated[list[int] | None, argument("ID...", "Only the messages with
 FILTERS: Final[Mapping[str, SharedOption]] = {
     "key": SharedOption(str, _filter("KEY", "Only messages with this key.")),
     "kind": SharedOption(str, _filter("KIND", "Only messages of this kind.")),
+    "group": SharedOption(str, _filter("GROUP", "Only messages of this group.")),
     "payload": SharedOption(list[str], _filter("PATH=VALUE", PAYLOAD_HELP)),
     "where": SharedOption(str, _filter("SQL", WHERE_HELP)),
 }
@@ -284,6 +285,7 @@ class Filters:
     status: str | None = None
     key: str | None = None
     kind: str | None = None
+    group: str | None = None
     payload: Sequence[str] | None = None
     where: str | None = None
     ids: Sequence[int] | None = None
@@ -299,6 +301,7 @@ class Filters:
             "status": self.status,
             "key": self.key,
             "kind": self.kind,
+            "group": self.group,
             "payload": parse_fields(self.payload) if self.payload else None,
             "where": sql_condition(self.where),
         }

@@ -250,7 +250,10 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
 }
 """The settings of a queue, by the names of `create_queue`."""
 
-OF_ADOPTED: Final = ("lease", "max_attempts", "retry", "priorities")
+OF_ADOPTED: Final = (
+    *("lease", "max_attempts", "retry", "priorities"),
+    *("group_limit", "group_order", "block_on_failure"),
+)
 """Those that `adopt_queue` takes."""
 
 
@@ -421,6 +424,14 @@ def adopt(
             "has columns of these names.",
         ),
     ] = "",
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            show_default="no groups",
+            help="The column that names a row's group: text, whole numbers or UUIDs.",
+        ),
+    ] = None,
     unlogged: Annotated[
         bool,
         typer.Option(
@@ -448,7 +459,7 @@ def adopt(
     """
     with session.connect(retry_policies=named_by_path(given.get("retry"))) as service:
         adopted = service.adopt_queue(
-            queue, table, column_prefix=column_prefix, unlogged=unlogged, **given
+            queue, table, column_prefix=column_prefix, group=group, unlogged=unlogged, **given
         )
         enqueued, human = {}, f"Queue {adopted.name} uses the table {table}."
         if enqueue or where is not None:

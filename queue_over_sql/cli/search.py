@@ -45,7 +45,7 @@ commands = Commands(MESSAGES_PANEL)
 
 
 @commands.add("peek")
-@with_filters(ANY_STATUS, "key", "kind")
+@with_filters(ANY_STATUS, "key", "kind", "group")
 def peek(
     session: CommandSession,
     *,

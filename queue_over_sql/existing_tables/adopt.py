@@ -11,7 +11,13 @@ from sqlalchemy import Table, delete, inspect
 from queue_over_sql.errors import DatabaseRefused, QueueError, QueueSchemaMismatch
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.queues import registry
-from queue_over_sql.schema.existing import added_names, adopted_tables, clashing, primary_key_of
+from queue_over_sql.schema.existing import (
+    added_names,
+    adopted_tables,
+    check_group_column,
+    clashing,
+    primary_key_of,
+)
 from queue_over_sql.settings import (
     Adoption,
     OptionsOfAdopted,
@@ -21,7 +27,7 @@ from queue_over_sql.settings import (
     settings_json,
 )
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.values.options import names_of
+from queue_over_sql.values.options import GROUP_KEY, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +104,42 @@ def check_settings(
     raise QueueSchemaMismatch(msg)
 
 
+def check_groups(stored: StoredSettings, wanted: EffectiveSettings) -> None:
+    """Refuse to turn the groups of an adopted table on or off.
+
+    Raises:
+        QueueSchemaMismatch: these settings would.
+    """
+    adoption = stored.adoption
+    if adoption is None or wanted.grouped == (adoption.group is not None):
+        return
+    msg = (
+        f"The groups of queue {stored.queue!r} cannot be turned on or off by group_limit: it is "
+        f"the adopted table {adoption.where!r}. Drop the queue, which leaves the table, and adopt "
+        "it again with or without group=."
+    )
+    raise QueueSchemaMismatch(msg)
+
+
+def with_groups(
+    name: str, group: str | None, settings: EffectiveSettings, requested: QueueSettings
+) -> EffectiveSettings:
+    """The settings of a new adopted queue, whose groups are named by the column ``group``.
+
+    Raises:
+        ValueError: there is such a column and no groups, or the other way round.
+    """
+    if group is None:
+        if settings.grouped:
+            msg = f"group_limit: name the column with the groups of queue {name!r} with group="
+            raise ValueError(msg)
+        return settings
+    if requested.group_limit is None:
+        msg = f"group_limit must be a number, because group={group!r} names groups"
+        raise ValueError(msg)
+    return settings if settings.grouped else dataclasses.replace(settings, group_limit=1)
+
+
 def _deletion(tables: QueueTables, dialect: Dialect) -> str:
     old = tables.archive.c.finished_at < tables.expressions.now() - _OLD_DAYS * _DAY_US
     statement = delete(tables.archive).where(*tables.finished_only(), old)
@@ -136,12 +178,14 @@ class Adopter:
         system: SystemTables,
         present: QueueRecord | None,
         unlogged: bool,
+        group: str | None,
     ) -> EffectiveSettings:
         """Write the record of a queue and add its columns, or complete an interrupted adoption.
 
         ``present`` is the record as it was found. ``unlogged`` accepts a table that a crash
-        empties. If nothing is missing, this only reads: DDL would wait for every transaction that
-        writes to the table, and keep all others from writing.
+        empties. ``group`` is the column that names the group of a row. If nothing is missing, this
+        only reads: DDL would wait for every transaction that writes to the table, and keep all
+        others from writing.
 
         Returns:
             The settings of a new queue; for an existing queue only ``adoption`` is valid.
@@ -154,7 +198,11 @@ class Adopter:
         found, records = self._look(given.name, given.schema, system)
         if not unlogged:
             self._connections.run(lambda c: _refuse_emptied(c, found, dialect))
-        adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name)
+        if group is not None:
+            check_group_column(found, group)
+        adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name, group)
+        if group is not None:
+            _refuse_name_of_group(found, adoption, records)
         settings = dataclasses.replace(fresh, archive="all", adoption=adoption)
         definition = given.definition
         tables = self._define(name, adoption, found, definition, records=records, system=system)
@@ -272,6 +320,7 @@ class Adopter:
                     prefix=tables.prefix,
                     name=tables.queue,
                     settings=as_unfinished(text),
+                    ruled=tables.has_rules,
                 ):
                     return
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)
@@ -353,7 +402,7 @@ def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> se
         name.lower()
         for other in _adoptions(records).values()
         if other is not None and other.where == adoption.where and other != adoption
-        for name in added_names(other.column_prefix).values()
+        for name in added_names(other).values()
     }
 
 
@@ -362,7 +411,22 @@ def _clashes(
 ) -> list[str]:
     found = existing_store.reflect(connection, adoption.table, adoption.schema, dialect)
     columns = [*found.columns, *(definition.columns if definition is not None else ())]
-    return sorted(set(clashing(columns, adoption.column_prefix)))
+    return sorted(set(clashing(columns, adoption)))
+
+
+def _refuse_name_of_group(found: Table, adoption: Adoption, records: Sequence[QueueRecord]) -> None:
+    """Refuse a column that the queue adds, or that has the name of the group of a message."""
+    ours, group = added_names(adoption), str(adoption.group)
+    names = {column.name.lower() for column in found.columns}
+    taken = names & {GROUP_KEY} - {ours[GROUP_KEY], *_columns_of_others(adoption, records)}
+    if taken or group.lower() in ours.values():
+        named = GROUP_KEY if taken else group
+        msg = (
+            f"The table {found.fullname!r} cannot be adopted with group={adoption.group!r}: its "
+            f"column {named!r} has the name of one that the queue needs. Rename the column. "
+            "Nothing was changed."
+        )
+        raise QueueSchemaMismatch(msg)
 
 
 def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
@@ -380,7 +444,7 @@ def _refuse_second_queue(
 ) -> None:
     """Check the records, because another adoption may not have added its columns yet."""
     for other, adoption in _adoptions(records).items():
-        if adoption == wanted:
+        if adoption is not None and adoption.columns == wanted.columns:
             msg = (
                 f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
                 f"queue {other!r} already uses it with the same column_prefix. Use another "
@@ -396,11 +460,14 @@ def _check_same(record: QueueRecord, wanted: Adoption) -> None:
     if present is None:
         has = "is an ordinary queue"
     else:
-        has = (
-            f"already uses the table {present.where!r} with column_prefix={present.column_prefix!r}"
-        )
+        has = f"already uses the table {present.where!r} with {_chosen(present)}"
     msg = (
         f"Queue {record.name!r} {has}, so it cannot adopt the table {wanted.where!r} with "
-        f"column_prefix={wanted.column_prefix!r}. Use another name, or drop the queue first."
+        f"{_chosen(wanted)}. Use another name, or drop the queue first."
     )
     raise QueueSchemaMismatch(msg)
+
+
+def _chosen(adoption: Adoption) -> str:
+    group = "" if adoption.group is None else f" and group={adoption.group!r}"
+    return f"column_prefix={adoption.column_prefix!r}{group}"

@@ -182,7 +182,7 @@ class RowPublisher(Publisher):
         if publication.kind is not None:
             _refuse("kind", "all rows of a table have the same kind")
         if publication.group is not None:
-            _refuse("group", "its messages have no order but that of the queue")
+            _refuse("group", "put it into the payload, in the column that names groups")
         if publication.expires is not None:
             _refuse("expires", "its rows stay until you delete them")
         if publication.columns:
@@ -205,7 +205,7 @@ class RowPublisher(Publisher):
                 f"names to values, not {type(payload).__name__}."
             )
             raise PayloadInvalid(msg)
-        keys = dict(zip(tables.own_names, tables.own_columns, strict=True))
+        keys = {tables.live.c[key].name: key for key in tables.users_columns}
         unknown = sorted(str(name) for name in payload if name not in keys)
         if unknown:
             msg = (
@@ -214,7 +214,7 @@ class RowPublisher(Publisher):
             )
             raise TypeError(msg)
         values = {keys[name]: value for name, value in payload.items()}
-        columns = [tables.live.c[key] for key in tables.own_columns]
+        columns = [tables.live.c[key] for key in tables.users_columns]
         for column in columns:
             if str(column.key) not in values and _has_python_default(column):
                 values[str(column.key)] = _python_default(column)

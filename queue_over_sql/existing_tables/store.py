@@ -16,13 +16,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import NoSuchTableError
-from sqlalchemy.schema import DropIndex
+from sqlalchemy.schema import DropIndex, DropTable
 
 from queue_over_sql.archive.statements import begun
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.publishing.operations import all_or_none, check_size
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
+from queue_over_sql.schema.existing import added_names
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.sql.driver_calls import pause
@@ -113,13 +113,15 @@ def has_added_columns(connection: Connection, adoption: Adoption, dialect: Queue
         found = reflect(connection, adoption.table, adoption.schema, dialect)
     except QueueSchemaMismatch:
         return False
-    return bool(set(added_names(adoption.column_prefix).values()) & set(found.columns.keys()))
+    return bool(set(added_names(adoption).values()) & set(found.columns.keys()))
 
 
 def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bool:
     """Whether a table, which was found like this, has all columns and indexes of its queue."""
     live = tables.live
-    if not {live.c[key].name for key in ADDED_COLUMNS} <= set(found.columns.keys()):
+    if not {live.c[key].name for key in tables.added_columns} <= set(found.columns.keys()):
+        return False
+    if not all(ddl.has_table(connection, table) for table in tables.only_with_rules):
         return False
     return {index.name for index in live.indexes} <= tables.dialect.ddl.index_names(
         connection, live
@@ -129,22 +131,23 @@ def is_complete(connection: Connection, tables: QueueTables, found: Table) -> bo
 def lost_columns(connection: Connection, tables: QueueTables) -> set[str]:
     """The keys of the columns that the queue had added, and that its table no longer has."""
     lacking = ddl.missing(connection, tables.live, tables.dialect)
-    return {column.key for column in lacking}.intersection(ADDED_COLUMNS)
+    return {column.key for column in lacking}.intersection(tables.added_columns)
 
 
 def is_rebuilt(connection: Connection, tables: QueueTables) -> bool:
     """Whether a table has rows, but none of the columns that its queue had added."""
-    if len(lost_columns(connection, tables)) < len(ADDED_COLUMNS):
+    if len(lost_columns(connection, tables)) < len(tables.added_columns):
         return False
     return connection.execute(select(tables.live.c.id).limit(1)).first() is not None
 
 
 def add_columns(connection: Connection, tables: QueueTables) -> None:
     """Add the missing columns and indexes; safe while others do the same."""
-    ours = set(ADDED_COLUMNS)
+    ours = set(tables.added_columns)
     wanted = [column for column in tables.live.columns if column.key in ours]
     ddl.add_missing_columns(connection, tables.live, tables.dialect, wanted)
     ddl.create_indexes(connection, tables.live, tables.dialect)
+    ddl.create_tables(connection, tables.only_with_rules, tables.dialect)
 
 
 def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
@@ -154,13 +157,16 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
     for index in live.indexes:
         if index.name in present:
             connection.execute(DropIndex(index))
-    ours = added_names(adoption.column_prefix).values()
-    found = ddl.columns_in(connection, live.name, live.schema)
+    # The computed column first, because it needs others.
+    ours = reversed(added_names(adoption).values())
+    found = {column["name"] for column in ddl.columns_in(connection, live.name, live.schema)}
     preparer = connection.dialect.identifier_preparer
-    names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
+    names = [preparer.quote(name) for name in ours if name in found]
     if names:
         for statement in tables.dialect.ddl.drop_columns(preparer.format_table(live), names):
             connection.exec_driver_sql(statement).close()
+    for table in tables.only_with_rules:
+        connection.execute(DropTable(table, if_exists=True))
 
 
 @operation(atomic=True, durable=True, repeatable=False, wakes=True)

@@ -6,7 +6,7 @@ can: if somebody deletes a message behind which others are parked, these would w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import (
     CompoundSelect,
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 # Each group has a part of its own in the statement.
 _AT_ONCE: Final = 64
+_BEFORE_ALL: Final = -(2**63)
+Place: TypeAlias = int | str
+"""How far a look for broken groups has come: an id, or in a user's table the name of a group."""
 _FIRST: Final[ColumnElement[int]] = literal_column("1")
 
 
@@ -61,6 +64,19 @@ def with_parked(tables: QueueTables) -> Select[Any]:
     between = (live.c.id > number("p_after"), live.c.id <= number("p_up_to"))
     found = select(live.c.group_key).where(*between, live.c.parked_at.is_not(None)).distinct()
     return by_id(tables, found, live)
+
+
+def names_with_parked(tables: QueueTables, first: bool) -> Select[Any]:
+    """The ``first`` groups that have parked messages, or those after ``p_name``, by name.
+
+    For a user's table, of whose rows most are no messages: it reads the index of groups alone.
+    """
+    live = tables.live
+    key = live.c.group_key
+    free = (key.is_not(None), live.c.consumer_id.is_(None), live.c.parked_at.is_not(None))
+    after = () if first else (key > _name("p_name", key),)
+    found = select(key).where(*free, *after).distinct().order_by(key)
+    return by_group(tables, found, live).limit(number("p_count"))
 
 
 def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
@@ -104,14 +120,19 @@ def _place(place: int) -> ColumnElement[int]:
 
 
 def find_broken(
-    connection: Connection, sql: StatementCache, after: int, limit: int
-) -> tuple[list[str], int | None]:
-    """Look at the next rows after an id for groups that nobody would wake.
+    connection: Connection, sql: StatementCache, after: Place | None, limit: int
+) -> tuple[list[str], Place | None]:
+    """Look at the next rows after a place for groups that nobody would wake; None: from the first.
 
     Returns:
-        The groups, and the last id that was looked at; None: no rows.
+        The groups, and the place up to which it looked; None: there were no more rows.
     """
-    start = {"p_after": after}
+    if sql.subject.ends_in_place:
+        page = {"p_count": limit} | ({} if after is None else {"p_name": after})
+        parked = sql.get(names_with_parked, after is None).run(connection, page)
+        names = [row[0] for row in parked]
+        return _broken(connection, sql, names), names[-1] if names else None
+    start = {"p_after": _BEFORE_ALL if after is None else after}
     last = sql.get(end_of_rows).run(connection, start | {"p_count": limit}).scalar()
     if last is None:
         return [], None
@@ -148,11 +169,11 @@ def repair(connection: Connection, sql: StatementCache, names: Sequence[str]) ->
 # -- rows of groups
 
 
-def next_rows(tables: QueueTables) -> Select[Any]:
-    """The names of the next rows of groups."""
+def next_rows(tables: QueueTables, first: bool) -> Select[Any]:
+    """The names of the ``first`` rows of groups, or of those after ``p_name``; one may be empty."""
     key = rows_of_groups(tables).c.group_key
-    following = select(key).where(key > _name("p_name", key)).order_by(key)
-    return following.limit(number("p_count"))
+    following = select(key).order_by(key).limit(number("p_count"))
+    return following if first else following.where(key > _name("p_name", key))
 
 
 def lock_idle(tables: QueueTables, size: int) -> Select[Any]:
@@ -186,7 +207,7 @@ def _name(parameter: str, key: ColumnElement[Any]) -> ColumnElement[Any]:
 
 @operation(atomic=True)
 def remove_idle(
-    connection: Connection, sql: StatementCache, after: str, limit: int, age: int
+    connection: Connection, sql: StatementCache, after: str | None, limit: int, age: int
 ) -> tuple[int, str | None]:
     """Remove the rows of idle groups among the next ones by name.
 
@@ -195,7 +216,7 @@ def remove_idle(
     Args:
         connection: with a transaction.
         sql: the queue's statements.
-        after: the last name that was looked at.
+        after: the last name that was looked at; None: begin with the first one.
         limit: how many rows to look at.
         age: microseconds since the row was created, before which it stays.
 
@@ -203,7 +224,8 @@ def remove_idle(
         How many were removed, and the last name; None: no rows.
     """
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
-    some = sql.get(next_rows).run(connection, {"p_name": after, "p_count": limit}).all()
+    page = {"p_count": limit} | ({} if after is None else {"p_name": after})
+    some = sql.get(next_rows, after is None).run(connection, page).all()
     names = [row[0] for row in some]
     if not names:
         return 0, None

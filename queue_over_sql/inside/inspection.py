@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import func, inspect, select
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from queue_over_sql.service import QueueService
     from queue_over_sql.sql.checkup import Section
     from queue_over_sql.values.findings import Finding
-
-_BEFORE_ALL: Final = -(2**63)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ class Inspection:
         if not tables.grouped:
             return []
         sql = StatementCache(tables, connection.dialect)
-        return find_broken(connection, sql, _BEFORE_ALL, most)[0]
+        return find_broken(connection, sql, None, most)[0]
 
     @staticmethod
     def beside_limit(connection: Connection, tables: QueueTables) -> int:

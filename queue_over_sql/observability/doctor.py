@@ -358,8 +358,8 @@ def _compare(connection: Connection, tables: inside.QueueTables, table: Table) -
 
 def _of_lost(tables: inside.QueueTables, lost: set[str]) -> Finding:
     table = tables.live
-    if len(lost) < len(inside.ADDED_COLUMNS):
-        names = ", ".join(table.c[key].name for key in inside.ADDED_COLUMNS if key in lost)
+    if len(lost) < len(tables.added_columns):
+        names = ", ".join(table.c[key].name for key in tables.added_columns if key in lost)
         said = f"table {table.name} has lost columns of queue {tables.queue}: {names}"
         return Finding(Level.ERROR, "tables", said, "Call adopt_queue, which adds them.")
     said = (

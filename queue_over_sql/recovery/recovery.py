@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
-from queue_over_sql.groups.repair import find_broken, remove_idle, repair
+from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.limits.slots import count_others
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import expiry
@@ -84,11 +84,11 @@ class Recovery:
         # The last row that was looked at for messages that expired.
         self._expired_up_to = _BEFORE_ALL
         # The last row that was looked at for groups that nobody would wake.
-        self._repaired_up_to = _BEFORE_ALL
+        self._repaired_up_to: Place | None = None
         # When what is in hand was compared with the slots of the queue's limit.
         self._counted_at = -math.inf
         # When rows of groups were looked through, and up to which name.
-        self._idle_after = (-math.inf, "")
+        self._idle_after: tuple[float, str | None] = (-math.inf, None)
 
     def restore(self) -> int:
         """Recover all messages of dead consumers; returns how many were given back."""
@@ -268,12 +268,13 @@ class Recovery:
         began = time.monotonic()
         if began - looked_at < _IDLE_SECONDS:
             return
-        name: str | None = after
-        while name is not None and time.monotonic() - began < _TURN_SECONDS:
-            removal = remove_idle.of(context.sql, name, _GROUPS, _IDLE_US)
-            _, name = context.run(removal)
+        while True:
+            removal = remove_idle.of(context.sql, after, _GROUPS, _IDLE_US)
+            _, after = context.run(removal)
             yield ReaperReport()
-        self._idle_after = (began, name or "")
+            if after is None or time.monotonic() - began >= _TURN_SECONDS:
+                break
+        self._idle_after = (began, after)
 
     def limits(self) -> Iterator[ReaperReport]:
         """Let what somebody claimed without regard to the limit of the queue count."""
@@ -309,7 +310,7 @@ class Recovery:
                     name,
                     extra={"queue": context.name},
                 )
-            self._repaired_up_to = _BEFORE_ALL if last is None else last
+            self._repaired_up_to = last
             if last is None:
                 return
             yield ReaperReport(repaired=len(woken))

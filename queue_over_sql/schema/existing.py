@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Enum,
     Integer,
     MetaData,
+    SmallInteger,
     String,
     Table,
+    Uuid,
     and_,
     case,
     func,
@@ -28,8 +32,11 @@ from queue_over_sql.schema.queue_tables import (
     QueueTables,
     memory_of_keys,
     message_columns_of,
+    rows_of_groups_in,
 )
 from queue_over_sql.values.cached import cached_property
+from queue_over_sql.values.limits import GROUP_LENGTH
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -55,8 +62,11 @@ ADDED_COLUMNS: Final = (
     "outcome",
 )
 """The columns that an adoption adds, by key; their names begin with the column prefix."""
+COLUMNS_FOR_GROUPS: Final = ("parked_at", "blocks", GROUP_KEY)
+"""Those that it adds besides if messages have a group. The database computes the last one."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ExistingTable(QueueTables):
     """A user's table, which holds both the live and the finished messages.
 
@@ -64,7 +74,15 @@ class ExistingTable(QueueTables):
     its name. A row is a live message if it has a due time, or has a status but is not finished
     (then it is held). It is a finished message if it is not due any more and has ended. Any other
     row is not a message. The owner of a row may enqueue it by setting ``available_at`` alone.
+
+    With groups the column ``group_key`` is computed from the one that the user named. It is NULL
+    for a row that is not a live message, so that the indexes of groups have only these.
+
+    Attributes:
+        group_column: the key of the column that names a message's group.
     """
+
+    group_column: str | None = None
 
     has_payloads = False
     ends_in_place = True
@@ -84,8 +102,36 @@ class ExistingTable(QueueTables):
             (special[name] if name in special else self.time(table, name)).label(f"m_{name}")
             for name in MESSAGE_COLUMNS
         ]
-        own = [columns[key].label(f"row_{index}") for index, key in enumerate(self.own_columns)]
+        if self.grouped:
+            due = MESSAGE_COLUMNS.index("available_at")
+            core[due] = func.coalesce(columns.available_at, columns.parked_at).label("m_due")
+        own = [self._own(table, key).label(f"row_{i}") for i, key in enumerate(self.own_columns)]
         return [*core, *own]
+
+    def _own(self, table: Table, key: str) -> ColumnElement[Any]:
+        if key == GROUP_KEY and self.group_column is not None:
+            # The computed column has nothing for finished rows.
+            return self.expressions.as_group(table.c[self.group_column])
+        return table.c[key]
+
+    def archived_group(self) -> ColumnElement[Any]:
+        """As in ``QueueTables``, by the user's column."""
+        return self._own(self.archive, GROUP_KEY)
+
+    @cached_property
+    def own_names(self) -> tuple[str, ...]:
+        """As in ``QueueTables``; the group has the name that it has in every queue."""
+        names = zip(self.own_columns, super().own_names, strict=True)
+        return tuple(GROUP_KEY if self.is_group(key) else name for key, name in names)
+
+    def is_group(self, key: str) -> bool:
+        """Whether a column is the computed one with the group."""
+        return self.grouped and key == GROUP_KEY
+
+    @cached_property
+    def added_columns(self) -> tuple[str, ...]:
+        """The keys of the columns that the adoption added."""
+        return added_keys(grouped=self.grouped)
 
     def time(self, table: Table, name: str) -> ColumnElement[Any]:
         """As in ``QueueTables``, with defaults for what the owner of the row left out."""
@@ -103,19 +149,18 @@ class ExistingTable(QueueTables):
 
     def live_only(self) -> list[ColumnElement[bool]]:
         """Rows that have a due time, or were begun."""
-        return [or_(self.live.c.available_at.is_not(None), self._begun())]
+        return [or_(*[time.is_not(None) for time in self._due_times()], self._begun())]
 
     def finished_only(self) -> list[ColumnElement[bool]]:
         """Rows that ended and are not due again."""
         columns = self.archive.c
         ended = columns.finished_at.is_not(None)
-        return [and_(columns.available_at.is_(None), ended, columns.consumer_id.is_(None))]
+        return [and_(self.is_held(), ended, columns.consumer_id.is_(None))]
 
     def never_enqueued(self) -> ColumnElement[bool]:
         """The condition for rows that are not messages."""
         columns = self.live.c
-        never_due = columns.available_at.is_(None)
-        return and_(columns.status.is_(None), never_due, columns.finished_at.is_(None))
+        return and_(columns.status.is_(None), self.is_held(), columns.finished_at.is_(None))
 
     def of_any_outcome(self) -> list[ColumnElement[bool]]:
         """None, because there is no such index."""
@@ -124,7 +169,8 @@ class ExistingTable(QueueTables):
     def removal(self, *, archived: bool = False) -> Update:
         """Empty the queue's columns."""
         columns = self.live.c
-        nothing = {key: None if columns[key].nullable else 0 for key in ADDED_COLUMNS}
+        ours = [key for key in self.added_columns if not self.is_group(key)]
+        nothing = {key: None if columns[key].nullable else 0 for key in ours}
         extent = self.finished_only() if archived else self.live_only()
         return update(self.live).where(*extent).values(nothing)
 
@@ -161,8 +207,10 @@ class ExistingTable(QueueTables):
     ) -> tuple[Any, Mapping[str, Any] | None, MessageRow]:
         """The user's columns, which are the payload, too."""
         del decode
-        own = MappingProxyType(row.columns)
-        return own, own, row._replace(columns={})
+        group = {name: value for name, value in row.columns.items() if self.is_group(name)}
+        users = {name: value for name, value in row.columns.items() if name not in group}
+        own = MappingProxyType(users)
+        return own, own, row._replace(columns=group)
 
     @cached_property
     def is_plain(self) -> bool:
@@ -202,15 +250,47 @@ def check_column_prefix(prefix: object) -> str:
     return str.__str__(prefix)
 
 
-def added_names(prefix: str) -> dict[str, str]:
+def added_keys(*, grouped: bool) -> tuple[str, ...]:
+    """The keys of the columns that an adoption adds."""
+    return (*ADDED_COLUMNS, *(COLUMNS_FOR_GROUPS if grouped else ()))
+
+
+def added_names(adoption: Adoption) -> dict[str, str]:
     """The names of the columns that an adoption adds, by key."""
-    return {key: prefix + key for key in ADDED_COLUMNS}
+    keys = added_keys(grouped=adoption.group is not None)
+    return {key: adoption.column_prefix + key for key in keys}
 
 
-def clashing(columns: Iterable[Column[Any]], prefix: str) -> list[str]:
+def clashing(columns: Iterable[Column[Any]], adoption: Adoption) -> list[str]:
     """The columns of a table whose names an adoption would need; case does not count."""
-    taken = set(added_names(prefix).values())
+    taken = set(added_names(adoption).values())
     return sorted(column.name for column in columns if column.name.lower() in taken)
+
+
+def check_group_column(found: Table, name: object) -> None:
+    """Check the column that names the groups of a user's rows.
+
+    Raises:
+        TypeError: the name is no text.
+        QueueSchemaMismatch: there is no such column, or it has another type.
+    """
+    if not isinstance(name, str):
+        msg = f"group must be the name of a column of the table, not {shown(name)}"
+        raise TypeError(msg)
+    column = found.c.get(name)
+    if column is None:
+        msg = (
+            f"The table {found.fullname!r} has no column {name!r}, which group= names. Its "
+            f"columns are: {', '.join(found.c.keys())}."
+        )
+        raise QueueSchemaMismatch(msg)
+    kind = column.type
+    if isinstance(kind, Enum) or not isinstance(kind, (String, Integer, Uuid)):
+        msg = (
+            f"The column {name!r} of the table {found.fullname!r} cannot name groups, because its "
+            f"type is {kind}. Use a column with text, whole numbers or UUIDs."
+        )
+        raise QueueSchemaMismatch(msg)
 
 
 def primary_key_of(table: Table) -> Column[Any]:
@@ -246,9 +326,9 @@ def adopted_tables(
     ``columns`` are all reflected columns of that table; ``others`` are the names of those that
     belong to other queues. ``given`` is the user's own definition, for its types and defaults.
     """
-    ours = set(added_names(adoption.column_prefix).values())
+    ours, grouped = set(added_names(adoption).values()), adoption.group is not None
     users = [c for c in columns if c.name.lower() not in ours | set(others)]
-    keys = _keys(users, adoption.primary_key)
+    keys = _keys(users, adoption.primary_key, grouped=grouped)
     better = {} if given is None else {column.name: column for column in given.c}
     own = [
         _users_column(key, column, better.get(column.name, column))
@@ -264,6 +344,16 @@ def adopted_tables(
     )
     dialect.expressions.add_queue_indexes(table, base, sparse=True)
     memory = memory_of_keys(base, metadata, dialect.expressions)
+    known = {column.name: key for column, key in zip(users, keys, strict=True)}
+    group_column = None if adoption.group is None else known.get(adoption.group)
+    groups = None
+    if adoption.group is not None:
+        if group_column is None:
+            raise QueueSchemaMismatch(_lost_group(adoption, queue))
+        _add_group_columns(table, adoption.column_prefix, group_column, dialect.expressions)
+        dialect.expressions.add_group_indexes(table, base)
+        shared = MetaData(schema=system.metadata.schema)
+        groups = rows_of_groups_in(base, shared, dialect.expressions)
     return ExistingTable(
         queue,
         prefix,
@@ -272,8 +362,32 @@ def adopted_tables(
         dedup_keys=memory,
         system=system,
         dialect=dialect,
-        own_columns=tuple(keys),
+        own_columns=(*keys, *([GROUP_KEY] if grouped else ())),
+        groups=groups,
+        group_column=group_column,
     )
+
+
+def _lost_group(adoption: Adoption, queue: str) -> str:
+    return (
+        f"The table {adoption.where!r} has lost its column {adoption.group!r}, which names the "
+        f"groups of queue {queue!r}. Restore the column, or drop the queue."
+    )
+
+
+def _add_group_columns(
+    table: Table, prefix: str, group_column: str, expressions: Expressions
+) -> None:
+    table.append_column(Column(f"{prefix}parked_at", BigInteger, key="parked_at"))
+    table.append_column(Column(f"{prefix}blocks", SmallInteger, key="blocks"))
+    c = table.c
+    live = or_(
+        *[c[key].is_not(None) for key in ("consumer_id", "available_at", "parked_at")],
+        and_(c.status.is_not(None), c.finished_at.is_(None)),
+    )
+    computed = expressions.computed(case((live, expressions.as_group(c[group_column]))))
+    kind = expressions.exact_string(GROUP_LENGTH)
+    table.append_column(Column(f"{prefix}{GROUP_KEY}", kind, computed, key=GROUP_KEY))
 
 
 def _users_column(key: str, found: Column[Any], given: Column[Any]) -> Column[Any]:
@@ -290,8 +404,8 @@ def _users_column(key: str, found: Column[Any], given: Column[Any]) -> Column[An
     )
 
 
-def _keys(columns: Sequence[Column[Any]], primary_key: str) -> list[str]:
-    taken = {"id", *ADDED_COLUMNS}
+def _keys(columns: Sequence[Column[Any]], primary_key: str, *, grouped: bool) -> list[str]:
+    taken = {"id", *added_keys(grouped=grouped)}
     names = {column.name for column in columns}
     keys = []
     for column in columns:

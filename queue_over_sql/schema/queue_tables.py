@@ -220,6 +220,11 @@ class QueueTables:
         """Those of ``own_columns`` that the user declared."""
         return tuple(name for name in self.own_columns if not (self.grouped and name == GROUP_KEY))
 
+    @cached_property
+    def added_columns(self) -> tuple[str, ...]:
+        """The keys of the columns that an adoption added to a user's table."""
+        return ()
+
     def shown_as(self, key: str) -> str:
         """The name of one of ``own_columns`` where messages are rows of columns, as in Spark."""
         return "group" if self.grouped and key == GROUP_KEY else self.live.c[key].name
@@ -239,6 +244,10 @@ class QueueTables:
             special["available_at"] = due.label("available_at")
         core = [special.get(name, table.c[name]) for name in MESSAGE_COLUMNS]
         return [*core, *[table.c[name] for name in self.own_columns]]
+
+    def archived_group(self) -> ColumnElement[Any]:
+        """The group of a finished message."""
+        return self.archive.c.group_key
 
     def time(self, table: Table, name: str) -> ColumnElement[Any]:
         """When a message was published or is due; NULL only for the due time of a held one."""
@@ -463,7 +472,7 @@ def queue_tables(
         system,
         dialect,
         names,
-        groups=_groups(table, metadata, expressions) if grouped else None,
+        groups=rows_of_groups_in(table, metadata, expressions) if grouped else None,
         limits=limits_of(table, metadata, expressions) if limited else None,
         limited=limited,
         frees_claimed_keys=bool(released),
@@ -483,7 +492,7 @@ def memory_of_keys(base: str, metadata: MetaData, expressions: Expressions) -> T
     )
 
 
-def _groups(base: str, metadata: MetaData, expressions: Expressions) -> Table:
+def rows_of_groups_in(base: str, metadata: MetaData, expressions: Expressions) -> Table:
     """Define the table of groups. Claims and settings write its rows, but no publish does."""
     return Table(
         f"{base}_groups",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import literal, select
 
-from queue_over_sql.errors import ClaimLost
+from queue_over_sql.errors import ClaimLost, no_groups
 from queue_over_sql.message import Message
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.selection.operations import (
@@ -40,7 +40,7 @@ from queue_over_sql.values.checks import (
     check_whole,
 )
 from queue_over_sql.values.durations import Duration, instant_to_microseconds, to_microseconds
-from queue_over_sql.values.limits import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.values.texts import printable
 
@@ -79,6 +79,7 @@ class Selection:
         status: str | None = None,
         key: str | None = None,
         kind: str | None = None,
+        group: str | None = None,
         payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
     ) -> None:
@@ -95,6 +96,8 @@ class Selection:
             conditions.append(self._table.c.message_key == key)
         if (kind := check_text("kind", kind, KIND_LENGTH)) is not None:
             conditions.append(self._table.c.kind == kind)
+        if group is not None:
+            conditions.append(self._in_group(group))
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
         self._chosen = Criteria(self._archived, conditions, named)
@@ -197,6 +200,18 @@ class Selection:
             return decoded_plainly(self._context, row, _Unclaimed())
         except UNDECODABLE:
             return undecoded(self._context, row, _Unclaimed())
+
+    def _in_group(self, group: str) -> ColumnElement[bool]:
+        context = self._context
+        if not context.tables.grouped:
+            # Another process may have turned groups on.
+            context.look_again()
+        tables = context.tables
+        if not tables.grouped:
+            raise ValueError(no_groups(context.name))
+        name = check_text("group", group, GROUP_LENGTH, least=0)
+        named = tables.archived_group() if self._archived else tables.live.c.group_key
+        return named == literal(name, tables.live.c.group_key.type)
 
     def _check_content(self, **filters: object) -> None:
         named = [name for name, value in filters.items() if value not in (None, {})]

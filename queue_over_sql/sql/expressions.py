@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
+    Computed,
     Index,
     LargeBinary,
     String,
     Text,
     and_,
+    cast,
     delete,
+    func,
     insert,
     literal_column,
 )
 
 from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.values.limits import GROUP_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -174,6 +178,20 @@ class Expressions:
         """Define the index that has the messages of each group, those in hand apart."""
         c = table.c
         Index(f"{base}_group_ix", c.group_key, c.consumer_id, c.id)
+
+    def as_group(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The group that a column of a user's table names: its text, as far as a group may be long.
+
+        A longer text must not make the user's own INSERT fail.
+        """
+        text: ColumnElement[Any] = func.substr(
+            cast(column, String), literal_column("1"), literal_column(str(GROUP_LENGTH))
+        )
+        return text
+
+    def computed(self, expression: ColumnElement[Any]) -> Computed:
+        """What makes a column one that the database computes, and that an index may have."""
+        return Computed(expression, persisted=False)
 
     def claim_index_hint(self, base: str) -> str | None:
         """A hint with which a locking select follows the claim index and needs no ORDER BY."""

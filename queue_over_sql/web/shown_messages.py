@@ -339,7 +339,8 @@ def _hex(content: bytes, size: int) -> str:
 
 
 def _row_text(queue: Queue, table: Any, message: ShownMessage, mask: Mask) -> str:
-    own = [column for column in table.c if column.key not in inside.ADDED_COLUMNS]
+    added = inside.tables(queue).added_columns
+    own = [column for column in table.c if column.key not in added]
     row = inside.run(
         queue, lambda c: c.execute(select(*own).where(table.c.id == message.id)).first()
     )

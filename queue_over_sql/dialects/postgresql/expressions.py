@@ -10,6 +10,7 @@ from sqlalchemy import (
     ARRAY,
     JSON,
     ColumnElement,
+    Computed,
     Dialect,
     Float,
     FromClause,
@@ -140,6 +141,10 @@ class PostgreSQLExpressions(AtOnceExpressions):
         Then it may read the primary key, past all messages of a large group.
         """
         return and_(group_key >= name, group_key <= name)
+
+    def computed(self, expression: ColumnElement[Any]) -> Computed:
+        """Stored, because no index can have any other."""
+        return Computed(expression, persisted=True)
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so an index scan can use it; new in each statement."""

@@ -93,9 +93,11 @@ def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: 
         .returning(*tables.message_columns(live))
         .cte("changed")
     )
+    # An adopted table labels its columns.
+    changed_id = next(iter(changed.c))
     return (
         select(*picked.c, *changed.c)
-        .select_from(picked.outerjoin(changed, picked.c.id == changed.c.id, full=True))
+        .select_from(picked.outerjoin(changed, picked.c.id == changed_id, full=True))
         .add_cte(counted)
     )
 

@@ -98,7 +98,8 @@ def _page(
 ) -> shapes.MessagePage | Lines:
     fields = {} if query.payload is None else _read_fields(query.payload)
     _check_masked(call, fields)
-    found = select(status=query.status, key=query.key, kind=query.kind, payload=fields)
+    filters = {"key": query.key, "kind": query.kind, "group": query.group}
+    found = select(status=query.status, payload=fields, **filters)
     mask, as_text = call.api.mask, query.payload_encoding == "json"
     if call.wants_lines:
 
@@ -134,7 +135,7 @@ def _filtered(call: Call, given: shapes.Filter, select: Callable[..., Any]) -> A
 def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
     _check_masked(call, given.payload or {})
     filters = {"status": given.status, "key": given.key, "kind": given.kind}
-    return filters | {"payload": given.payload or None}
+    return filters | {"group": given.group, "payload": given.payload or None}
 
 
 def _edit(call: Call, queue: str, body: shapes.SelectedMessages) -> shapes.Edited:

@@ -271,6 +271,7 @@ class MessageQuery(Taken, kw_only=True):
     status: StatusText | None = None
     key: Key | None = None
     kind: Kind | None = None
+    group: Group | None = None
     payload: FieldsText | None = None
     limit: Annotated[
         int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is requested.")
@@ -328,6 +329,7 @@ class Filter(Taken, kw_only=True):
     status: StatusText | None = None
     key: Key | None = None
     kind: Kind | None = None
+    group: Group | None = None
     payload: Annotated[
         dict[str, Any] | None,
         Meta(description="Paths such as address.city to the values that they must have."),

@@ -145,7 +145,6 @@ def test_what_has_no_place_in_an_existing_table_is_refused(
         "max_payload_bytes": 10,
         "expires": 60,
         "group_limit": 1,
-        "group_order": "any",
     }
     for name, value in settings.items():
         with refused(name, QueueSchemaMismatch, match=name):

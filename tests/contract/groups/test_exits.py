@@ -471,7 +471,9 @@ def test_the_reaper_removes_rows_of_idle_groups(service: QueueService, engine: E
         kept = [{"group_key": "a"} | old, *({"group_key": name} | old | {name: 3} for name in own)]
         later = 4_000_000_000_000_000
         kept += [{"group_key": name} | old | {name: later} for name in ("created_at", "tat_us")]
-        connection.execute(insert(rows), [*kept, {"group_key": "idle"} | old])
+        connection.execute(
+            insert(rows), [*kept, *({"group_key": name} | old for name in ("", "idle"))]
+        )
     service.reap()
     with engine.connect() as connection:
         left = connection.execute(select(rows.c.group_key)).scalars().all()
