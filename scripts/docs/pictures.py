@@ -211,8 +211,62 @@ def drawn_groups() -> str:
     return picture("What waits for what in groups", 900, 20 + 70 * len(GROUPS), *parts)
 
 
+def turns(y: int, *runs: tuple[int, int, str, str]) -> list[Box]:
+    """Boxes in a row, each from one time to another."""
+    return [
+        Box((begin + end) // 2, y, text, kind, end - begin - 6) for begin, end, text, kind in runs
+    ]
+
+
 PICTURES = {
     "groups.svg": drawn_groups(),
+    "groups-in-time.svg": picture(
+        "Two consumers and three groups, in the course of time",
+        900,
+        250,
+        Note(90, 40, "published"),
+        *turns(
+            40,
+            *(
+                (180 + 70 * place, 250 + 70 * place, name, "")
+                for place, name in enumerate(("a1", "b1", "a2", "c1", "b2"))
+            ),
+        ),
+        Note(710, 40, "Each message is one of a group: a, b or c"),
+        Note(90, 120, "consumer 1"),
+        *turns(120, (180, 480, "a1", "good"), (480, 640, "a2", "good")),
+        Note(90, 200, "consumer 2"),
+        *turns(200, (180, 280, "b1", "good"), (280, 390, "c1", "good"), (390, 560, "b2", "good")),
+        Note(770, 120, "a2 waits until a1 has ended,\nwhoever is free"),
+        Note(770, 200, "Other groups go on"),
+        Arrow(((180, 238), (640, 238)), "", 0, 0),
+        Note(665, 238, "time"),
+    ),
+    "groups-in-batches.svg": picture(
+        "Three messages of one group in one hand",
+        900,
+        250,
+        Note(90, 45, "claimed together"),
+        *turns(
+            45,
+            (180, 320, "a1\ndone", "good"),
+            (320, 460, "a2\nfails", "bad"),
+            (460, 600, "a3\nnot begun", ""),
+        ),
+        Note(750, 45, "One consumer may have several\nof a group, in order"),
+        Arrow(((390, 74), (390, 117)), "", 0, 0),
+        Arrow(((530, 74), (530, 117)), "", 0, 0),
+        Note(90, 146, "given back"),
+        *turns(
+            146,
+            (320, 460, "a2\nretry at 10:05", "bad"),
+            (460, 600, "a3\nnot counted", ""),
+        ),
+        Note(750, 146, "What is behind a failure comes\nback with it"),
+        Note(90, 220, "from 10:05 on"),
+        *turns(220, (320, 460, "a2", "good"), (460, 600, "a3", "")),
+        Note(750, 220, "The failed one is the first again"),
+    ),
     "layers.svg": drawn_layers(),
     "message.svg": picture(
         "The life of a message",
