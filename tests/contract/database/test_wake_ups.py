@@ -279,7 +279,9 @@ def test_whatever_makes_a_message_claimable_wakes_consumers_elsewhere(
 ) -> None:
     """Each way after its commit, although they would not look by themselves."""
     monkeypatch.setattr("queue_over_sql.database.notify._BURST_SECONDS", 0)
-    service, ways = make_service(), Ways(publisher, engine, make_service)
+    # Nor would they restore messages of the dead by themselves.
+    service = make_service(reaper_interval=NEVER)
+    ways = Ways(publisher, engine, make_service)
     watched(service)
     queue, arrivals = service.queue("jobs"), core_of(service.queue("jobs")).context.arrivals
     for name in WAYS:
