@@ -11,7 +11,7 @@ from queue_over_sql import FixedDelay
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
 from tests.chaos.processes import Crew
-from tests.chaos.test_groups import Load, by_group, most_at_once
+from tests.chaos.test_groups import Case, Load, by_group, most_at_once
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -41,7 +41,7 @@ def test_a_limit_holds_through_kills(
     )
     luck = random.Random(7)  # noqa: S311 - chance, not a secret
     load = Load(crew, database.url)
-    load.start("any", consumers=8)
+    load.start(Case(1, "any", 0), consumers=8)
     for kill in range(kills):
         load.go_on()
         service.create_queue("jobs", queue_limit=1 + kill % LIMIT)

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
-from queue_over_sql import DatabaseUnavailable, FixedDelay, Queue, QueueService
+from queue_over_sql import DatabaseUnavailable, FixedDelay, Publication, Queue, QueueService
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 from tests.chaos.account import create_effects, effects, live_tokens
 from tests.chaos.processes import Crew
@@ -227,11 +227,15 @@ def test_the_callers_pool_may_hold_dead_connections(
 @pytest.mark.default_on("postgresql", "mysql")
 @pytest.mark.parametrize(
     "outage",
-    [pytest.param(("stop", 3.0), marks=pytest.mark.full), ("kill", 0.5)],
-    ids=["long", "crash"],
+    [
+        pytest.param(("stop", 3.0, False), marks=pytest.mark.full),
+        ("kill", 0.5, False),
+        ("kill", 0.5, True),
+    ],
+    ids=["long", "crash", "crash-groups"],
 )
 def test_a_worker_outlives_an_outage(
-    outage: tuple[str, float],
+    outage: tuple[str, float, bool],
     server: TestServer,
     connect: Callable[[], QueueService],
     server_sql: Engine,
@@ -240,13 +244,16 @@ def test_a_worker_outlives_an_outage(
     """The database goes away under a busy worker: it goes on, and each effect is there once.
 
     Once the outage is longer than the consumer's timeout, and once it is a crash. SQLAlchemy logs
-    no traceback of a connection that the server has ended.
+    no traceback of a connection that the server has ended. With groups each keeps its order.
     """
-    queue = connect().create_queue("jobs", retry=FixedDelay(0.1), max_attempts=100)
+    ending, seconds, grouped = outage
+    settings: Any = {"group_limit": 1} if grouped else {}
+    queue = connect().create_queue("jobs", retry=FixedDelay(0.1), max_attempts=100, **settings)
     create_effects(server_sql)
     early = [f"early-{number:03}" for number in range(200)]
     late = [f"late-{number:03}" for number in range(20)]
-    queue.publish_many([{"token": token} for token in early])
+    items = [Publication({"token": token}, group=token[-1] if grouped else None) for token in early]
+    queue.publish_many(items)
     process = crew.spawn(
         worker.Arguments(
             server.url,
@@ -259,7 +266,6 @@ def test_a_worker_outlives_an_outage(
     )
     process.expect("ready")
     eventually(lambda: len(crew.account().tokens("finished")) >= 40, "forty messages handled")
-    ending, seconds = outage
     getattr(server, ending)()
     time.sleep(seconds)
     assert process.alive
@@ -268,6 +274,10 @@ def test_a_worker_outlives_an_outage(
 
     eventually(lambda: not live_tokens(server_sql), "nothing left", within=60, every=0.1)
     assert early + late == [token for token, _ in effects(server_sql)]
+    begun = [token for token in crew.account().tokens("started") if token in early]
+    for digit in "0123456789" if grouped else "":
+        of_group = [token for token in begun if token.endswith(digit)]
+        assert sorted(of_group) == of_group
     assert process.alive
     assert "Exception during reset" not in process.errors()
 

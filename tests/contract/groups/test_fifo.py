@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, select, update
 
-from queue_over_sql import Publication
+from queue_over_sql import Publication, Reason
 from queue_over_sql.queue import core_of
-from tests.contract.queue_state import set_columns
+from tests.contract.payloads.kind_types import BOTH, ORDERS, Order, Refund, knowing
+from tests.contract.queue_state import live_rows, set_columns
 from tests.waiting import consume_exactly, eventually
 
 if TYPE_CHECKING:
@@ -231,6 +233,27 @@ def test_a_condition_waits_for_the_head(jobs: Queue, engine: Engine) -> None:
     assert [(ids[0], "a"), (ids[1], "a")] == named(both)
 
 
+def test_a_head_of_an_unknown_kind_holds_up_its_group(make_service: MakeService) -> None:
+    """Its followers wait for who knows it, others flow, and the reason is named."""
+    narrow = knowing(make_service, ORDERS, group_limit=1)
+    wide = knowing(make_service, BOTH)
+    made = wide.publish_many(
+        [
+            Publication(Refund(id=0), group="a"),
+            Publication(Order(id=1), group="a"),
+            Publication(Order(id=2), group="b"),
+        ]
+    )
+    head, follower, elsewhere = (each.id for each in made)
+    found = [message for _ in range(4) for message in narrow.consume(5)]
+    assert [elsewhere] == [message.id for message in found]
+    waits = narrow.why(follower)
+    assert (Reason.GROUP_HEAD, head) == (waits.reason, waits.waits_for)
+    [refund] = consume_exactly(wide, 1)
+    refund.ack()
+    assert [follower] == [message.id for message in consume_exactly(narrow, 1)]
+
+
 def test_an_exchange_gets_what_its_ack_sets_free(jobs: Queue, make_service: MakeService) -> None:
     """The next ones of the group come with the ack of the last one, in one transaction."""
     ids = publish(jobs, ["a"] * 30)
@@ -302,3 +325,36 @@ def test_parking_leaves_no_place_empty(
             hand += consume_exactly(queue, 1)
     assert ids == sorted(came)
     assert order == "any" or ids == came
+
+
+def test_a_queue_that_stands_still_is_not_written(
+    jobs: Queue, make_service: MakeService, engine: Engine
+) -> None:
+    """Eight consumers that find every group in hand write nothing, and count no attempt."""
+    groups = [f"g{number}" for number in range(8)]
+    published = [publish(jobs, groups) for _ in range(10)]
+    held = [message for _ in groups for message in jobs.consume(1)]
+    assert groups == sorted(str(message.group) for message in held)
+    others = [make_service().queue("jobs") for _ in range(8)]
+
+    def look(times: int) -> None:
+        with ThreadPoolExecutor(len(others)) as threads:
+            for _ in range(times):
+                assert [[]] * len(others) == [*threads.map(lambda q: q.consume(5), others)]
+
+    look(6)
+    assert 72 == parked(jobs, engine)
+    before = live_rows(engine, jobs), _rows_of_groups(engine, jobs)
+    look(10)
+    assert before == (live_rows(engine, jobs), _rows_of_groups(engine, jobs))
+    assert [0] * 72 == [each.attempt for each in jobs.messages(status="ready").list()]
+    jobs.ack(held)
+    following = [message.id for queue in others for message in queue.consume(1)]
+    assert sorted(published[1]) == sorted(following)
+
+
+def _rows_of_groups(engine: Engine, queue: Queue) -> list[Any]:
+    rows = core_of(queue).context.tables.groups
+    assert rows is not None
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(select(rows).order_by(rows.c.group_key))]

@@ -50,6 +50,24 @@ def test_a_late_commit_is_not_overtaken(
     engine.dispose()
 
 
+def test_an_open_publish_delays_nobody(
+    service: QueueService, database: TestDatabase, make_service: MakeService
+) -> None:
+    """Neither those who publish to its group, nor those who consume and end messages of it."""
+    queue = service.create_queue("jobs", group_limit=1)
+    publisher = make_service().queue("jobs")
+    engine = create_engine(database.url)
+    with engine.begin() as connection:
+        late = publisher.publish("late", group="a", connection=connection)
+        for number in range(3):
+            made = publisher.publish(number, group="a")
+            [message] = consume_exactly(queue, 1)
+            assert made.id == message.id
+            message.ack()
+    assert [late.id] == [message.id for message in consume_exactly(queue, 1)]
+    engine.dispose()
+
+
 def test_transactions_in_opposite_order_do_not_wait_for_each_other(
     service: QueueService, database: TestDatabase, make_service: MakeService
 ) -> None:
@@ -184,7 +202,12 @@ class Account:
 
 
 @pytest.mark.parametrize(
-    "consumers", [1, pytest.param(4, marks=pytest.mark.default_on("postgresql", "mariadb"))]
+    "consumers",
+    [
+        1,
+        pytest.param(4, marks=pytest.mark.default_on("postgresql", "mariadb")),
+        pytest.param(8, marks=pytest.mark.full),
+    ],
 )
 def test_the_order_of_a_group_is_that_of_its_commits(
     service: QueueService, database: TestDatabase, make_service: MakeService, consumers: int
@@ -192,5 +215,5 @@ def test_the_order_of_a_group_is_that_of_its_commits(
     """With insert order that differs from commit order, beside one consumer and several."""
     service.create_queue("jobs", group_limit=1)
     account = Account(database.url, make_service)
-    account.run(publishers=4, consumers=consumers, count=25)
+    account.run(publishers=4, consumers=consumers, count=50 if consumers == 8 else 25)
     account.check()
