@@ -27,6 +27,7 @@ from queue_over_sql.claiming.operations import (
     unclaim_round,
 )
 from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.groups.taking import Picking
@@ -413,6 +414,8 @@ class Claimer:
         if sql.subject.grouped:
             exchanged = partial(self._exchange_groups, most=most)
         settled, rows = exchanged(sql, count, lease_us, settlements, keep=keep, where=where)
+        if sql.subject.limited and len(rows) < len(settled):
+            self._context.wake_consumers()
         rows = self._apart(rows)
         return settled, [] if self._came_late(rows) else rows
 
@@ -429,6 +432,7 @@ class Claimer:
         levels = range(self._context.settings.priorities)
         at_once = len(levels) == 1 and exchanges_at_once(sql, settlements)
         finish = finishing(sql, settlements, keep=keep)
+        finish = _quietly(finish) if sql.subject.limited else finish
         expected = sum(len(settlement.ids) for settlement in settlements)
         # Read it before the watermarks, so that an edit in between is noticed.
         edits = self._known_edits()
@@ -955,3 +959,13 @@ class Claimer:
     def _mark(self, level: int) -> LowWatermark:
         mark = self._marks.get(level)
         return mark if mark is not None else self._marks.setdefault(level, LowWatermark())
+
+
+def _quietly(settle: Operation[T]) -> Operation[T]:
+    """Settle before a claim, which uses itself what that frees: it is no news to others."""
+
+    def do(connection: Connection) -> T:
+        with noting_ready():
+            return settle.do(connection)
+
+    return settle._replace(do=do)

@@ -65,6 +65,10 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     assert "groups of 3, any order" in succeed("list", url=sqlite_url).out
     off = succeed("create", "jobs", "--group-limit", "none", "--json", url=sqlite_url)
     assert off.record["group_limit"] is None
+    full = ("--queue-limit", "20", "--when-full", "reject")
+    limited = succeed("create", "jobs", *full, "--json", url=sqlite_url)
+    assert (20, "reject") == (limited.record["queue_limit"], limited.record["when_full"])
+    assert "in hand 20; when full reject" in succeed("list", url=sqlite_url).out
 
 
 def test_create_again_changes_only_what_is_given(sqlite_url: str) -> None:

@@ -312,6 +312,22 @@ def test_the_group_reaches_the_library(installed: QueueService, client: SqlClien
     assert len(groups) + 2 == orders.stats().ready
 
 
+def test_limits_are_refused_where_sql_does_not_keep_them(
+    installed: QueueService, client: SqlClient
+) -> None:
+    """No get from a queue with a limit, and no put that would have to look whether it is full."""
+    jobs = installed.create_queue("jobs", queue_limit=1)
+    client.put("1")
+    with pytest.raises(DBAPIError, match="queue_limit") as caught:
+        client.get()
+    assert WRONG == refusal(caught.value)
+    installed.create_queue("jobs", when_full="reject")
+    with pytest.raises(DBAPIError, match="when_full") as caught:
+        client.put("2")
+    assert WRONG == refusal(caught.value)
+    assert 1 == jobs.stats().ready
+
+
 def test_a_queue_over_a_table_of_the_users_is_not_served(
     installed: QueueService, client: SqlClient
 ) -> None:

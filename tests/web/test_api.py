@@ -67,6 +67,24 @@ def test_a_group_is_published_and_shown(server: Server) -> None:
     assert {} == server.json("GET", f"{path}/{made['id']}")["message"]["columns"]
 
 
+def test_a_full_queue_refuses_over_http(server: Server) -> None:
+    """A conflict with what is full, and with the place of the refused one of several."""
+    path = "/queues/jobs/messages"
+    changed = server.json("PUT", "/queues/jobs", {"queue_limit": 2, "when_full": "reject"})
+    assert (2, "reject") == (changed["queue_limit"], changed["when_full"])
+    assert 2 == server.json("GET", "/queues/jobs/stats")["queue_limit"]
+    server.json("POST", path, {"payload": 1})
+    answer = server.call("POST", f"{path}/batch", json=[{"payload": n} for n in range(2)])
+    assert 409 == answer.status_code, answer.text
+    server.json("POST", path, {"payload": 2})
+    answer = server.call("POST", path, json={"payload": 3})
+    assert 409 == answer.status_code, answer.text
+    problem = answer.json()
+    assert ("/problems/group-full", "jobs", None, 2) == tuple(
+        problem[name] for name in ("type", "queue", "group", "limit")
+    )
+
+
 def test_what_expired_is_a_dead_letter(server: Server, sqlite_url: str) -> None:
     """Nobody is given it; the archive shows how it ended and until when it had to be started."""
     body = {"payload": 1, "expires": 60}

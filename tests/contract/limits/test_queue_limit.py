@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,17 @@ def test_no_more_than_the_limit_is_in_hand(service: QueueService, engine: Engine
     assert [4, 5] == payloads(queue.consume(10))
     service.drop_queue("jobs")
     assert not inspect(engine).has_table("queue_jobs_limits")
+
+
+def test_earlier_releases_are_refused(service: QueueService, engine: Engine) -> None:
+    """By the version, and one that runs already by columns that it does not know."""
+    limited(service, 3, 0)
+    with engine.connect() as connection:
+        query = text("SELECT groups_at, schema_release, settings FROM queue_over_sql_queues")
+        groups_at, release, settings = connection.execute(query).one()
+    assert groups_at is not None
+    assert 3 == json.loads(release)["oldest"]
+    assert {"queue limit": "BIGINT"} == json.loads(settings)["columns"]
 
 
 def test_a_queue_without_a_limit_has_no_slots(service: QueueService, engine: Engine) -> None:
@@ -394,3 +406,15 @@ def test_an_operator_sees_the_limit(
     assert [] == queue.consume(5)
     queue.delete(waiting)
     assert ["next"] == payloads(queue.consume(5))
+
+
+def test_a_limit_that_is_turned_on_changes_nothing_else(service: QueueService) -> None:
+    """Keys of a queue whose claims free them stay free."""
+    queue = service.create_queue("jobs", unique="waiting")
+    queue.publish(1, key="k")
+    [message] = queue.consume()
+    service.create_queue("jobs", queue_limit=1)
+    queue.publish(2, key="k")
+    assert [] == queue.consume()
+    message.ack()
+    assert [2] == payloads(queue.consume())
