@@ -77,8 +77,8 @@ def test_each_message_has_exactly_one_reason(
     _finished(ask, consumed, engine)
     _expiring(ask, consumed, engine)
     _in_line(ask, consumed, engine)
-    of_groups = {reason for reason in Reason if reason.startswith("group_")}
-    assert set(Reason) - of_groups == ask.reasons
+    of_rules = {reason for reason in Reason if reason.startswith("group_")} | {Reason.QUEUE_LIMIT}
+    assert set(Reason) - of_rules == ask.reasons
 
 
 def _before_anybody_reads(ask: Asked, make_service: MakeService, engine: Engine) -> None:
