@@ -165,10 +165,8 @@ def _publish_with_room(
         return _publish_all(connection, sql, batch, on_conflict)
     if batch.expiring:
         note_expiring(connection, sql)
-    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     now, published = server_now(connection, sql), list[Published]()
-    # A message that was replaced cannot be taken out again.
-    with savepoint(connection):
+    with all_or_none(connection, sql):
         for place, message in enumerate(messages):
             try:
                 published.append(publish(connection, sql, message, on_conflict, now=now))
