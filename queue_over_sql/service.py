@@ -359,6 +359,10 @@ class QueueService:
             group_order: ``"fifo"`` (default): messages of a group start in the order in which they
                 were published, and one that waits for a retry holds up those behind it. ``"any"``:
                 they do not wait for each other's order.
+            group_rate: how fast messages of one group may start: how many in a second, minute,
+                hour or day, as ``"100/min"``. So many may also start at once after a rest, or as
+                many as ``"100/min burst 10"`` says. Without a ``group_limit`` any number of them
+                is in hand at once, in any order. None (default): as fast as they can.
             block_on_failure: whether a message of a FIFO group that fails for the last time, or is
                 rejected, blocks its group until ``queue.groups[…].unblock()`` or until it is
                 requeued. False (default): the next one follows.

@@ -20,8 +20,9 @@ from queue_over_sql.values.checks import (
     check_whole,
 )
 from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.values.limits import MAX_PRIORITIES
+from queue_over_sql.values.limits import MAX_PRIORITIES, MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
+from queue_over_sql.values.rates import rate_text
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class QueueSettings:
     expires: Duration | Unset | None = UNSET
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
+    group_rate: str | Unset | None = UNSET
     block_on_failure: bool | Unset = UNSET
     queue_limit: int | Unset | None = UNSET
     when_full: WhenFull | Unset = UNSET
@@ -135,6 +137,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
+    group_rate: str | Unset | None
     queue_limit: int | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
@@ -199,6 +202,7 @@ class EffectiveSettings:
     expires: timedelta | None = None
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
+    group_rate: str | None = None
     block_on_failure: bool = False
     queue_limit: int | None = None
     when_full: WhenFull = "wait"
@@ -269,6 +273,14 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
     given.pop("kinds", None)
     plain = {name: _KINDS[name].plain(value) for name, value in given.items()}
     wanted = dataclasses.replace(present, **plain)
+    if wanted.group_rate is not None and not wanted.grouped:
+        if "group_limit" in plain:
+            msg = "group_rate needs groups: give group_rate=None, too, or a group_limit"
+            raise ValueError(msg)
+        # Nothing but the rate holds them up.
+        wanted = dataclasses.replace(
+            wanted, group_limit=MOST_IN_HAND, group_order=plain.get("group_order", "any")
+        )
     if wanted.unique == "waiting" and wanted.dedup_window is not None:
         msg = (
             "unique='waiting' frees a key when a consumer claims its message, and dedup_window "
@@ -572,6 +584,9 @@ _DURATION: Final = _Kind(
     lambda value: timedelta(microseconds=value),
     "_us",
 )
+_RATE: Final = _Kind(
+    lambda name, value: rate_text(value, name), lambda value: rate_text(value, "a setting")
+)
 _STORED: Final[Mapping[str, _Kind]] = {
     "lease": _DURATION,
     "max_attempts": _whole(1, 2**31 - 1),
@@ -583,8 +598,9 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "unique": _one_of(UNIQUES),
     "dedup_window": _DURATION.or_none(),
     "expires": _DURATION.or_none(),
-    "group_limit": _whole(1, 2**31 - 1).or_none(),
+    "group_limit": _whole(1, MOST_IN_HAND).or_none(),
     "group_order": _one_of(GROUP_ORDERS),
+    "group_rate": _RATE.or_none(),
     "block_on_failure": _Kind(check_flag),
     "queue_limit": _whole(1, MOST_SLOTS).or_none(),
     "when_full": _one_of(WHENS_FULL),

@@ -382,10 +382,8 @@ class Catalog:
         if wanted.dedup_window is not None and present.dedup_window is None:
             self._add_tables(_needed(core_of(queue).context.tables, wanted))
         text = settings_json(wanted, columns, policies)
-        of_groups = (wanted.group_limit, wanted.group_order) != (
-            present.group_limit,
-            present.group_order,
-        )
+        rules = ("group_limit", "group_order", "group_rate")
+        of_groups = any(getattr(wanted, name) != getattr(present, name) for name in rules)
         of_limit = wanted.queue_limit != present.queue_limit
         store = partial(
             self._store,

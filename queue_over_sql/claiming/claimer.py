@@ -613,6 +613,8 @@ class Claimer:
         run, create_rows, guarded = self._context.run, self._walk.create_rows, True
         park: Callable[[Sequence[Seen]], object] | None
         park = partial(self._park_for_take, connection, level)
+        # It looks at each group's row anyway.
+        rules = GroupRules.of(self._context.settings)
         if not self._context.connections.background:
             # A query of ours would end the caller's transaction.
             guarded, park = False, None
@@ -622,7 +624,7 @@ class Claimer:
             picking = Picking(
                 connection,
                 sql,
-                self._rules,
+                rules,
                 where,
                 elsewhere=run,
                 create_rows=create_rows,
@@ -823,7 +825,7 @@ class Claimer:
 
     @property
     def _rules(self) -> GroupRules:
-        return GroupRules.of(self._context.settings)
+        return self._walk.rules
 
     def _known_edits(self) -> int:
         if self._edits is None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.claiming.low_watermark import SLACK_US
 from queue_over_sql.groups import operations
-from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
+from queue_over_sql.groups.strategy import (
+    GroupClaims,
+    GroupRequest,
+    GroupRules,
+    claims_of,
+    group_of,
+)
 from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
@@ -55,6 +61,7 @@ class GroupWalk:
         self._levels: dict[int, _Level] = {}
         self._known: set[str] = set()
         self._own_limits: dict[str, int | None] = {}
+        self._own_rates: bool | None = None
 
     def request(
         self,
@@ -108,9 +115,19 @@ class GroupWalk:
         own = self._own_limits
         return {name: rules.limit if (limit := own.get(name)) is None else limit for name in names}
 
+    @property
+    def rules(self) -> GroupRules:
+        """The rules of the queue as they are known, since ``forget_limits``."""
+        context, known = self._context, self._own_rates
+        if known is None:
+            sql, claims = context.sql, context.dialect.strategy(GroupClaims)
+            known = claims.reads_rates or context.run(lambda c: operations.any_own_rate(c, sql))
+            self._own_rates = known
+        return GroupRules.of(context.settings, own_rates=known)
+
     def forget_limits(self) -> None:
-        """Read the limits of groups again, because the queue was edited."""
-        self._own_limits = {}
+        """Read the limits and rates of groups again, because the queue was edited."""
+        self._own_limits, self._own_rates = {}, None
 
     def parking(self, request: GroupRequest, blocked: Sequence[Seen]) -> Operation[object]:
         """The operation that parks as much as one step may, of groups that have rows."""
@@ -140,8 +157,7 @@ class GroupWalk:
         Apart from the claim, so that nobody waits for an uncommitted row.
         """
         context = self._context
-        claims: GroupClaims = context.dialect.strategy(GroupClaims)
-        if not claims.needs_rows:
+        if not claims_of(context.sql, self.rules).needs_rows:
             return False
         named = {group for group in groups if group is not None}
         fresh = named - self._known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.groups.exits import note_capacity
-from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, group_of
+from queue_over_sql.groups.strategy import GroupClaim, claims_of, group_of
 from queue_over_sql.limits.slots import occupy, reserve
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
@@ -62,8 +62,7 @@ def claim_of_groups(
     connection: Connection, sql: StatementCache, request: GroupRequest
 ) -> GroupClaim:
     """Claim up to ``request.claim.count`` messages of one priority level, from groups."""
-    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
-    return claims.claim(connection, sql, request)
+    return claims_of(sql, request.rules).claim(connection, sql, request)
 
 
 def claim_of_groups_within(
@@ -84,7 +83,7 @@ def claiming_of_groups(
     sql: StatementCache, request: GroupRequest
 ) -> Operation[tuple[GroupRequest, GroupClaim]]:
     """The operation that claims from groups by itself; it is never repeated."""
-    at_once = sql.subject.dialect.strategy(GroupClaims).at_once and not sql.subject.limited
+    at_once = claims_of(sql, request.rules).at_once and not sql.subject.limited
     do = partial(claim_of_groups_within, sql=sql, request=request)
     return Operation(do, atomic=not at_once, repeatable=False)
 

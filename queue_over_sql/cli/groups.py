@@ -15,6 +15,7 @@ from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.values import format_age
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.humanize import format_duration
+from queue_over_sql.values.limits import MOST_IN_HAND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from queue_over_sql import GroupInfo
 
 GROUP_COLUMNS = (
-    *("…group", "state", "#waiting", "#oldest", "#in hand", "#limit", "waits for", "…consumer"),
+    *("…group", "state", "#waiting", "#oldest", "#in hand", "#limit", "rate", "waits for"),
+    "…consumer",
 )
 
 GroupName = Annotated[str, argument("GROUP", "Name of the group; may be empty.")]
@@ -74,10 +76,16 @@ def _row(group: GroupInfo, names: Mapping[str, str]) -> tuple[object, ...]:
         f"{group.waiting:,}",
         "-" if age is None else format_duration(age.total_seconds()),
         f"{group.claimed:,}",
-        f"{group.limit:,}{own}",
+        "-" if group.limit == MOST_IN_HAND else f"{group.limit:,}{own}",
+        _rate(group),
         _waits_for(group),
         ", ".join(names.get(each, each) for each in group.consumer_ids),
     )
+
+
+def _rate(group: GroupInfo) -> str:
+    own = "" if group.own_rate is None else " (own)"
+    return f"{group.rate or '-'}{own}"
 
 
 def _waits_for(group: GroupInfo) -> str:
@@ -91,6 +99,9 @@ def _waits_for(group: GroupInfo) -> str:
     if group.next_due is not None:
         left = max(0.0, (group.next_due - datetime.now(UTC)).total_seconds())
         return ", ".join(filter(None, (head, f"due in {format_duration(left)}")))
+    if group.state is GroupState.THROTTLED and group.next_token is not None:
+        left = max(0.0, (group.next_token - datetime.now(UTC)).total_seconds())
+        return ", ".join(filter(None, (head, f"rate, next in {format_duration(left)}")))
     return f"{head}, held" if group.state is GroupState.HELD else ""
 
 
@@ -132,18 +143,33 @@ def configure(
     queue: QueueName,
     group: GroupName,
     limit: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="N|none",
             help="How many of its messages are in hand at once; none: as many as the queue says.",
         ),
-    ],
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE|none|unlimited",
+            help="How fast its messages may start, as 100/min; none: as fast as the queue says.",
+        ),
+    ] = None,
 ) -> None:
-    """Give a group a limit of its own."""
-    own = None if limit == "none" else _positive(limit)
-    words = "the limit of the queue" if own is None else f"the limit {own:,}"
-    human = f"Group {{group}} of queue {{queue}} has {words}."
-    _change(session, "configure-group", queue, group, human, limit=own)
+    """Give a group a limit or a rate of its own."""
+    given: dict[str, Any] = {}
+    words: list[str] = []
+    if limit is not None:
+        given["limit"] = own = None if limit == "none" else _positive(limit)
+        words.append("the limit of the queue" if own is None else f"the limit {own:,}")
+    if rate is not None:
+        given["rate"] = None if rate == "none" else rate
+        words.append("the rate of the queue" if rate == "none" else f"the rate {rate}")
+    if not given:
+        raise typer.BadParameter("give --limit or --rate")
+    human = f"Group {{group}} of queue {{queue}} has {' and '.join(words)}."
+    _change(session, "configure-group", queue, group, human, **given)
 
 
 def _positive(text: str) -> int:

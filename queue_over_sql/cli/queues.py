@@ -38,6 +38,7 @@ from queue_over_sql.cli.values import (
 )
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted, format_duration
+from queue_over_sql.values.limits import MOST_IN_HAND
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -201,6 +202,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             help="Whether messages of one group start in the order in which they were published.",
         ),
     ),
+    "group_rate": SharedOption(
+        str,
+        typer.Option(
+            metavar="RATE|none",
+            show_default="none for a new queue",
+            help="How fast messages of one group may start, as 100/min or 5/s burst 1.",
+        ),
+        read=lambda text: None if text == "none" else text,
+    ),
     "block_on_failure": SharedOption(
         str,
         typer.Option(
@@ -277,7 +287,11 @@ def rare_settings(settings: EffectiveSettings) -> str:
 def _groups(settings: EffectiveSettings) -> str:
     order = "" if settings.group_order == "fifo" else ", any order"
     blocks = ", blocked by failures" if settings.blocks_groups else ""
-    return "" if settings.group_limit is None else f"{settings.group_limit:,}{order}{blocks}"
+    rate = "" if settings.group_rate is None else f", {settings.group_rate}"
+    if settings.group_limit is None:
+        return ""
+    size = "any size" if settings.group_limit == MOST_IN_HAND else f"{settings.group_limit:,}"
+    return f"{size}{order}{rate}{blocks}"
 
 
 def _in_words(value: Any, say: Callable[[Any], str]) -> str:

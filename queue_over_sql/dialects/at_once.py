@@ -57,6 +57,12 @@ class AtOnceExpressions(Expressions):
         Index(f"{base}_group_ix", columns.group_key, columns.id, **unclaimed)
         Index(f"{base}_group_held_ix", columns.group_key, **claimed)
 
+    def add_index_of_rates(self, groups: Table) -> None:
+        """Define an index of the groups that have a rate of their own."""
+        own = groups.c.own_rate_us
+        option: dict[str, Any] = {f"{self.features.name}_where": own.is_not(None)}
+        Index(f"{groups.name}_rate_ix", own, **option)
+
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         return table.c.lease_expires_at.is_not(None)
 

@@ -1,5 +1,7 @@
 """How MySQL, MariaDB and H2 claim from queues with groups: they lock the rows of groups.
 
+The others do so, too, where groups have rates.
+
 A row of a message is locked by its id alone, never along the index of groups. InnoDB keeps the lock
 of an index entry even if it skips the row, and whoever has the row would wait for that to write it.
 """
@@ -7,6 +9,7 @@ of an index entry even if it skips the row, and whoever has the row would wait f
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -26,8 +29,8 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.claiming.statements import mark
-from queue_over_sql.groups import statements
-from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
+from queue_over_sql.groups import exits, operations, statements
+from queue_over_sql.groups.strategy import Bucket, GroupClaim, GroupClaims, GroupRequest, Seen
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements.claims import fitting, stamp_values
@@ -51,10 +54,14 @@ _DUE: Final = MESSAGE_COLUMNS.index("available_at")
 _PARKED, _BLOCKS, _NOW = -3, -2, -1
 # How many groups one statement reads the messages of.
 _RUNS_AT_ONCE: Final = 32
+# How many parked messages of one group a claim lets out.
+_MOST_LET_OUT: Final = 64
 
 
 class LockedGroupClaims(GroupClaims):
     """Claims in several statements; each of them reads what was committed before it began."""
+
+    reads_rates = True
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest
@@ -70,17 +77,19 @@ class LockedGroupClaims(GroupClaims):
         for row in rows:
             if row[place] is not None:
                 met.setdefault(row[place], []).append(row)
-        groups = _Groups(connection, sql, request, met)
+        now = rows[0][_NOW]
+        groups = _Groups(connection, sql, request, met, now)
         room = groups.room() if met else {}
         if request.rules.ordered:
             taken = _in_order(rows, place, groups.first_of(room) if room else {})
         else:
             taken = _oldest(rows, place, room)
         del taken[request.claim.count :]
-        now = rows[0][_NOW]
+        groups.spend(taken, place)
         _stamp(connection, sql, values | {"p_now": now}, taken)
         if request.rules.ordered:
             _hand_on(connection, sql, taken, place, groups.limits)
+        groups.let_out(taken, place)
         return GroupClaim(
             [stamped_row(connection, sql, row, request.claim, now) for row in taken],
             [Seen(row[0], row[place], row[_DUE]) for row in rows],
@@ -97,9 +106,15 @@ class _Groups:
         sql: StatementCache,
         request: GroupRequest,
         met: Mapping[str, Sequence[Row]],
+        now: int,
     ) -> None:
         self._connection, self._sql, self._request, self._met = connection, sql, request, met
+        self._now = now
         self._heads: dict[str, int] = {}
+        self._held: dict[str, int] = {}
+        # The tokens of groups that have a rate, before this claim and after it.
+        self._buckets: dict[str, Bucket] = {}
+        self._spent: dict[str, Bucket] = {}
         self.limits: dict[str, int] = {}
 
     def room(self) -> dict[str, int]:
@@ -108,8 +123,10 @@ class _Groups:
         if not limits:
             return {}
         # After the lock, so that this sees every claim of these groups.
-        held = self._standing(list(limits))
+        held = self._held = self._standing(list(limits))
         room = {name: self._left(limits[name], held.get(name, 0)) for name in limits}
+        for name, bucket in self._buckets.items():
+            room[name] = min(room[name], bucket.tokens)
         names = [name for name in self._met if room.get(name, 0) > 0]
         most = math.inf if self._request.most is None else self._request.most
         return {name: int(min(self._enough(name, names), most, room[name])) for name in names}
@@ -122,9 +139,35 @@ class _Groups:
             rows = self._sql.get(lock_rows, size).run(
                 self._connection, statements.group_values(batch, size)
             )
-            for name, own in rows:
+            for name, own, tat, own_rate, own_burst in rows:
                 found[name] = self._request.rules.limit if own is None else own
+                bucket = self._request.rules.bucket((tat, own_rate, own_burst, self._now))
+                if bucket is not None:
+                    self._buckets[name] = bucket
         return found
+
+    def spend(self, taken: Sequence[Row], place: int) -> None:
+        """Spend the tokens of what is taken."""
+        counts = Counter(row[place] for row in taken if row[place] in self._buckets)
+        self._spent = {name: self._buckets[name].spent(count) for name, count in counts.items()}
+        cut = {name: each.spent(0) for name, each in self._buckets.items() if each.is_stale}
+        operations.spend(self._connection, self._sql, cut | self._spent)
+        for name, count in counts.items():
+            self._held[name] = self._held.get(name, 0) + count
+
+    def let_out(self, taken: Sequence[Row], place: int) -> None:
+        """Let out more of groups with a rate, behind what was parked or has others behind it.
+
+        Else more of them would start only when something ends.
+        """
+        behind = {row[place] for row in taken if row[_PARKED] is not None or row[_BLOCKS]}
+        at: dict[str, list[int]] = {}
+        for name, bucket in self._spent.items():
+            left = min(self.limits[name] - self._held[name], max(1, bucket.tokens), _MOST_LET_OUT)
+            if name in behind and left > 0:
+                at[name] = [max(bucket.next_at, bucket.now)] * left
+        if at:
+            exits.let_out(self._connection, self._sql, at)
 
     def _standing(self, names: Sequence[str]) -> dict[str, int]:
         """Find how many messages of each group are in hand, and note the first one that is not."""
@@ -255,10 +298,11 @@ def _due(tables: QueueTables) -> ColumnElement[Any]:
 
 
 def lock_rows(tables: QueueTables, size: int) -> Select[Any]:
-    """Lock the rows of groups of which messages may be handed out: name and own limit."""
+    """Lock the rows of groups of which messages may be handed out: name, own limit, rate."""
     rows = statements.rows_of_groups(tables)
+    rate = (rows.c.tat_us, rows.c.own_rate_us, rows.c.own_burst)
     locked = (
-        select(rows.c.group_key, rows.c.own_limit)
+        select(rows.c.group_key, rows.c.own_limit, *rate)
         .where(statements.among_groups(rows, size), not_(statements.stopped(rows)))
         .with_for_update(skip_locked=True)
     )

@@ -34,7 +34,6 @@ from queue_over_sql.errors import (
     RoundsGone,
     UnsupportedByEngine,
 )
-from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
@@ -631,8 +630,8 @@ class DurableConsumer:
         priorities, sql = self._context.settings.priorities, self._context.sql
         groups = None
         if sql.subject.grouped:
-            rules = GroupRules.of(self._context.settings)
-            groups = GroupRounds(rules, GroupWalk(self._context).create_rows)
+            walk = GroupWalk(self._context)
+            groups = GroupRounds(walk.rules, walk.create_rows)
         count = store.claim_round(
             connection, sql, self.consumer_id, wanted, priorities, groups=groups
         )

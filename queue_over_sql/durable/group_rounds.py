@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Update, and_, func
 
-from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
+from queue_over_sql.groups.strategy import GroupRequest, GroupRules, claims_of, group_of
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.parameters import among_ids, number, stamped_by, update_by_id
 from queue_over_sql.statements.requests import ANY_EDITS, ClaimRequest, Where
@@ -42,7 +42,7 @@ class GroupRounds(NamedTuple):
 
     def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
         """Claim messages of one level for a round, inside a transaction; returns how many."""
-        claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+        claims = claims_of(sql, self.rules)
         where = _within(sql.subject.live, request.up_to_id, request.due_by)
         ids: list[int] = []
         past: tuple[str, ...] = ()

@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from queue_over_sql.database.notify import note_ready
 from queue_over_sql.groups import exit_statements as statements
-from queue_over_sql.groups.operations import own_limits
-from queue_over_sql.groups.statements import group_values
+from queue_over_sql.groups.operations import own_limits, put_off
+from queue_over_sql.groups.statements import group_values, set_carriers
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
@@ -133,6 +133,22 @@ def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str])
             woken += _newest(connection, sql, {k: wanted[k] for k, ids in found.items() if not ids})
         wanted = Counter({key: wanted[key] for key in wanted if key not in found})
     return _unpark(connection, sql, woken)
+
+
+def let_out(connection: Connection, sql: StatementCache, at: Mapping[str, Sequence[int]]) -> None:
+    """Let claims meet the next parked messages of groups, at these times, unless they are locked.
+
+    Of groups with a rate, by the claim that took what these waited for. What it took still wakes
+    others when it ends.
+    """
+    wanted = Counter({key: len(times) for key, times in at.items()})
+    further = 0 if sql.subject.features.locks_inside else _FURTHER
+    found = _parked(connection, sql, wanted, skipping=True, further=further)
+    messages = {each: key for key, ids in found.items() for each in ids}
+    for key, ids in found.items():
+        for row_id, time in zip(ids, at[key], strict=False):
+            put_off(connection, sql, {row_id: key}, {key: time})
+    change_by_ids(connection, sql, set_carriers, sorted(messages))
 
 
 def _newest(connection: Connection, sql: StatementCache, wanted: Mapping[str, int]) -> list[int]:

@@ -12,10 +12,12 @@ from queue_over_sql.groups.operations import know
 from queue_over_sql.groups.statements import rows_of_groups
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queues import registry
+from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import batches
 from queue_over_sql.values.checks import check_choice, check_text, check_whole
-from queue_over_sql.values.limits import GROUP_LENGTH
+from queue_over_sql.values.limits import GROUP_LENGTH, MOST_IN_HAND
+from queue_over_sql.values.rates import own_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,19 +125,33 @@ class Group:
         rules, sql = rules_of(self._context), self._context.sql
         return self._context.run(lambda c: read_group(c, sql, rules, self.name))
 
-    def configure(self, *, limit: int | None) -> None:
-        """Give the group a limit of its own, or the queue's again.
+    def configure(
+        self, *, limit: int | Unset | None = UNSET, rate: str | Unset | None = UNSET
+    ) -> None:
+        """Give the group a limit or a rate of its own, or the queue's again.
 
         Args:
             limit: how many of its messages may be in hand at once; None: as many as the queue's
                 ``group_limit`` says. What is in hand already stays there.
+            rate: how fast its messages may start, as ``"100/min"``; None: as the queue's
+                ``group_rate`` says; ``"unlimited"``: as fast as they can.
 
         Raises:
-            ValueError: the limit is not positive, or the queue has no groups.
+            TypeError: the rate is no text.
+            ValueError: the limit is not positive, the rate is none, neither is given, or the queue
+                has no groups.
         """
-        if limit is not None:
-            check_whole("limit", limit, 1, 2**31 - 1)
-        self._change({"own_limit": limit})
+        values: dict[str, Any] = {}
+        if not isinstance(limit, Unset):
+            if limit is not None:
+                check_whole("limit", limit, 1, MOST_IN_HAND)
+            values["own_limit"] = limit
+        if not isinstance(rate, Unset):
+            values["own_rate_us"], values["own_burst"] = own_rate(rate)
+        if not values:
+            msg = "give the group a limit or a rate"
+            raise ValueError(msg)
+        self._change(values)
 
     def pause(self) -> None:
         """Stop delivering the messages of this group; claimed ones can still be settled.

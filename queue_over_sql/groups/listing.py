@@ -11,12 +11,14 @@ from sqlalchemy import BigInteger, case, func, literal_column, select, union_all
 from queue_over_sql.groups.statements import (
     among_groups,
     group_values,
+    rate_columns,
     rows_of_groups,
     set_by_hand,
 )
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import among_ids, bucket_of, number
 from queue_over_sql.values.durations import instant, optional_number, stored_number
+from queue_over_sql.values.rates import stored_rate
 from queue_over_sql.values.states import GroupState
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ class GroupInfo:
         claimed: messages in hand.
         limit: how many may be in hand at once.
         own_limit: its own limit; None: it has that of the queue.
+        rate: how fast its messages may start; None: as fast as they can.
+        own_rate: its own rate; None: it has that of the queue; ``"unlimited"``: none.
+        next_token: when the next message may start, while the rate is used up; else None.
         oldest_age: for how long the oldest message that waits has been due; None if none is due.
         next_due: when its next message is due; None if one is due now, or none waits.
         head: in a FIFO group the message that the others wait for: the first one in hand, else the
@@ -62,6 +67,9 @@ class GroupInfo:
     claimed: int
     limit: int
     own_limit: int | None
+    rate: str | None
+    own_rate: str | None
+    next_token: datetime | None
     oldest_age: timedelta | None
     next_due: datetime | None
     head: int | None
@@ -82,6 +90,9 @@ class _Counted(NamedTuple):
     own_limit: int | None
     paused_at: int | None
     blocked_by: int | None
+    tat: int | None
+    own_rate: int | None
+    own_burst: int | None
     now: int
 
 
@@ -130,7 +141,9 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
     oldest = (last, found.c.since, found.c.name)
     order = oldest if by == "age" else (found.c.waiting.desc(), *oldest)
     return (
-        select(*found.c, rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, now)
+        select(
+            *found.c, rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, *rate_columns(tables)
+        )
         .select_from(found.outerjoin(rows, rows.c.group_key == found.c.name))
         .order_by(*order)
         .limit(number("p_count"))
@@ -176,12 +189,13 @@ def read_group(
     """How one group stands, which may have no message."""
     values = group_values([name], 1) | {"p_count": 1}
     row = sql.get(count_groups, None).run(connection, values).first()
-    none = _Counted(name, 0, 0, 0, None, None, None, None, None, None, 0)
+    none = _counted((name, 0, 0, 0, *[None] * 9, 0))
     return _informed(connection, sql, rules, [none if row is None else _counted(row)])[0]
 
 
 def _counted(row: Sequence[Any]) -> _Counted:
-    name, waiting, claimed, due, head, since, next_at, own_limit, paused_at, blocked_by, now = row
+    name, waiting, claimed, due, head, since, next_at, own_limit, paused_at, blocked_by = row[:10]
+    tat, own_rate, own_burst, now = row[10:]
     return _Counted(
         name,
         int(waiting),
@@ -193,6 +207,9 @@ def _counted(row: Sequence[Any]) -> _Counted:
         optional_number("own_limit", own_limit),
         optional_number("paused_at", paused_at),
         optional_number("blocked_by", blocked_by),
+        optional_number("tat_us", tat),
+        optional_number("own_rate_us", own_rate),
+        optional_number("own_burst", own_burst),
         stored_number("the time", now),
     )
 
@@ -237,13 +254,22 @@ def _info(
     if counted.due and counted.since is not None:
         oldest = timedelta(microseconds=max(0, counted.now - counted.since))
     first = None if head is None else head.id
+    own = (counted.own_rate, counted.own_burst)
+    bucket = rules.bucket((counted.tat, *own, counted.now))
+    token = None if bucket is None or bucket.tokens else bucket.next_at
+    state = _state(counted, limit, due=is_due, next_at=next_at)
+    if state is GroupState.READY and token is not None:
+        state = GroupState.THROTTLED
     return GroupInfo(
         counted.name,
-        _state(counted, limit, due=is_due, next_at=next_at),
+        state,
         counted.waiting,
         counted.claimed,
         limit,
         counted.own_limit,
+        None if bucket is None else str(bucket.rate),
+        stored_rate(*own),
+        _moment(token),
         oldest,
         None if is_due else _moment(next_at),
         held.first if rules.ordered and held is not None else first,

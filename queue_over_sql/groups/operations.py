@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.groups import statements
-from queue_over_sql.groups.strategy import GroupClaims
+from queue_over_sql.groups.strategy import claims_of
 from queue_over_sql.sql.errors import ErrorKind
-from queue_over_sql.statements.operations import rows_by_ids
+from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import GroupRequest, Seen
+    from queue_over_sql.groups.strategy import Bucket, GroupRequest, GroupRules, Seen
     from queue_over_sql.sql.compiled import Builder, StatementCache
 
 _MOST_TRIES = 5
+# For at most this long a message is put off for a token. Then a claim looks at the group anew.
+_LONGEST_US = 300_000_000
 
 
 def know(connection: Connection, sql: StatementCache, names: Sequence[str]) -> int:
@@ -59,6 +61,19 @@ def own_limits(connection: Connection, sql: StatementCache, names: Sequence[str]
     return {row[0]: row[1] for row in rows if row[1] is not None}
 
 
+def any_own_rate(connection: Connection, sql: StatementCache) -> bool:
+    """Whether a group has a rate of its own."""
+    return sql.get(statements.any_own_rate).run(connection).first() is not None
+
+
+def spend(connection: Connection, sql: StatementCache, buckets: Mapping[str, Bucket]) -> None:
+    """Write what is left in buckets into the rows of groups, which this transaction has locked."""
+    for names in batches(sorted(buckets)):
+        tats = {name: tat for name in names if (tat := buckets[name].tat) is not None}
+        size = bucket_of(len(names))
+        sql.get(statements.spend, size).run(connection, statements.bucket_values(tats, size))
+
+
 def _lacking(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
     there = {row[0] for row in _of_groups(connection, sql, statements.known_groups, names)}
     # In one order, so that those who create the same ones do not wait for each other in a circle.
@@ -84,6 +99,8 @@ def park(
     What blocks a group is, as far as others have not locked it,
 
     - the group's row, if it is paused, or blocked by a dead letter: whoever ends that wakes it;
+    - if it has a rate and no token, and more could be in hand, its first message, or without order
+      the first one that the claim met. That is put off until the next token;
     - else what is in hand, all of it if more than one may be;
     - and, with order, the first message that is not in hand, if more could be;
     - else, with order, the first message that the claim met. It stays in the claim index.
@@ -103,26 +120,65 @@ def park(
     limits = dict.fromkeys(names, request.rules.limit)
     lacking = set(names)
     stopped: list[str] = []
-    for name, own, stops in _of_groups(connection, sql, statements.settings_of_groups, names):
+    empty: list[str] = []
+    rows = _of_groups(connection, sql, statements.settings_of_groups, names)
+    for name, own, stops, *rate in rows:
         lacking.discard(name)
         limits[name] = request.rules.limit if own is None else own
+        bucket = request.rules.bucket(rate)
         if stops:
             stopped.append(name)
+        elif bucket is not None and not bucket.tokens:
+            empty.append(name)
+    without = _lock_empty(connection, sql, request.rules, empty)
     standing = {row[0] for row in _of_groups(connection, sql, statements.lock_stopped, stopped)}
     firsts = {seen.group: seen.id for seen in reversed(blocked) if seen.group is not None}
     moving = {name: firsts[name] for name in names if name not in stopped}
-    carriers = _lock_carriers(connection, sql, request, moving, limits)
+    carriers = _lock_carriers(connection, sql, request, moving, limits, empty=without)
     waiting = standing | set(carriers.values())
-    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+    claims = claims_of(sql, request.rules)
     missing = sorted(lacking) if claims.needs_rows else []
     if not waiting:
         return 0, missing
     moved = claims.move_aside(connection, sql, request, waiting, carriers)
+    late = put_off(connection, sql, carriers, without)
     if moved:
         for batch in batches(sorted(carriers)):
             mark = sql.get(statements.set_carriers, bucket_of(len(batch)))
             mark.run(connection, id_values(batch))
-    return moved, missing
+    return moved + late, missing
+
+
+def _lock_empty(
+    connection: Connection, sql: StatementCache, rules: GroupRules, names: Sequence[str]
+) -> dict[str, int]:
+    """Lock the rows of groups that have no token; returns when each gets one.
+
+    So nobody changes its rate until what waits is put off.
+    """
+    found: dict[str, int] = {}
+    for name, _, _, *rate in _of_groups(connection, sql, statements.lock_open, names):
+        bucket = rules.bucket(rate)
+        if bucket is not None and not bucket.tokens:
+            found[name] = min(bucket.next_at, bucket.now + _LONGEST_US)
+    return found
+
+
+def put_off(
+    connection: Connection,
+    sql: StatementCache,
+    messages: Mapping[int, str],
+    until: Mapping[str, int],
+) -> int:
+    """Put off messages that this transaction has locked until their groups get a token."""
+    times: dict[int, list[int]] = {}
+    for message_id, name in messages.items():
+        if name in until:
+            times.setdefault(until[name], []).append(message_id)
+    return sum(
+        change_by_ids(connection, sql, statements.put_off, sorted(ids), {"p_at": at})
+        for at, ids in times.items()
+    )
 
 
 def _lock_carriers(
@@ -131,8 +187,10 @@ def _lock_carriers(
     request: GroupRequest,
     met: Mapping[str, int],
     limits: Mapping[str, int],
+    *,
+    empty: Container[str],
 ) -> dict[int, str]:
-    """Lock what blocks groups. ``met`` are the groups, with a message of each."""
+    """Lock what blocks groups, which may be ``empty``. ``met`` has a message of each group."""
     ordered = request.rules.ordered
     held: dict[str, list[int]] = {}
     for group, message_id in _of_groups(connection, sql, statements.in_hand, list(met)):
@@ -150,7 +208,10 @@ def _lock_carriers(
     # The end of one that is not locked is under way, and would not let out another one.
     leaving = {name for name, ids in wanted.items() if not locked.keys() >= set(ids)}
     carriers = {message_id: name for message_id, name in locked.items() if name not in leaving}
-    if ordered:
+    if not ordered:
+        spent = [met[name] for name in open_ones if name in empty]
+        carriers |= _lock(connection, sql, statements.lock_unparked, spent)
+    else:
         waiting = {name: met[name] for name in open_ones if name not in leaving}
         heads = rows_by_ids(connection, sql, statements.heads, list(waiting.values()))
         firsts = [first for _, first in heads if first is not None]

@@ -28,6 +28,7 @@ from queue_over_sql.groups.statements import (
     by_group,
     group_parameters,
     group_values,
+    is_parked,
     rows_of_groups,
     set_by_hand,
     stopped,
@@ -109,7 +110,7 @@ def free_carriers(tables: QueueTables, size: int) -> CompoundSelect[Any]:
     found = []
     for place, name in enumerate(group_parameters(live, size)):
         free = select(live.c.id).where(live.c.group_key == name, live.c.consumer_id.is_(None))
-        free = free.where(live.c.parked_at.is_(None), live.c.blocks.is_not(None))
+        free = free.where(not_(is_parked(live)), live.c.blocks.is_not(None))
         one = by_group(tables, free, live).limit(_FIRST).scalar_subquery()
         found.append(select(_place(place), one))
     return union_all(*found)

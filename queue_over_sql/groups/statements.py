@@ -14,12 +14,14 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    case,
     func,
     literal_column,
     not_,
     or_,
     select,
     union_all,
+    update,
 )
 
 from queue_over_sql.queues.registry import may_claim
@@ -28,7 +30,7 @@ from queue_over_sql.statements.claims import eligible, fitting, oldest_first
 from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, number, update_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.statements.requests import Where
@@ -188,7 +190,7 @@ def lock_claimed(tables: QueueTables, size: int) -> Select[Any]:
 def lock_unparked(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that are neither claimed nor parked: id and group."""
     live = tables.live
-    return _locked(tables, size, live.c.consumer_id.is_(None), live.c.parked_at.is_(None))
+    return _locked(tables, size, live.c.consumer_id.is_(None), not_(is_parked(live)))
 
 
 def lock_waiting(tables: QueueTables, size: int) -> Select[Any]:
@@ -225,7 +227,34 @@ def set_parked(tables: QueueTables, size: int) -> Update:
     return (
         update_by_id(tables)
         .where(waiting)
-        .ordered_values((live.c.parked_at, live.c.available_at), (live.c.available_at, None))
+        .ordered_values(
+            (live.c.parked_at, func.coalesce(live.c.parked_at, live.c.available_at)),
+            (live.c.available_at, None),
+        )
+    )
+
+
+def is_parked(live: FromClause) -> ColumnElement[bool]:
+    """The condition for messages that are moved out of the claim index."""
+    return and_(live.c.parked_at.is_not(None), live.c.available_at.is_(None))
+
+
+def put_off(tables: QueueTables, size: int) -> Update:
+    """Let claims meet due messages at ``p_at``, not before; parked ones, too.
+
+    They keep their due time as parked ones do.
+    """
+    live = tables.live
+    due = or_(live.c.available_at <= tables.expressions.now(), is_parked(live))
+    waiting = and_(among_ids(live, size), live.c.consumer_id.is_(None), due)
+    # In this order, because MySQL assigns from left to right.
+    return (
+        update_by_id(tables)
+        .where(waiting)
+        .ordered_values(
+            (live.c.parked_at, func.coalesce(live.c.parked_at, live.c.available_at)),
+            (live.c.available_at, number("p_at")),
+        )
     )
 
 
@@ -239,10 +268,38 @@ def set_by_hand(rows: Table) -> ColumnElement[bool]:
 
 
 def settings_of_groups(tables: QueueTables, size: int) -> Select[Any]:
-    """The rows of groups: name, own limit, whether nothing of it is handed out."""
+    """The rows of groups: name, own limit, whether nothing of it is handed out, its rate."""
     rows = rows_of_groups(tables)
-    found = select(rows.c.group_key, rows.c.own_limit, stopped(rows))
+    found = select(rows.c.group_key, rows.c.own_limit, stopped(rows), *rate_columns(tables))
     return by_id(tables, found.where(among_groups(rows, size)), rows)
+
+
+def rate_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
+    """What ``GroupRules.bucket`` needs of a group's row; the last one is the clock."""
+    c = rows_of_groups(tables).c
+    return [c.tat_us, c.own_rate_us, c.own_burst, tables.expressions.now().label("now")]
+
+
+def any_own_rate(tables: QueueTables) -> Select[Any]:
+    """Whether a group has a rate of its own."""
+    own = rows_of_groups(tables).c.own_rate_us
+    return select(own).where(own.is_not(None)).limit(literal_column("1"))
+
+
+def spend(tables: QueueTables, size: int) -> Update:
+    """Note what the buckets of groups are, of ``bucket_values``."""
+    rows = rows_of_groups(tables)
+    names = group_parameters(rows, size)
+    tats = [(rows.c.group_key == name, number(f"p_tat_{n}")) for n, name in enumerate(names)]
+    # Another number, as with each claim where it counts.
+    values = {"tat_us": case(*tats), "seq": rows.c.seq + literal_column("1")}
+    return update(rows).where(among_groups(rows, size)).values(values)
+
+
+def bucket_values(tats: Mapping[str, int], size: int) -> dict[str, Any]:
+    """The bind parameters of ``spend``."""
+    filled = [*tats.values(), *[0] * (size - len(tats))]
+    return group_values(list(tats), size) | {f"p_tat_{n}": tat for n, tat in enumerate(filled)}
 
 
 def lock_stopped(tables: QueueTables, size: int) -> Select[Any]:
@@ -260,7 +317,7 @@ def lock_open(tables: QueueTables, size: int) -> Select[Any]:
     """As ``settings_of_groups``; locks those of which messages may be handed out."""
     rows = rows_of_groups(tables)
     locked = (
-        select(rows.c.group_key, rows.c.own_limit, literal_column("0"))
+        select(rows.c.group_key, rows.c.own_limit, literal_column("0"), *rate_columns(tables))
         .where(among_groups(rows, size), not_(stopped(rows)))
         .with_for_update(skip_locked=tables.features.skip_locked)
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.values.options import GROUP_KEY
+from queue_over_sql.values.rates import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -26,17 +27,68 @@ class GroupRules(NamedTuple):
 
     Attributes:
         limit: how many of a group may be in hand, unless the group's row has a limit of its own.
+        rate: how fast they may be taken, unless the group's row has a rate of its own.
+        own_rates: whether any row may have one.
         ordered: whether they are handed out in the order of their ids, and a message that is not
             due blocks those behind it. With the limit 1 one claim may then get several, in order.
     """
 
     limit: int
     ordered: bool
+    rate: Rate | None = None
+    own_rates: bool = True
 
     @classmethod
-    def of(cls, settings: EffectiveSettings) -> GroupRules:
+    def of(cls, settings: EffectiveSettings, *, own_rates: bool = True) -> GroupRules:
         """The rules of a queue with groups."""
-        return cls(settings.group_limit or 1, settings.group_order == "fifo")
+        rate = None if settings.group_rate is None else Rate.of(settings.group_rate)
+        limit, ordered = settings.group_limit or 1, settings.group_order == "fifo"
+        return cls(limit, ordered, rate, own_rates)
+
+    @property
+    def rated(self) -> bool:
+        """Whether any group may have a rate."""
+        return self.own_rates or self.rate is not None
+
+    def bucket(self, row: RateRow) -> Bucket | None:
+        """The tokens of a group, by what its row says; None if it has no rate."""
+        tat, own_rate, own_burst, now = row
+        rate = self.rate if own_rate is None else Rate(own_rate, own_burst or 1)
+        return Bucket(rate, now, tat) if rate is not None and rate.interval > 0 else None
+
+
+RateRow: TypeAlias = "Sequence[Any]"
+"""What ``statements.rate_columns`` reads."""
+
+
+class Bucket(NamedTuple):
+    """The tokens of a group at one moment; see ``Rate``."""
+
+    rate: Rate
+    now: int
+    tat: int | None
+
+    @property
+    def tokens(self) -> int:
+        """How many messages may be taken now."""
+        return self.rate.tokens(self.now, self.tat)
+
+    @property
+    def next_at(self) -> int:
+        """When the next message may be taken."""
+        return self.rate.next_at(self.now, self.tat)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it was cut, because the clock was set back or the rate was changed.
+
+        That must be written, or it would be cut again at each look and never have a token.
+        """
+        return self.tat is not None and self.spent(0).tat != max(self.tat, self.now)
+
+    def spent(self, count: int) -> Bucket:
+        """After so many were taken."""
+        return self._replace(tat=self.rate.spent(self.now, self.tat, count))
 
 
 class GroupRequest(NamedTuple):
@@ -113,9 +165,15 @@ class GroupClaims:
     """A claim is one statement, so that it needs no transaction around it."""
     needs_rows: ClassVar[bool] = True
     """A group is claimed only if it has a row."""
+    reads_rates: ClassVar[bool] = False
+    """A claim keeps to the rates of groups, whether there are any or not."""
 
     def __init__(self, dialect: QueueDialect) -> None:
-        self._features = dialect.features
+        self._dialect, self._features = dialect, dialect.features
+
+    def with_rates(self) -> GroupClaims:
+        """The way of queues whose groups may have rates; it needs a transaction and rows."""
+        return self
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest
@@ -138,6 +196,8 @@ class GroupClaims:
           showed of it, at least the count divided by the number of groups, at most ``most`` and
           what the limit leaves. For a group with the limit 1 that leaves any number, because they
           go to one consumer.
+        - Of a group with a rate take as many as it has tokens, spend these in its row, and let out
+          the next parked one if more could be in hand.
         - Together at most ``count``, in the order of the window; a group's place in it is that of
           its first message there.
         - What is taken with order also gets ``available_at = coalesce(parked_at, available_at)``
@@ -172,6 +232,12 @@ class GroupClaims:
                 park = sql.get(statements.set_parked, bucket_of(len(free)))
                 moved += park.run(connection, id_values(free)).rowcount
         return moved
+
+
+def claims_of(sql: StatementCache, rules: GroupRules) -> GroupClaims:
+    """How to claim from a queue with these rules."""
+    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
+    return claims.with_rates() if rules.rated else claims
 
 
 def group_of(row: MessageRow) -> str | None:

@@ -7,9 +7,10 @@ takes: these are in hand until it ends, and all other groups go on.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.groups import statements
+from queue_over_sql.groups import operations, statements
 from queue_over_sql.groups.strategy import GroupClaims, Seen
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.statements.requests import wanted
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import GroupRules
+    from queue_over_sql.groups.strategy import Bucket, GroupRules
     from queue_over_sql.sql.compiled import Builder, StatementCache
     from queue_over_sql.statements.requests import Where
 
@@ -59,6 +60,8 @@ class Picking:
         self._rows: list[Sequence[Any]] = []
         self._most = math.inf
         self._past: set[int] = set()
+        # The tokens of groups that have a rate.
+        self._buckets: dict[str, Bucket] = {}
 
     def pick(
         self, level: int, count: int, edits: int, most: int | None = None
@@ -121,6 +124,8 @@ class Picking:
             free = self._locked(some)
             found += len(free)
             locked |= free
+        before = len(self._rows)
+        places: dict[int, str] = {each: name for name, run in ids.items() for each in run}
         for each in seen:
             left = count - len(self._rows)
             run = [each.id] if each.group is None else ids.pop(each.group, [])
@@ -129,6 +134,11 @@ class Picking:
                     self._rows.append(locked[message_id])
                 elif self._rules.ordered and message_id not in self._past:
                     break
+        names = [places[row[0]] for row in self._rows[before:] if row[0] in places]
+        counts = Counter(name for name in names if name in self._buckets)
+        spent = {name: self._buckets[name].spent(number) for name, number in counts.items()}
+        cut = {name: each.spent(0) for name, each in self._buckets.items() if each.is_stale}
+        operations.spend(self._connection, self._sql, cut | spent)
 
     def _locked(self, ids: Sequence[int]) -> dict[int, Sequence[Any]]:
         """Lock and read those that are due and that nobody else has locked."""
@@ -144,6 +154,9 @@ class Picking:
         """Lock as many groups as are needed; how many to take of each, and how many others."""
         if met and self._needs_rows:
             self._create_rows(met)
+        elif met and self._rules.rate is not None:
+            # Nobody else writes meanwhile.
+            operations.know(self._connection, self._sql, sorted(met))
         room = self._room(list(met), statements.settings_of_groups)
         chosen: dict[str, int] = {}
         left, others = count, 0
@@ -170,8 +183,12 @@ class Picking:
     def _room(self, names: Sequence[str], builder: Builder) -> dict[str, float]:
         """How many messages of each group may be taken; only where it is any."""
         limits = {} if self._needs_rows else dict.fromkeys(names, self._rules.limit)
-        for name, own, stops in self._of_groups(builder, names):
+        self._buckets = {}
+        for name, own, stops, *rate in self._of_groups(builder, names):
             limits[name] = self._rules.limit if own is None else own
+            bucket = self._rules.bucket(rate)
+            if bucket is not None:
+                self._buckets[name] = bucket
             if stops:
                 del limits[name]
         held = dict.fromkeys(limits, 0)
@@ -183,7 +200,10 @@ class Picking:
             if left > 0:
                 alone = limit == 1 and self._rules.ordered
                 room[name] = math.inf if alone else left
-        return room
+            bucket = self._buckets.get(name)
+            if bucket is not None and name in room:
+                room[name] = min(room[name], bucket.tokens)
+        return {name: left for name, left in room.items() if left > 0}
 
     def _ids(
         self, met: Mapping[str, Sequence[int]], chosen: Mapping[str, int]

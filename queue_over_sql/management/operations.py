@@ -117,10 +117,10 @@ _ALL: Final = (
         "configure-group", OPERATOR, "Group.configure", (Options("group configure"),),
         Http(
             "configure_group", "POST", "/queues/{queue}/groups/configure",
-            "Give a group a limit of its own, or with null the queue's again.",
+            "Give a group a limit or a rate of its own, or with null the queue's again.",
         ),
         (Button(
-            "configure-group", "Change", "Group {group} has {limit}.", undo="configure-group",
+            "configure-group", "Change", "Group {group} has {rules}.", undo="configure-group",
         ),),
     ),
     # -- live messages

@@ -40,7 +40,7 @@ def _live_counts(tables: QueueTables) -> Select[Any]:
     old = and_(ready, *subtractable({"available_at": due}))
     return select(
         _count_if(ready).label("ready"),
-        _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
+        _count_if(and_(unclaimed, tables.is_delayed())).label("delayed"),
         _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
         _count_if(and_(unclaimed, tables.is_held())).label("held"),
         (now - _min_if(due, old)).label("age"),

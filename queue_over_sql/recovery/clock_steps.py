@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, Update, func, select
+from sqlalchemy import Select, Update, and_, false, func, or_, select
 
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.operation import operation
@@ -72,13 +72,29 @@ def make_due(tables: QueueTables, size: int) -> Update:
 
 def _moved(tables: QueueTables) -> list[ColumnElement[bool]]:
     due = tables.live.c.available_at
-    return [due > number("p_now"), due <= number("p_until")]
+    before: ColumnElement[bool] = due <= number("p_until")
+    # What was put off for a token was due, however long that takes.
+    return [due > number("p_now"), or_(before, _was_put_off(tables))]
+
+
+def _was_put_off(tables: QueueTables) -> ColumnElement[bool]:
+    return tables.live.c.parked_at.is_not(None) if tables.grouped else false()
 
 
 def _stamped_ahead(tables: QueueTables) -> ColumnElement[bool]:
     live = tables.live
     last = func.coalesce(live.c.last_attempt_at, tables.time(live, "published_at"))
-    return last > number("p_now")
+    return or_(last > number("p_now"), _was_put_off(tables), _was_woken(tables))
+
+
+def _was_woken(tables: QueueTables) -> ColumnElement[bool]:
+    """Others of its group ended, so that it became due at that time, and not at its own."""
+    if not tables.grouped:
+        return false()
+    c = tables.live.c
+    return and_(
+        c.blocks.is_not(None), c.last_attempt_at.is_(None), tables.due_first() <= number("p_now")
+    )
 
 
 def latest_stamp(connection: Connection, sql: StatementCache) -> int | None:

@@ -240,7 +240,7 @@ class QueueTables:
             name: self.expressions.read_payload(table.c[name]).label(name) for name in _READ_AS_TEXT
         }
         if "parked_at" in table.c:
-            due = func.coalesce(table.c.available_at, table.c.parked_at)
+            due = func.coalesce(table.c.parked_at, table.c.available_at)
             special["available_at"] = due.label("available_at")
         core = [special.get(name, table.c[name]) for name in MESSAGE_COLUMNS]
         return [*core, *[table.c[name] for name in self.own_columns]]
@@ -256,10 +256,10 @@ class QueueTables:
     def due_at(self) -> ColumnElement[Any]:
         """When a live message is due; NULL if it is held.
 
-        Parked messages of groups have that time in a column of its own.
+        Messages that wait for others of their groups have that time in a column of its own.
         """
         due, *parked = self._due_times()
-        return func.coalesce(due, *parked) if parked else due
+        return func.coalesce(*parked, due) if parked else due
 
     def is_held(self) -> ColumnElement[bool]:
         """The condition for messages that wait for an operator."""
@@ -269,6 +269,11 @@ class QueueTables:
         """The condition for messages whose time has come; parked ones were due before."""
         now, (due, *parked) = self.expressions.now(), self._due_times()
         return or_(due <= now, *[time.is_not(None) for time in parked])
+
+    def is_delayed(self) -> ColumnElement[bool]:
+        """The condition for messages whose time has not come."""
+        now, (due, *parked) = self.expressions.now(), self._due_times()
+        return and_(due > now, *[time.is_(None) for time in parked])
 
     def _due_times(self) -> list[ColumnElement[Any]]:
         live = self.live.c
@@ -494,7 +499,7 @@ def memory_of_keys(base: str, metadata: MetaData, expressions: Expressions) -> T
 
 def rows_of_groups_in(base: str, metadata: MetaData, expressions: Expressions) -> Table:
     """Define the table of groups. Claims and settings write its rows, but no publish does."""
-    return Table(
+    groups = Table(
         f"{base}_groups",
         metadata,
         Column(GROUP_KEY, expressions.exact_string(GROUP_LENGTH), primary_key=True),
@@ -516,6 +521,8 @@ def rows_of_groups_in(base: str, metadata: MetaData, expressions: Expressions) -
         Column("weight", Integer),
         **expressions.table_options,
     )
+    expressions.add_index_of_rates(groups)
+    return groups
 
 
 def limits_of(base: str, metadata: MetaData, expressions: Expressions) -> Table:

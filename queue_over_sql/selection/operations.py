@@ -52,11 +52,10 @@ def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
 
 def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
     """The condition for live messages of a status."""
-    columns, now = tables.live.c, tables.expressions.now()
-    unclaimed = columns.consumer_id.is_(None)
+    unclaimed = tables.live.c.consumer_id.is_(None)
     return {
         Status.READY: and_(unclaimed, tables.is_due()),
-        Status.DELAYED: and_(unclaimed, columns.available_at > now),
+        Status.DELAYED: and_(unclaimed, tables.is_delayed()),
         Status.HELD: and_(unclaimed, tables.is_held()),
         Status.CLAIMED: tables.expressions.is_claimed(tables.live),
     }[status]

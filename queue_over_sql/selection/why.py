@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.consumers.registrations import ConsumerInfo
 from queue_over_sql.errors import visible
+from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import has_room
 from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.selection.why_statements import Ended, Live
+    from queue_over_sql.selection.why_statements import Ended, GroupOf, Live
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,8 +256,21 @@ class _Why:
         if head is None:
             head = known.first if known.first is not None and known.first < self._id else None
         if head is None or not ordered:
-            return self._in_line(found)
+            return self._by_rate(known, called) or self._in_line(found)
         return self._behind(head, called)
+
+    def _by_rate(self, known: GroupOf, called: str) -> Explanation | None:
+        bucket = None
+        if known.rate is not None:
+            bucket = GroupRules.of(self._context.settings).bucket(known.rate)
+        if bucket is None or bucket.tokens:
+            return None
+        at = _moment(bucket.next_at)
+        text = (
+            f"Its {called} has used up its rate of {bucket.rate}. The next message of it may "
+            f"start{_at(at)}."
+        )
+        return self._because(Reason.GROUP_RATE, text, until=at)
 
     def _behind(self, head: int, called: str) -> Explanation | None:
         first = _Why(self._context, head).answer()

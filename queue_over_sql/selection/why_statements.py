@@ -24,6 +24,7 @@ from queue_over_sql.groups.statements import (
     among_groups,
     by_group,
     group_values,
+    rate_columns,
     rows_of_groups,
 )
 from queue_over_sql.queues.kinds import ANY_KIND
@@ -96,6 +97,7 @@ class GroupOf(NamedTuple):
         own_limit: the group's own limit; None: it has that of the queue.
         paused_at: since when it is paused; None if it is not.
         blocked_by: the dead letter that blocks it.
+        rate: what its row says of its rate, as ``GroupRules.bucket`` reads it; None without a row.
         claimed: its messages in hand, up to ``MOST_NAMED``, and how many there are.
         first: its first message that nobody has.
     """
@@ -103,6 +105,7 @@ class GroupOf(NamedTuple):
     own_limit: int | None
     paused_at: int | None
     blocked_by: int | None
+    rate: Sequence[Any] | None
     claimed: Sequence[int]
     claimed_count: int
     first: int | None
@@ -294,7 +297,7 @@ def select_group(tables: QueueTables) -> Select[Any]:
     """The row of a group."""
     rows = rows_of_groups(tables)
     own = (rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by)
-    return select(*own).where(among_groups(rows, 1))
+    return select(*own, *rate_columns(tables)).where(among_groups(rows, 1))
 
 
 def select_claimed(tables: QueueTables) -> Select[Any]:
@@ -318,11 +321,12 @@ def read_group(connection: Connection, sql: StatementCache, group: str) -> Group
     row: Any = sql.get(select_group).run(connection, name).first()
     held = sql.get(select_claimed).run(connection, name | {"p_count": MOST_COUNTED}).all()
     first = sql.get(select_first).run(connection, name).scalar()
-    own_limit, paused_at, blocked_by = row or (None, None, None)
+    own_limit, paused_at, blocked_by, *rate = row or (None, None, None)
     return GroupOf(
         optional_number("own_limit", own_limit),
         optional_number("paused_at", paused_at),
         optional_number("blocked_by", blocked_by),
+        rate or None,
         [each[0] for each in held[:MOST_NAMED]],
         len(held),
         first,

@@ -179,6 +179,9 @@ class Expressions:
         c = table.c
         Index(f"{base}_group_ix", c.group_key, c.consumer_id, c.id)
 
+    def add_index_of_rates(self, groups: Table) -> None:
+        """Define an index of rates of single groups, if claims need to know of any."""
+
     def as_group(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """The group that a column of a user's table names: its text, as far as a group may be long.
 

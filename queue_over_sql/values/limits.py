@@ -27,3 +27,6 @@ HISTORY_COUNTS: Final = (
 
 LEAST_CLOCK_STEP_US: Final = 1_000_000
 """A smaller step back of the database's clock only delays messages by as much."""
+
+MOST_IN_HAND: Final = 2**31 - 1
+"""The largest limit of a group: as good as none."""

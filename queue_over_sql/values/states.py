@@ -51,6 +51,8 @@ class GroupState(enum.StrEnum):
     """An operator paused it."""
     BLOCKED = "blocked"
     """A dead letter blocks it."""
+    THROTTLED = "throttled"
+    """Its rate is used up."""
     EMPTY = "empty"
     """No message of it waits."""
 
@@ -98,6 +100,8 @@ class Reason(enum.StrEnum):
     """As many messages of its group are in hand as the group's limit allows."""
     QUEUE_LIMIT = "queue_limit"
     """As many messages of its queue are in hand as the queue's limit allows."""
+    GROUP_RATE = "group_rate"
+    """The rate of its group is used up."""
     SUSPECT = "suspect"
     """It is next, but a consumer died with it in hand, so that it has to run alone."""
     IN_LINE = "in_line"

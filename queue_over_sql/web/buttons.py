@@ -211,13 +211,19 @@ def _change_group(service: QueueService, form: Form, run: Run, *, name: str) -> 
 
 
 def _configure_group(service: QueueService, form: Form, run: Run) -> Notice:
-    limit = _limit(form["limit"])
-    before = form.queue(service).groups[form["group"]].info().own_limit
-    done = run(group=form["group"], limit=limit)
-    words = "the limit of the queue" if limit is None else f"the limit {limit:,}"
-    text = _report(BUTTONS["configure-group"][1], form, done, limit=words)
-    former = {} if before is None else {"limit": str(before)}
-    return Notice(text, ("configure-group", _group_of(form) | former))
+    given = {"limit": _limit(form["limit"]), "rate": form["rate"].strip() or None}
+    before = form.queue(service).groups[form["group"]].info()
+    former = {"limit": before.own_limit, "rate": before.own_rate}
+    # With nothing changed it says what holds.
+    changed = {name: given[name] for name in given if given[name] != former[name]} or given
+    done = run(group=form["group"], **changed)
+    words = [
+        f"the {name} of the queue" if value is None else f"the {name} {value}"
+        for name, value in changed.items()
+    ]
+    text = _report(BUTTONS["configure-group"][1], form, done, rules=" and ".join(words))
+    fields = {name: str(value) for name, value in former.items() if value is not None}
+    return Notice(text, ("configure-group", _group_of(form) | fields))
 
 
 def _group_of(form: Form) -> dict[str, str]:

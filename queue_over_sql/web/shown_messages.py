@@ -371,7 +371,7 @@ def _columns(table: Any) -> list[Any]:
             continue
         column = table.c[key]
         if key == "available_at" and "parked_at" in table.c:
-            column = func.coalesce(column, table.c.parked_at)
+            column = func.coalesce(table.c.parked_at, column)
         if key == "last_error":
             column = func.substr(cast(column, String), 1, _ERROR_CHARACTERS)
         wanted.append(column.label(key))

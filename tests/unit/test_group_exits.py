@@ -56,6 +56,7 @@ STAYS: Final = {
     "durable/statements.py:unclaim_picked": "it is the first of its group again",
     "durable/statements.py:unclaim_rounds": "it is the first of its group again",
     "groups/exit_statements.py:unpark": "this is waking",
+    "groups/statements.py:put_off": "this is parking",
     "groups/statements.py:set_carriers": "this is parking",
     "groups/statements.py:set_parked": "this is parking",
     "recovery/clock_steps.py:make_due": "it is due at once",

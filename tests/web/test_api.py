@@ -831,6 +831,9 @@ def test_groups(server: Server) -> None:
     assert 403 == server.call("POST", f"{path}/pause", Role.VIEWER, json={"group": "a"}).status_code
     assert 422 == server.call("GET", "/queues/jobs/groups").status_code
     assert 422 == server.call("POST", f"{path}/configure", json={"group": "b"}).status_code
+    server.json("POST", f"{path}/configure", {"group": "b", "rate": "5/s"})
+    [rated] = [each for each in server.json("GET", path)["groups"] if each["name"] == "b"]
+    assert (3, "5/s", "5/s") == (rated["limit"], rated["rate"], rated["own_rate"])
     audit = [(row["what"], row["detail"]) for row in server.json("GET", "/audit")["rows"]]
     assert ("configure-group", '{"group":"b","limit":3}') in audit
 

@@ -253,6 +253,10 @@ def test_groups_have_a_page(open_site: Open, service: QueueService) -> None:
     browser.press("Undo")
     assert None is lines.groups[""].info().own_limit
     browser.get("/queues/lines/groups")
+    browser.press("Change", group="", rate="5/min")
+    assert "has the rate 5/min." in browser.text()
+    assert "5/min" == lines.groups[""].info().own_rate
+    browser.get("/queues/lines/groups")
     browser.press("Change", 422, group="c", limit="-1")
     browser.get("/queues/jobs/groups")
     assert "has no groups" in browser.text()

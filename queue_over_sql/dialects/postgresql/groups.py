@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from queue_over_sql.dialects.locked_groups import LockedGroupClaims
 from queue_over_sql.groups.statements import rows_of_groups, stopped, window
 from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
 from queue_over_sql.schema.queue_tables import QueueTables
@@ -45,6 +46,9 @@ class PostgreSQLGroupClaims(GroupClaims):
     """
 
     at_once = True
+
+    def with_rates(self) -> GroupClaims:
+        return LockedGroupClaims(self._dialect)
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest

@@ -22,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 
+from queue_over_sql.dialects.locked_groups import LockedGroupClaims
 from queue_over_sql.groups.statements import (
     group_parameters,
     group_values,
@@ -66,6 +67,9 @@ class SQLiteGroupClaims(GroupClaims):
     """
 
     needs_rows = False
+
+    def with_rates(self) -> GroupClaims:
+        return LockedGroupClaims(self._dialect)
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest

@@ -91,8 +91,8 @@ def _change_group(call: Call, queue: str, body: shapes.GroupName) -> None:
     call.do(queue, group=body.group)
 
 
-def _configure_group(call: Call, queue: str, body: shapes.GroupLimit) -> None:
-    call.do(queue, group=body.group, limit=body.limit)
+def _configure_group(call: Call, queue: str, body: shapes.GroupRules) -> None:
+    call.do(queue, **msgspec.to_builtins(body))
 
 
 for _name in ("pause-group", "resume-group", "unblock-group"):

@@ -48,6 +48,9 @@ Kind: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KIND_LENGTH)]
 Group: TypeAlias = Annotated[str, Meta(max_length=GROUP_LENGTH)]
 Instant: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Level: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_PRIORITIES, description="0 is most urgent.")]
+Rate: TypeAlias = Annotated[
+    str, Meta(max_length=100, description="How many in which time: 5/s, 100/min, 100/h burst 10.")
+]
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ErrorText: TypeAlias = Annotated[str, Meta(max_length=20_000)]
 StatusText: TypeAlias = Annotated[
@@ -420,6 +423,7 @@ class QueueSettings(Taken, kw_only=True):
     expires: Span | UnsetType | None = UNSET
     group_limit: Attempts | UnsetType | None = UNSET
     group_order: Literal["fifo", "any"] | UnsetType = UNSET
+    group_rate: Rate | UnsetType | None = UNSET
     block_on_failure: bool | UnsetType = UNSET
     queue_limit: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType | None = UNSET
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
@@ -445,6 +449,7 @@ class Queue(Given, kw_only=True):
     expires: float | None
     group_limit: int | None
     group_order: str
+    group_rate: str | None
     block_on_failure: bool
     queue_limit: int | None
     when_full: str
@@ -477,6 +482,11 @@ class GroupInfo(Given, kw_only=True):
     claimed: int
     limit: int
     own_limit: int | None
+    rate: Annotated[str | None, Meta(description="How fast its messages may start.")]
+    own_rate: Annotated[str | None, Meta(description="Null: that of the queue.")]
+    next_token: Annotated[
+        datetime | None, Meta(description="When the next may start, while the rate is used up.")
+    ]
     oldest_age: Annotated[float | None, Meta(description="Seconds.")]
     next_due: Instant | None
     head: Annotated[
@@ -500,10 +510,11 @@ class GroupName(Taken, kw_only=True):
     group: Group
 
 
-class GroupLimit(GroupName, kw_only=True):
-    """A group and its own limit; null: that of the queue."""
+class GroupRules(GroupName, kw_only=True):
+    """A group, and its own limit or rate; null: that of the queue."""
 
-    limit: Attempts | None
+    limit: Attempts | UnsetType | None = UNSET
+    rate: Rate | UnsetType | None = UNSET
 
 
 class Stats(Given, kw_only=True):
