@@ -98,7 +98,7 @@ class Connections:
         self.runtime = runtime
         self._opened = opened
         # What follows only uses these when it is called.
-        self.errors = DriverErrors(opened, lambda: self.dialect, self._connect, forbidden)
+        self.errors = DriverErrors(opened, lambda: self.dialect, self._asking, forbidden)
         self.handlers = HandlersConnections(opened.engine, lambda: self.dialect)
         self.callers = CallersConnections(
             opened, lambda: self.dialect, self.run, self.errors, self.handlers

@@ -79,7 +79,7 @@ class DriverErrors:
         self,
         opened: OpenedEngine,
         dialect: Callable[[], QueueDialect],
-        connect: Callable[[], Connection],
+        connect: Callable[[], contextlib.AbstractContextManager[Connection]],
         forbidden: Callable[[str, str], NotPermitted] | None,
     ) -> None:
         self._opened = opened
@@ -171,14 +171,15 @@ class DriverErrors:
 
     def _only_reads(self, reason: str) -> QueueError:
         refused = f"The database {self._where} refused a statement: {reason}."
-        setting: str | None = None
         with contextlib.suppress(QueueError, SQLAlchemyError), self._connect() as connection:
             if self._dialect().sessions.server_reads_only(connection):
                 return DatabaseUnavailable(
                     f"The server of {self._where} only reads: {reason}. {_STANDBY}"
                 )
             setting = self._dialect().sessions.reading_setting(connection)
-        return DatabaseRefused(f"{refused} {setting}" if setting else refused)
+            return DatabaseRefused(f"{refused} {setting}" if setting else refused)
+        # Nobody answered why. In a switchover that is so until the other server serves.
+        return DatabaseUnavailable(f"{refused} {_STANDBY}")
 
     def _refusal(
         self, error: DBAPIError, kind: ErrorKind, reason: str, *, callers: bool

@@ -175,6 +175,39 @@ def test_kept_connections_follow_a_switchover(pair: Pair, face: str) -> None:
         assert sorted(seen) == [(number, 1) for number in range(20)]
 
 
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("postgresql", "mariadb")
+def test_who_cannot_ask_why_a_server_only_reads_waits(pair: Pair) -> None:
+    """The old server only reads, and the address leads nowhere yet: this refuses no message.
+
+    It was an error which said that the database refuses the statement. A worker that started in
+    such a moment ended, and for a transactional handler it was a failed attempt.
+    """
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(contextlib.closing(Proxy(pair.old)))
+        service = QueueService(proxy.url)
+        stack.callback(service.stop)
+        service.create_queue("jobs")
+        service.create_queue("probe")
+        connections = service._parts.connections
+
+        def told() -> str | None:
+            try:
+                with connections.errors.translated():
+                    connection.exec_driver_sql("DELETE FROM queue_probe")
+            except DatabaseUnavailable as error:
+                return str(error)
+            finally:
+                connection.rollback()
+            return None
+
+        connection = stack.enter_context(connections._connect())
+        assert told() is None
+        pair.demote()
+        proxy.lead_to(make_url(pair.old).set(port=1).render_as_string(hide_password=False))
+        assert "check which server" in (eventually(told, "it only reads") or "")
+
+
 class Watched(Proxy):
     """Calls a function before it passes on the third refusal of a server that only reads."""
 
