@@ -215,7 +215,7 @@ def decoded_rows(
     """
     settings, tables = context.known_settings, context.tables
     plain = context.kinds is None and tables.is_plain
-    if plain and settings.payload == "json" and _have_plain_words(rows):
+    if plain and settings.payload == "json" and _have_plain_words(rows, tables.own_columns):
         read, name, most = payloads.READ_JSON, context.name, settings.max_attempts
         with contextlib.suppress(*payloads.NOT_QUICK):
             return [
@@ -287,12 +287,12 @@ _WORDS: Final = ("message_key", "kind", "payload", "headers")
 _key, _kind = attrgetter("message_key"), attrgetter("kind")
 
 
-def _have_plain_words(rows: Sequence[MessageRow]) -> bool:
+def _have_plain_words(rows: Sequence[MessageRow], own_columns: Sequence[str]) -> bool:
     # Most queues have neither; then this takes no step of Python for each message.
     for read in (_key, _kind):
         if any(map(read, rows)) and not all(map(_is_plain, map(read, rows))):
             return False
-    return True
+    return all(_is_plain(row.columns[name]) for name in own_columns for row in rows)
 
 
 def _is_plain(word: Any) -> bool:

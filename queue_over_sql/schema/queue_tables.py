@@ -344,8 +344,8 @@ class QueueTables:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether messages have a payload, and nothing else of their own."""
-        return not self.own_columns
+        """Whether messages have a payload, and nothing else of their own but a group."""
+        return not self.users_columns
 
     def expect_payloads(self, otherwise: Exception) -> None:
         """Raise an error if messages are a user's rows, without key, kind and payload."""

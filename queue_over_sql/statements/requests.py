@@ -283,6 +283,8 @@ def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
 
 
 def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters) -> dict[str, Any]:
+    if not any(converters):
+        return dict(zip(tables.own_names, row[_CORE:], strict=False))
     values = list(zip(tables.own_names, converters, row[_CORE:], strict=False))
     try:
         return {name: value if to is None else to(value) for name, to, value in values}
