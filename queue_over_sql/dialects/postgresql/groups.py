@@ -242,16 +242,20 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     )
     # If several may be in hand, each that ends must let out another one.
     waiting = (
-        select(kept.c.group_key, func.max(kept.c.id).label("last"))
+        select(
+            *(kept.c.id, kept.c.single),
+            func.max(kept.c.id).over(partition_by=kept.c.group_key).label("last"),
+            func.bool_or(kept.c.waits, type_=Boolean())
+            .over(partition_by=kept.c.group_key)
+            .label("waits"),
+        )
         .where(kept.c.group_key.is_not(None))
-        .group_by(kept.c.group_key)
-        .having(func.bool_or(kept.c.waits, type_=Boolean()))
         .subquery("waiting")
     )
     flagged = _fenced(
-        select(kept.c.id)
-        .join_from(kept, waiting, waiting.c.group_key == kept.c.group_key)
-        .where(or_(~kept.c.single, kept.c.id == waiting.c.last)),
+        select(waiting.c.id).where(
+            waiting.c.waits, or_(~waiting.c.single, waiting.c.id == waiting.c.last)
+        ),
         "flagged",
     )
     return kept, flagged
