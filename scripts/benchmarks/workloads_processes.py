@@ -127,6 +127,11 @@ class Running:
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def _read(self) -> None:
         for line in self._output:
             self._answers.put(line)

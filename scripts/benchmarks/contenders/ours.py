@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import event, make_url
 
-from queue_over_sql import Message, QueueService, Worker
+from queue_over_sql import Message, Publication, QueueService, Worker
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.service import parts_of
 from scripts.benchmarks.contenders.serving import (
@@ -25,6 +25,7 @@ from scripts.benchmarks.contenders.serving import (
 )
 
 QUEUE = "workloads"
+GROUPS = "groups"
 DURABILITY = {
     "sqlite": "each publish reaches the disk; a claim or ack lost with the power is redelivered",
     "h2": "each commit is written; it survives the process, not a power cut",
@@ -108,6 +109,24 @@ class Ours(Contender):
         if finished:
             self._queue.ack(finished)
             self.finished_at = time.monotonic()
+        return numbers
+
+    def prepare_groups(self) -> None:
+        """First in first out, one message of a group in hand."""
+        self._service.create_queue(GROUPS, group_limit=1)
+
+    def publish_groups(self, payloads: list[Any], groups: list[str]) -> None:
+        """By ``load``."""
+        both = zip(payloads, groups, strict=True)
+        self._service.queue(GROUPS).load(Publication(each, group=name) for each, name in both)
+
+    def consume_groups(self, batch: int, seconds: float) -> list[int]:
+        """By ``consume`` and ``ack``."""
+        queue, end, numbers = self._service.queue(GROUPS), time.monotonic() + seconds, list[int]()
+        while time.monotonic() < end:
+            messages = queue.consume(batch, wait=0.1)
+            queue.ack(messages)
+            numbers += [number_of(message.payload) for message in messages]
         return numbers
 
     def take(self, batch: int, count: int) -> list[int]:

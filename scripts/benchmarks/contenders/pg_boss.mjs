@@ -2,7 +2,7 @@
 // is given what its documentation has for them: batches, and no pause after a full one. Latency is
 // measured with its LISTEN/NOTIFY, which a queue and an instance have to ask for.
 
-import { Handled, QUEUE, batches, require, serve, sleep, versionOf } from './serving.mjs';
+import { GROUPS, Handled, QUEUE, batches, now, require, serve, sleep, versionOf } from './serving.mjs';
 
 const pg = require('pg');
 const { PgBoss } = require('pg-boss');
@@ -81,6 +81,28 @@ await serve({
       const jobs = await boss.fetch(QUEUE, { batchSize });
       if (jobs.length === 0) break;
       await boss.complete(QUEUE, jobs);
+      numbers.push(...jobs.map((job) => job.data.n));
+    }
+    return numbers;
+  },
+
+  // Its strictest policy: the next job of a key waits until the one before it is completed.
+  async prepare_groups() {
+    await boss.createQueue(GROUPS, { policy: 'key_strict_fifo' });
+  },
+
+  async publish_groups(contents, groupOf) {
+    for (const part of batches(contents, 1000)) {
+      await boss.insert(GROUPS, part.map((data) => ({ data, singletonKey: groupOf(data) })));
+    }
+  },
+
+  async consume_groups(batchSize, end) {
+    const numbers = [];
+    while (now() < end) {
+      const jobs = await boss.fetch(GROUPS, { batchSize });
+      if (jobs.length === 0) await sleep(2);
+      else await boss.complete(GROUPS, jobs);
       numbers.push(...jobs.map((job) => job.data.n));
     }
     return numbers;

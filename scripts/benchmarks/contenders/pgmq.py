@@ -19,6 +19,10 @@ from scripts.benchmarks.contenders.peer import QUEUE, PostgresqlPeer
 from scripts.benchmarks.contenders.serving import number_of, serve
 
 _CHANNEL = f"pgmq.q_{QUEUE}.INSERT"
+_GROUPS = "groups"
+_SEND_BATCH = "SELECT pgmq.send_batch(%s, %s::jsonb[], %s::jsonb[])"
+_AT_ONCE = 1000
+_VISIBILITY = 300
 
 
 class Pgmq(PostgresqlPeer):
@@ -79,6 +83,32 @@ class Pgmq(PostgresqlPeer):
         else:
             ids = [message.msg_id for message in messages]
             self._pgmq.delete_batch(QUEUE, ids, conn=self._connection)
+
+    def prepare_groups(self) -> None:
+        """A queue with the index that its documentation has for groups."""
+        self._pgmq.create_queue(_GROUPS, conn=self._connection)
+        self._connection.execute("SELECT pgmq.create_fifo_index(%s)", (_GROUPS,))
+
+    def publish_groups(self, payloads: list[Any], groups: list[str]) -> None:
+        """By ``send_batch``; a header names the group."""
+        texts = [json.dumps(payload) for payload in payloads]
+        headers = [json.dumps({"x-pgmq-group": name}) for name in groups]
+        for start in range(0, len(texts), _AT_ONCE):
+            end = start + _AT_ONCE
+            values = (_GROUPS, texts[start:end], headers[start:end])
+            self._connection.execute(_SEND_BATCH, values)
+
+    def consume_groups(self, batch: int, seconds: float) -> list[int]:
+        """By its grouped read, which fills a batch from the earliest groups, and ``delete``."""
+        end, numbers = time.monotonic() + seconds, list[int]()
+        read = "SELECT msg_id, message FROM pgmq.read_grouped(%s, %s, %s)"
+        delete = "SELECT pgmq.delete(%s, %s::bigint[])"
+        while time.monotonic() < end:
+            rows = self._connection.execute(read, (_GROUPS, _VISIBILITY, batch)).fetchall()
+            if rows:
+                self._connection.execute(delete, (_GROUPS, [row[0] for row in rows]))
+            numbers += [number_of(row[1]) for row in sorted(rows, key=lambda row: row[0])]
+        return numbers
 
     def take(self, batch: int, count: int) -> list[int]:
         """By ``pop``."""

@@ -16,6 +16,9 @@ import procrastinate
 from scripts.benchmarks.contenders.peer import SETTLING, Handled, PostgresqlPeer
 from scripts.benchmarks.contenders.serving import HANDLER_SECONDS, serve
 
+_AT_ONCE = 1000
+_BESIDE = 10
+
 
 class Procrastinate(PostgresqlPeer):
     """A worker that is considered dead may still finish its job."""
@@ -82,6 +85,34 @@ class Procrastinate(PostgresqlPeer):
         del transactional
         handled = self._runner.run(self._work(threads, count))
         return handled.seconds, handled.numbers
+
+    def prepare_groups(self) -> None:
+        """Its queues keep the order of jobs with one lock."""
+
+    def publish_groups(self, payloads: list[Any], groups: list[str]) -> None:
+        """By ``batch_defer_async`` of tasks with a lock, as its documentation shows."""
+        self._runner.run(self._publish_groups(payloads, groups))
+
+    async def _publish_groups(self, payloads: list[Any], groups: list[str]) -> None:
+        manager = self._app.job_manager
+        locked = [
+            self._task.configure(lock=name).job.evolve(task_kwargs=payload)
+            for payload, name in zip(payloads, groups, strict=True)
+        ]
+        for start in range(0, len(locked), _AT_ONCE):
+            await manager.batch_defer_jobs_async(locked[start : start + _AT_ONCE])
+
+    def consume_groups(self, batch: int, seconds: float) -> list[int]:
+        """By its worker, which has no batches: it fetches one job after another."""
+        del batch
+        return self._runner.run(self._consume_groups(seconds)).numbers
+
+    async def _consume_groups(self, seconds: float) -> Handled:
+        self._handled = Handled()
+        worker = self._worker(_BESIDE)
+        await asyncio.wait([worker], timeout=seconds)
+        await self._stop(worker)
+        return self._handled
 
     def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
         """By its worker; tasks are its concurrency."""

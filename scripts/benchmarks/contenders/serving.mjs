@@ -15,6 +15,7 @@ export const versionOf = (name) =>
   JSON.parse(readFileSync(join(require.resolve(name), '../../package.json'))).version;
 
 export const QUEUE = 'bench';
+export const GROUPS = 'groups';
 // Seconds that a queue is empty before a consumer of several takes it for finished.
 const PATIENCE = 0.5;
 const TICK_MS = 20;
@@ -76,9 +77,8 @@ export class Handled {
 const acts = (contender) => ({
   describe: () => {
     const { name, version, durability, delivery, fence } = contender;
-    const can = ['publish', 'load', 'consume', 'take', 'work', 'latency', 'idle'].filter(
-      (act) => contender[act],
-    );
+    const acts = ['publish', 'load', 'consume', 'take', 'work', 'latency', 'idle', 'consume_groups'];
+    const can = acts.filter((act) => contender[act]);
     if (contender.publish) can.push('publish_many');
     if (contender.transactional) can.push('work_transactional');
     return { name, version, durability, delivery, fence, can };
@@ -103,6 +103,18 @@ const acts = (contender) => ({
   consume: async ({ batch, count }) => {
     const begun = now();
     const numbers = await contender.consume(batch, count);
+    return { seconds: now() - begun, numbers };
+  },
+  prepare_groups: () => contender.prepare_groups(),
+  publish_groups: async ({ first, count, bytes, groups }) => {
+    const contents = messages(first, count, bytes);
+    const begun = now();
+    await contender.publish_groups(contents, (content) => `g${content.n % groups}`);
+    return { seconds: now() - begun };
+  },
+  consume_groups: async ({ batch, seconds }) => {
+    const begun = now();
+    const numbers = await contender.consume_groups(batch, begun + seconds);
     return { seconds: now() - begun, numbers };
   },
   work: async ({ threads, count, transactional }) => {

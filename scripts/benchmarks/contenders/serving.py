@@ -15,6 +15,9 @@ open                                                         (each process)
 publish                 first, count, bytes, batch           seconds
 load                    first, count, bytes                  seconds
 consume, take           batch, count                         seconds, numbers
+prepare_groups                                               (once for a database)
+publish_groups          first, count, bytes, groups          seconds
+consume_groups          batch, seconds                       seconds, numbers
 work                    threads, count, transactional,       seconds, numbers
                         batch (where it is a choice)
 tasks                   tasks, count                         seconds, numbers
@@ -27,7 +30,8 @@ quit
 
 ``consume``, ``take``, ``work`` and ``tasks`` end when this process had `count` messages or the
 queue stayed empty, for `PATIENCE` seconds if a single poll is not enough; the seconds end with the
-last message.
+last message. ``consume_groups`` ends after some seconds. Message n is of group n modulo `groups`,
+in another queue.
 
 A contender in Python is a subclass of `Contender` and a call of `serve`; it supports the acts that
 it overrides. Others implement the protocol themselves.
@@ -134,6 +138,22 @@ class Contender:
                 time.sleep(_PAUSE)
         return numbers
 
+    def prepare_groups(self) -> None:
+        """Create a queue that keeps the order of groups, once per database."""
+        raise NotImplementedError
+
+    def publish_groups(self, payloads: list[Any], groups: list[str]) -> None:
+        """Publish contents with their groups, in the fastest way; the caller measures the time."""
+        raise NotImplementedError
+
+    def consume_groups(self, batch: int, seconds: float) -> list[int]:
+        """Claim and acknowledge `batch` at a time, in the order of groups, for some seconds.
+
+        Returns:
+            The numbers of the messages, as they came.
+        """
+        raise NotImplementedError
+
     def take(self, batch: int, count: int) -> list[int]:
         """Remove `batch` at a time, each in one transaction of the consumer; see `consume`."""
         raise NotImplementedError
@@ -227,7 +247,8 @@ class _Serving:
 
     def _can(self) -> list[str]:
         kind = type(self._contender)
-        acts = ("publish", "load", "consume", "take", "work", "tasks", "latency", "idle")
+        gets = ("consume", "consume_groups", "take", "work", "tasks")
+        acts = ("publish", "load", *gets, "latency", "idle")
         can = [act for act in acts if getattr(kind, act) is not getattr(Contender, act)]
         if "tasks" in can and not self._contender.asynchronous:
             can.remove("tasks")
@@ -264,6 +285,22 @@ class _Serving:
 
     def _do_consume(self, batch: int, count: int) -> Answer:
         return self._timed(self._contender.consume, batch, count)
+
+    def _do_prepare_groups(self) -> Answer:
+        self._contender.prepare_groups()
+        return {}
+
+    def _do_publish_groups(self, first: int, count: int, bytes: int, groups: int) -> Answer:  # noqa: A002
+        payloads = self._contents(first, count, bytes)
+        names = [f"g{number % groups}" for number in range(first, first + count)]
+        begun = time.monotonic()
+        self._contender.publish_groups(payloads, names)
+        return {"seconds": time.monotonic() - begun}
+
+    def _do_consume_groups(self, batch: int, seconds: float) -> Answer:
+        begun = time.monotonic()
+        numbers = self._contender.consume_groups(batch, seconds)
+        return {"seconds": time.monotonic() - begun, "numbers": numbers}
 
     def _do_take(self, batch: int, count: int) -> Answer:
         return self._timed(self._contender.take, batch, count)
