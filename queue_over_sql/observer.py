@@ -56,7 +56,8 @@ class ReaperReport:
         scheduled: messages that schedules published.
         dropped: temporary queues of dead consumers that were dropped.
         cleaned: abandoned staged batches that were dropped.
-        repaired: groups whose messages waited for one that somebody had removed by SQL.
+        repaired: groups whose messages waited for nothing: somebody had removed one by SQL, or died
+            while raising the group limit.
     """
 
     restored: int = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import func, select, update
 
 from queue_over_sql.groups.exits import wake
 from queue_over_sql.groups.listing import ORDERS, GroupInfo, GroupsBy, read_group, read_groups
 from queue_over_sql.groups.operations import know
+from queue_over_sql.groups.repair import MOST_WOKEN
 from queue_over_sql.groups.statements import rows_of_groups
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queues import registry
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.compiled import StatementCache
 
 Listed: TypeAlias = list[GroupInfo]
-# Each of these wakes another one when it ends.
-_MOST_WOKEN: Final = 1000
 
 
 @operation(atomic=True, durable=True)
@@ -52,7 +51,7 @@ def change_group(
         return False
     if limit is not None:
         own = connection.execute(select(rows.c.own_limit).where(rows.c.group_key == name)).scalar()
-        wake(connection, sql, [name] * min(limit if own is None else own, _MOST_WOKEN))
+        wake(connection, sql, [name] * min(limit if own is None else own, MOST_WOKEN))
         registry.count_edit(connection, sql.subject)
     return True
 
@@ -65,7 +64,7 @@ def wake_all(connection: Connection, sql: StatementCache, limit: int) -> None:
     with sql.subject.dialect.sessions.scanning(connection):
         found = sorted(connection.execute(parked).scalars())
     for names in batches(found):
-        wake(connection, sql, [name for name in names for _ in range(min(limit, _MOST_WOKEN))])
+        wake(connection, sql, [name for name in names for _ in range(min(limit, MOST_WOKEN))])
     if found:
         registry.count_edit(connection, sql.subject)
 

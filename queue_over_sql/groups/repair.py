@@ -1,7 +1,8 @@
 """Repair: groups whose parked messages nobody would wake, and rows of groups that are idle.
 
-Each change of the queue is one transaction, so that a crash leaves nothing behind. An edit by SQL
-can: if somebody deletes a message behind which others are parked, these would wait for ever.
+Each change of messages is one transaction, so that a crash leaves nothing behind. An edit by SQL
+can: if somebody deletes a message behind which others are parked, these would wait for ever. And a
+raised limit is written before the parked messages are woken; a crash between the two leaves them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection
 
+    from queue_over_sql.groups.strategy import GroupRules
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import Builder, StatementCache
 
@@ -49,6 +51,8 @@ _AT_ONCE: Final = 64
 _BEFORE_ALL: Final = -(2**63)
 Place: TypeAlias = int | str
 """How far a look for broken groups has come: an id, or in a user's table the name of a group."""
+MOST_WOKEN: Final = 1000
+"""How many messages of a group to wake at once: each wakes another one when it ends."""
 _FIRST: Final[ColumnElement[int]] = literal_column("1")
 
 
@@ -81,9 +85,11 @@ def names_with_parked(tables: QueueTables, first: bool) -> Select[Any]:
 
 
 def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
-    """What groups wait for: place, since when the first one is parked, carrier in hand, stop.
+    """What groups wait for.
 
-    The place is that of the name among the parameters, because H2 selects no bare parameter.
+    Place, since when the first one is parked, how many are in hand, a carrier of these, the group's
+    own limit, whether it is stopped. The place is that of the name among the parameters, because H2
+    selects no bare parameter.
     """
     live, rows = tables.live, rows_of_groups(tables)
     order = tables.expressions.order_in_group(live)
@@ -92,12 +98,16 @@ def waiting(tables: QueueTables, size: int) -> CompoundSelect[Any]:
         free = select(live.c.parked_at).where(
             live.c.group_key == name, live.c.consumer_id.is_(None)
         )
-        held = select(live.c.blocks).where(live.c.group_key == name, live.c.blocks.is_not(None))
-        held = held.where(tables.expressions.is_claimed(live))
+        in_hand = (live.c.group_key == name, tables.expressions.is_claimed(live))
+        count = select(func.count()).select_from(live).where(*in_hand)
+        held = select(live.c.blocks).where(*in_hand, live.c.blocks.is_not(None))
+        own = select(rows.c.own_limit).where(rows.c.group_key == name)
         stop: Select[Any] = select(_FIRST).where(rows.c.group_key == name, stopped(rows))
         parts = (
             by_group(tables, free, live).order_by(*order).limit(_FIRST),
+            by_group(tables, count, live),
             by_group(tables, held, live).limit(_FIRST),
+            own.limit(_FIRST),
             stop.limit(_FIRST),
         )
         found.append(select(_place(place), *[part.scalar_subquery() for part in parts]))
@@ -121,7 +131,7 @@ def _place(place: int) -> ColumnElement[int]:
 
 
 def find_broken(
-    connection: Connection, sql: StatementCache, after: Place | None, limit: int
+    connection: Connection, sql: StatementCache, rules: GroupRules, after: Place | None, limit: int
 ) -> tuple[list[str], Place | None]:
     """Look at the next rows after a place for groups that nobody would wake; None: from the first.
 
@@ -132,25 +142,32 @@ def find_broken(
         page = {"p_count": limit} | ({} if after is None else {"p_name": after})
         parked = sql.get(names_with_parked, after is None).run(connection, page)
         names = [row[0] for row in parked]
-        return _broken(connection, sql, names), names[-1] if names else None
+        return list(_broken(connection, sql, rules, names)), names[-1] if names else None
     start = {"p_after": _BEFORE_ALL if after is None else after}
     last = sql.get(end_of_rows).run(connection, start | {"p_count": limit}).scalar()
     if last is None:
         return [], None
     found = sql.get(with_parked).run(connection, start | {"p_up_to": last})
     names = sorted(row[0] for row in found if row[0] is not None)
-    return _broken(connection, sql, names), last
+    return list(_broken(connection, sql, rules, names)), last
 
 
-def _broken(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
-    broken: list[str] = []
+def _broken(
+    connection: Connection, sql: StatementCache, rules: GroupRules, names: Sequence[str]
+) -> dict[str, int]:
+    """Groups that nobody would wake, or not far enough, and how many messages of each to wake."""
+    broken: dict[str, int] = {}
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
-        seen = _of_groups(connection, sql, waiting, some)
-        none = (None, None)
-        suspect = [some[row[0]] for row in _named(seen, some) if row[1] and (*row[2:],) == none]
-        found = _of_groups(connection, sql, free_carriers, suspect)
-        broken += [suspect[row[0]] for row in _named(found, suspect) if row[1] is None]
+        suspect: dict[str, int] = {}
+        for row in _named(_of_groups(connection, sql, waiting, some), some):
+            place, parked, count, carrier, own, stop = row
+            room = (rules.limit if own is None else own) - count
+            if parked is not None and stop is None and (carrier is None or room > 0):
+                suspect[some[place]] = max(room, 1)
+        listed = list(suspect)
+        found = _named(_of_groups(connection, sql, free_carriers, listed), listed)
+        broken |= {listed[row[0]]: suspect[listed[row[0]]] for row in found if row[1] is None}
     return broken
 
 
@@ -160,11 +177,17 @@ def _named(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Sequence
 
 
 @operation(atomic=True)
-def repair(connection: Connection, sql: StatementCache, names: Sequence[str]) -> list[str]:
-    """Wake groups that nobody would wake; returns those that it woke."""
+def repair(
+    connection: Connection, sql: StatementCache, rules: GroupRules, names: Sequence[str]
+) -> list[str]:
+    """Wake groups that nobody would wake, or not far enough; returns those that it woke."""
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
-    broken = _broken(connection, sql, names)
-    return [name for name in broken if exits.wake(connection, sql, [name])]
+    broken = _broken(connection, sql, rules, names)
+    return [
+        name
+        for name, room in broken.items()
+        if exits.wake(connection, sql, [name] * min(room, MOST_WOKEN))
+    ]
 
 
 # -- rows of groups

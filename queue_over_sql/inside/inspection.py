@@ -15,6 +15,7 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
 from queue_over_sql.groups.repair import find_broken
+from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.inside.operations import EngineFacts
 from queue_over_sql.limits.slots import find_others
 from queue_over_sql.queues import registry
@@ -173,7 +174,8 @@ class Inspection:
         if not tables.grouped:
             return []
         sql = StatementCache(tables, connection.dialect)
-        return find_broken(connection, sql, None, most)[0]
+        # With the least limit; whether more may be in hand only the queue's settings say.
+        return find_broken(connection, sql, GroupRules(1, ordered=True), None, most)[0]
 
     @staticmethod
     def beside_limit(connection: Connection, tables: QueueTables) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
+from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import count_others
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import expiry
@@ -298,14 +299,23 @@ class Recovery:
         context = self._context
         while context.tables.grouped:
             look = partial(
-                find_broken, sql=context.sql, after=self._repaired_up_to, limit=_EXPIRED_ROWS
+                find_broken,
+                sql=context.sql,
+                rules=GroupRules.of(context.settings),
+                after=self._repaired_up_to,
+                limit=_EXPIRED_ROWS,
             )
             broken, last = context.run(look)
-            woken = context.run(repair.of(context.sql, broken)) if broken else []
+            woken: list[str] = []
+            if broken:
+                # Its limit may have been changed since it was read.
+                context.refresh()
+                rules = GroupRules.of(context.settings)
+                woken = context.run(repair.of(context.sql, rules, broken))
             for name in woken:
                 _log.warning(
-                    "Queue %s: messages of the group %r waited for one that is no longer there, "
-                    "so they are ready now. Somebody must have changed the table by SQL.",
+                    "Queue %s: messages of the group %r waited for nothing, so they are ready now. "
+                    "Somebody has changed the table by SQL, or died while raising the group limit.",
                     context.name,
                     name,
                     extra={"queue": context.name},

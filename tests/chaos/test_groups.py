@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -264,3 +266,41 @@ def test_groups_keep_their_order_and_limit_through_kills(
     holds = by_group(account, "delivered", ("settling",), load.killed)
     if case.limit > 1:
         assert case.limit >= max(most_at_once(spans) for spans in holds.values())
+
+
+RAISING = """
+import os, signal, sys
+from queue_over_sql import QueueService
+from queue_over_sql.catalog import catalog
+
+class Dying:
+    @staticmethod
+    def of(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+catalog.wake_all = Dying
+QueueService(sys.argv[1]).create_queue("jobs", group_limit=4)
+"""
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+@pytest.mark.parametrize("order", ["fifo", "any"])
+def test_a_raised_limit_counts_though_its_operator_was_killed(
+    make_service: MakeService, database: TestDatabase, order: GroupOrder
+) -> None:
+    """Between the new limit and the wake-up of what is parked: a reaper does that."""
+    jobs = make_service().create_queue("jobs", group_limit=1, group_order=order)
+    for n in range(20):
+        jobs.publish(n, group="a")
+    held = jobs.consume()
+    # So often that what is blocked is parked.
+    assert [[]] * 4 == [jobs.consume(10) for _ in range(4)]
+    died = subprocess.run([sys.executable, "-c", RAISING, database.url], check=False)
+    assert -signal.SIGKILL == died.returncode
+    reaper = make_service()
+    assert 4 == reaper.queue("jobs").settings.group_limit
+    assert 1 == reaper.reap().repaired
+    for _ in range(4):
+        held += jobs.consume(10)
+    assert [0, 1, 2, 3] == [message.payload for message in held]
+    assert 0 == reaper.reap().repaired

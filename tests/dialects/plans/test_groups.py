@@ -15,6 +15,7 @@ from sqlalchemy import update
 from queue_over_sql import Publication, QueueService
 from queue_over_sql.claiming.operations import claiming_of_groups
 from queue_over_sql.groups import operations, repair
+from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.operation import Operation
 from tests.dialects.plans.explain import analyze, plans
@@ -83,8 +84,9 @@ def _repair(queue: Queue) -> Callable[[], object]:
     sql, context = core_of(queue).context.sql, core_of(queue).context
 
     def look() -> None:
-        context.run(lambda c: repair.find_broken(c, sql, 0, 100_000))
-        context.run(repair.repair.of(sql, ["deep", "group 1"]))
+        rules = GroupRules.of(context.settings)
+        context.run(lambda c: repair.find_broken(c, sql, rules, 0, 100_000))
+        context.run(repair.repair.of(sql, rules, ["deep", "group 1"]))
         context.run(repair.remove_idle.of(sql, "", 500, 0))
 
     return look
