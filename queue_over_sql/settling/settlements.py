@@ -161,6 +161,8 @@ class Settlements:
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays, comes_back=True)
+        # Dead letters last: one that blocks its group gives back what the claim holds behind it.
+        groups = sorted(groups, key=lambda group: delays[group.ids[0]] is None)
         if connection is None and isinstance(error, BaseException):
             self.keep_traceback(messages, traceback_of(error))
         sql, refused = self._context.sql, dict[int, str]()

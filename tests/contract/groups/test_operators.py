@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
-from queue_over_sql import ClaimLost, FixedDelay, GroupState, Reason
+from queue_over_sql import ClaimLost, FixedDelay, GroupState, Publication, Reason
 from queue_over_sql.observability import count_queues, diagnose
 from queue_over_sql.queue import core_of
 from tests.contract.queue_state import set_columns
@@ -251,6 +251,24 @@ def test_a_dead_letter_blocks_its_group(service: QueueService, engine: Engine, w
     jobs.ack(found)
     rest = ["a4", "a1"] if way == "requeued" else ["a4"]
     assert rest == [message.payload for message in [*jobs.consume(2), *jobs.consume(2)]]
+
+
+def test_a_nack_of_several_loses_none_of_them(service: QueueService) -> None:
+    """Also if the first one becomes a dead letter and blocks the group of the others."""
+    jobs = service.create_queue(
+        "jobs", group_limit=1, block_on_failure=True, archive="all", retry=FixedDelay(0)
+    )
+    first = jobs.publish("a1", group="a", max_attempts=1)
+    jobs.publish_many([Publication(name, group="a") for name in ("a2", "a3")])
+    a1, a2, a3 = jobs.consume(3)
+    jobs.nack([a1, a2], error="no")
+    assert first.id == jobs.groups["a"].info().blocked_by
+    with pytest.raises(ClaimLost):
+        a3.ack()
+    assert [] == jobs.consume(3)
+    jobs.groups["a"].unblock()
+    found = [*jobs.consume(3), *jobs.consume(3)]
+    assert [("a2", 2), ("a3", 1)] == [(each.payload, each.attempt) for each in found]
 
 
 def test_what_an_operator_ends_blocks_no_group(service: QueueService) -> None:
