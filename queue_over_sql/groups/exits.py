@@ -106,9 +106,16 @@ def leaving_some(
         yield
         note_capacity(sql)
         return
-    carriers = select(live.c.id).where(which, live.c.blocks.is_not(None)).with_for_update()
-    with leaving(connection, sql, sorted(connection.execute(carriers).scalars())):
-        yield
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    # All that have a group, because others may come to wait for one until it is locked.
+    grouped = select(live.c.id, live.c.group_key, live.c.blocks).where(
+        live.c.group_key.is_not(None)
+    )
+    rows = connection.execute(grouped.where(which).with_for_update())
+    groups = carried(Held(row[0], row[1], bool(row[2])) for row in rows)
+    yield
+    wake(connection, sql, groups)
+    note_capacity(sql)
 
 
 def wake(connection: Connection, sql: StatementCache, group_keys: Iterable[str]) -> int:
