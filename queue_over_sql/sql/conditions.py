@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import visitors
 
 from queue_over_sql.errors import shown
+from queue_over_sql.values.limits import MAX_FIELDS, MAX_STEPS, STEP_LENGTH
 from queue_over_sql.values.texts import is_storable, plain
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def without_nul(text: ColumnElement[Any]) -> ColumnElement[Any]:
 # SQLite and MySQL cannot write these inside a quoted key.
 _NOT_IN_PATHS: Final = ('"', "\\", "\0")
 # An anonymous parameter, named after an object and a word.
+_POSITION: Final = re.compile(r"[0-9]{1,9}")
 _PLAIN_NAME: Final = re.compile(r"%\(\d+ \w+\)s")
 
 
@@ -137,6 +139,7 @@ def check_fields(wanted: Any, argument: str = "payload") -> None:
 
     Raises:
         TypeError: they are not a mapping; the message names the argument.
+        ValueError: they are too many, or a path is too long for a statement.
     """
     if not isinstance(wanted, Mapping):
         msg = (
@@ -144,6 +147,17 @@ def check_fields(wanted: Any, argument: str = "payload") -> None:
             f"{{'address.city': 'Zagreb'}}, not {type(wanted).__name__}"
         )
         raise TypeError(msg)
+    if len(wanted) > MAX_FIELDS:
+        msg = f"{argument} has {len(wanted):,} paths: give at most {MAX_FIELDS}"
+        raise ValueError(msg)
+    for path in wanted:
+        steps = path.split(".") if isinstance(path, str) else []
+        if len(steps) > MAX_STEPS or any(len(step) > STEP_LENGTH for step in steps):
+            msg = (
+                f"{argument}: {shown(path)} is too long: a path has at most {MAX_STEPS} steps of "
+                f"{STEP_LENGTH} characters"
+            )
+            raise ValueError(msg)
 
 
 def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
@@ -166,7 +180,8 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
             "such as 'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
         )
         raise ValueError(msg)
-    return [int(step) if step.isascii() and step.isdigit() else step for step in steps]
+    # A number that is no INTEGER of the database can only be a key.
+    return [int(step) if _POSITION.fullmatch(step) else step for step in steps]
 
 
 def check_payload_value(path: str, value: Any, argument: str = "payload") -> Any:

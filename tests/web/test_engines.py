@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -129,6 +130,37 @@ def test_equal_requests_publish_once(database: TestDatabase, make_server: MakeSe
     [(status, answer)] = {(each.status_code, each.text) for each in both}
     assert 201 == status, answer
     assert 1 == jobs.messages().count()
+
+
+def test_searches_have_bounds(database: TestDatabase, make_server: MakeServer) -> None:
+    """Paths that no statement can hold are refused; those at the bound are searched by."""
+    server = make_server(url=database.url)
+    server.service.create_queue("jobs")
+    server.json("POST", "/queues/jobs/messages", {"payload": {"a": [1]}})
+    fields: dict[int, list[dict[str, Any]]] = {
+        200: [
+            {".".join(["a"] * 50): 1},
+            {f"a{number}.b": "x" for number in range(50)},
+            {"a.99999999999": 1, "a." + "9" * 250: 1, "a.999999999": 1},
+        ],
+        422: [
+            {".".join(["a"] * 51): 1},
+            {".".join(["0"] * 150): 1},
+            {f"a{number}": number for number in range(3_000)},
+            {"a" * 251: 1},
+            {"9" * 5_000: 1},
+        ],
+    }
+    for status, searches in fields.items():
+        for search in searches:
+            answer = server.call("POST", "/queues/jobs/messages/count", json={"payload": search})
+            assert status == answer.status_code, (str(search)[:100], answer.text)
+            if len(str(search)) > 10_000:
+                # No client sends such an address.
+                continue
+            query = {"payload": json.dumps(search)}
+            answer = server.call("GET", "/queues/jobs/messages", params=query)
+            assert status == answer.status_code, (str(search)[:100], answer.text)
 
 
 def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:
