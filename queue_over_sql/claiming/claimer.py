@@ -337,8 +337,7 @@ class Claimer:
 
     def series(self, messages: Sequence[Message]) -> list[str | None]:
         """The group of each message of one claim, where these must run one after another."""
-        context, rules = self._context, self._rules
-        if not (context.tables.grouped and rules.ordered):
+        if not self._context.tables.grouped or not (rules := self._rules).ordered:
             return [None] * len(messages)
         counts = Counter(message.group for message in messages)
         several = [name for name, count in counts.items() if name is not None and count > 1]
