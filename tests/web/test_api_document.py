@@ -103,7 +103,7 @@ def test_document_has_every_operation(make_server: MakeServer) -> None:
 def test_document_suits_generators() -> None:
     """No default makes a field required, no object is an empty one, each enumeration has a type.
 
-    openapi-typescript and generators for Python decide so; the document was given to them by hand.
+    openapi-typescript decides so.
     """
     components = document(ENDPOINTS, "/api/v1")["components"]["schemas"]
     wrong = []
