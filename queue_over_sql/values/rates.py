@@ -31,6 +31,8 @@ _NAMES: Final = {
 }
 _FORM: Final = re.compile(r"([0-9]{1,12})\s*/\s*([a-z]+)(?:\s+burst\s+([0-9]{1,12}))?")
 _MOST_BURST: Final = 2**31 - 1
+# How far apart those who take at the same time may have read the clock.
+_AT_ONCE_US: Final = _SECOND
 
 
 class Rate(NamedTuple):
@@ -51,7 +53,7 @@ class Rate(NamedTuple):
 
     def tokens(self, now: int, tat: int | None) -> int:
         """How many may be taken now; ``tat`` is what the last one left, None at first."""
-        return (now + self.interval * self.burst - self._base(now, tat)) // self.interval
+        return max(0, (now + self.interval * self.burst - self._base(now, tat)) // self.interval)
 
     def spent(self, now: int, tat: int | None, count: int) -> int:
         """What to keep after so many were taken."""
@@ -62,8 +64,12 @@ class Rate(NamedTuple):
         return self._base(now, tat) + self.interval - self.interval * self.burst
 
     def _base(self, now: int, tat: int | None) -> int:
-        # If it is further ahead than a full burst, the clock was set back, or the rate was changed.
-        return now if tat is None else min(max(tat, now), now + self.interval * self.burst)
+        if tat is None:
+            return now
+        most = now + self.interval * self.burst
+        # If it is far ahead of a full burst, the clock was set back, or the rate was changed. If it
+        # is a bit ahead, only whoever took the last one read the clock later.
+        return most if tat > most + _AT_ONCE_US else max(tat, now)
 
     def __str__(self) -> str:
         return _text(self.interval, self.burst)

@@ -82,3 +82,13 @@ def test_no_time_sees_more_than_burst_and_rate(rate: Rate, steps: list[tuple[int
                 assert among * rate.interval <= last - first + rate.burst * rate.interval or (
                     not among
                 )
+
+
+def test_who_read_the_clock_earlier_gives_no_token_back() -> None:
+    """Of two claims the later one may have the earlier time; a clock that was set back is cut."""
+    rate = Rate(25_000, 5)
+    spent = rate.spent(1_004_000, None, 5)
+    assert spent == rate.spent(1_000_000, spent, 0)
+    assert (0, 1_029_000) == (rate.tokens(1_000_000, spent), rate.next_at(1_000_000, spent))
+    hour = 3_600_000_000
+    assert 125_000 == rate.spent(0, spent + hour, 0)
