@@ -292,6 +292,8 @@ def _have_plain_words(rows: Sequence[MessageRow], own_columns: Sequence[str]) ->
     for read in (_key, _kind):
         if any(map(read, rows)) and not all(map(_is_plain, map(read, rows))):
             return False
+    if not own_columns:
+        return True
     return all(_is_plain(row.columns[name]) for name in own_columns for row in rows)
 
 
