@@ -155,7 +155,7 @@ def find_broken(
 def _broken(
     connection: Connection, sql: StatementCache, rules: GroupRules, names: Sequence[str]
 ) -> dict[str, int]:
-    """Groups that nobody would wake, or not far enough, and how many messages of each to wake."""
+    """The groups of which nobody would wake enough messages, and how many to wake of each."""
     broken: dict[str, int] = {}
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
@@ -180,7 +180,7 @@ def _named(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Sequence
 def repair(
     connection: Connection, sql: StatementCache, rules: GroupRules, names: Sequence[str]
 ) -> list[str]:
-    """Wake groups that nobody would wake, or not far enough; returns those that it woke."""
+    """Wake the groups of which nobody would wake enough messages; returns those that it woke."""
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     broken = _broken(connection, sql, rules, names)
     return [
