@@ -27,7 +27,7 @@ from queue_over_sql.request_reply import store as replies
 from queue_over_sql.service import parts_of
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.parameters import id_values
-from tests.dialects.plans.explain import Plan, analyze, plans
+from tests.dialects.plans.explain import Plan, analyze, analyze_once, plans
 from tests.dialects.traffic import Traffic, listening
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def old_queue(database: TestDatabase) -> Iterator[OldQueue]:
         with service._parts.connections.engine.connect() as connection:
             _register_many(connection, service)
             tables = ("queue_jobs", "queue_jobs_archive", "queue_over_sql_consumers")
-            analyze(connection, database.engine, *tables)
+            analyze_once(connection, database.engine, *tables)
         yield OldQueue(database.engine, service, queue, traffic)
 
 
