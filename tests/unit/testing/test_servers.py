@@ -29,8 +29,6 @@ from queue_over_sql.testing.servers import (
 from queue_over_sql.testing.servers.process import find_binary, folder_variable, free_port
 from tests.waiting import eventually
 
-PRIVATE = pytest.mark.parametrize("engine", SERVER_ENGINES)
-
 
 def write(url: str) -> None:
     engine = create_engine(url, poolclass=NullPool)
@@ -68,10 +66,9 @@ def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     assert [42] == read(server.url)
 
 
-@PRIVATE
-def test_listens_on_the_loopback_interface_only(engine: str) -> None:
+def test_listens_on_the_loopback_interface_only(server_engine: str) -> None:
     """Nobody on the network reaches a server of a test: its port is open on 127.0.0.1 alone."""
-    private = obtain_private(engine)
+    private = obtain_private(server_engine)
     with private:
         port = private.address.port
         listening = subprocess.run(
@@ -85,10 +82,9 @@ def test_listens_on_the_loopback_interface_only(engine: str) -> None:
     assert local <= loopback
 
 
-@PRIVATE
-def test_closing_removes_the_folder(engine: str) -> None:
+def test_closing_removes_the_folder(server_engine: str) -> None:
     """A closed server leaves nothing behind."""
-    private = obtain_private(engine)
+    private = obtain_private(server_engine)
     assert isinstance(private, PrivateServer)
     with private:
         folder = private.folder
@@ -98,19 +94,20 @@ def test_closing_removes_the_folder(engine: str) -> None:
     assert not folder.exists()
 
 
-@PRIVATE
 def test_starts_where_the_temporary_folder_is_closed_to_others(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server_engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A TMPDIR that only this user may enter does not stop a server that runs as another one."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setenv("TMPDIR", str(closed))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    with obtain_private(engine) as private:
+    with obtain_private(server_engine) as private:
         assert accepts(private.url("any"))
 
 
+@pytest.mark.engines("postgresql")
+@pytest.mark.usefixtures("server_engine")
 def test_a_failed_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the data cannot be prepared, the error says why and the folder is removed."""
     private = PostgresqlServer()
@@ -122,8 +119,7 @@ def test_a_failed_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.chaos
-@PRIVATE
-def test_a_server_dies_with_its_killed_session(engine: str) -> None:
+def test_a_server_dies_with_its_killed_session(server_engine: str) -> None:
     """After ``kill -9`` of the process that started it, a server and its folder go away."""
     program = (
         "import sys, time\n"
@@ -134,7 +130,7 @@ def test_a_server_dies_with_its_killed_session(engine: str) -> None:
         "time.sleep(600)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, engine], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, server_engine], stdout=subprocess.PIPE, text=True
     ) as session:
         assert session.stdout is not None
         pid, folder = session.stdout.readline().split()
@@ -149,10 +145,12 @@ def test_a_server_dies_with_its_killed_session(engine: str) -> None:
     assert not Path(folder).exists()
 
 
-@pytest.mark.parametrize("kind", [PostgresqlServer, MariadbServer])
-def test_a_database_is_dropped_from_under_open_transactions(kind: type[PrivateServer]) -> None:
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_database_is_dropped_from_under_open_transactions(server_engine: str) -> None:
     """A test that leaves a transaction open cannot block the end of its database."""
-    with kind() as private:
+    kinds: dict[str, type[PrivateServer]]
+    kinds = {"postgresql": PostgresqlServer, "mariadb": MariadbServer}
+    with kinds[server_engine]() as private:
         url = private.create_database("doomed")
         write(url)
         engine = create_engine(url, poolclass=NullPool)
@@ -166,14 +164,14 @@ def test_a_database_is_dropped_from_under_open_transactions(kind: type[PrivateSe
         assert [42] == read(fresh)
 
 
-@pytest.mark.parametrize("engine", ["postgresql", "mariadb", "h2"])
+@pytest.mark.engines("postgresql", "mariadb", "h2")
 def test_a_given_server_serves_fresh_databases(
-    engine: str, monkeypatch: pytest.MonkeyPatch
+    server_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A URL in the environment wins over a private server, and databases come and go there."""
-    with obtain_private(engine) as private:
-        monkeypatch.setenv(url_variable(engine), private.url("postgres"))
-        given = obtain(engine)
+    with obtain_private(server_engine) as private:
+        monkeypatch.setenv(url_variable(server_engine), private.url("postgres"))
+        given = obtain(server_engine)
         assert isinstance(given, ExternalServer)
         url = given.create_database("first")
         write(url)
