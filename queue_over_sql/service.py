@@ -364,8 +364,8 @@ class QueueService:
                 many as ``"100/min burst 10"`` says. Without a ``group_limit`` any number of them
                 is in hand at once, in any order. None (default): as fast as they can.
             block_on_failure: whether a message of a FIFO group that fails for the last time, or is
-                rejected, blocks its group until ``queue.groups[…].unblock()`` or until it is
-                requeued. False (default): the next one follows.
+                rejected, blocks its group until ``queue.groups[…].unblock()``, or until it is
+                requeued or removed. False (default): the next one follows.
             queue_limit: how many messages of the whole queue are in hand at once, over all
                 processes, 1 to 10,000; None (default): any number.
             when_full: what a publish does when its group, or the queue if it has no group, has as

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_over_sql.archive import statements as archive
+from queue_over_sql.groups.blocking import without_blocking
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import change_by_ids
@@ -49,8 +50,12 @@ def archive_span(
 def remove_exported(
     connection: Connection, sql: StatementCache, ids: Sequence[int], up_to: int
 ) -> int:
-    """Remove messages that finished by a given time from the archive; returns how many."""
-    return change_by_ids(connection, sql, archive.remove_exported, ids, {"p_up_to": up_to})
+    """Remove messages that finished by a given time from the archive; returns how many.
+
+    Those that block their groups stay.
+    """
+    free = without_blocking(connection, sql, ids)
+    return change_by_ids(connection, sql, archive.remove_exported, free, {"p_up_to": up_to})
 
 
 def last_to_prune(
@@ -84,6 +89,8 @@ def prune_archive(
     limit: int,
 ) -> tuple[int, int]:
     """Remove the oldest archived messages of an outcome, from a time up to a place.
+
+    Those that block their groups stay.
 
     Returns:
         How many were removed, and when the last of them finished. The next batch can start there,

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.archive.statements import begin_anew
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
-from queue_over_sql.groups.blocking import unblock
+from queue_over_sql.groups.blocking import by_group, unblock
 from queue_over_sql.message import Unreadable
 from queue_over_sql.publishing import deduplication as keys
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
@@ -83,12 +83,9 @@ def requeue(
 def _unblock(connection: Connection, sql: StatementCache, rows: Sequence[MessageRow]) -> None:
     if not sql.subject.grouped:
         return
-    dead: dict[str, list[int]] = {}
-    for row in rows:
-        group = row.columns.get(GROUP_KEY)
-        if group is not None:
-            dead.setdefault(group, []).append(row.id)
-    unblock(connection, sql, dead)
+    groups = ((row.columns.get(GROUP_KEY), row.id) for row in rows)
+    dead = [(group, message_id) for group, message_id in groups if group is not None]
+    unblock(connection, sql, by_group(dead))
 
 
 def _check_readable(row: MessageRow) -> None:

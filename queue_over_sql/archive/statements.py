@@ -15,10 +15,12 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    not_,
     or_,
     select,
 )
 
+from queue_over_sql.groups.blocking import is_blocking
 from queue_over_sql.schema.existing import NOT_ATTEMPTED
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, UNREAD_COLUMNS
 from queue_over_sql.statements.parameters import (
@@ -95,6 +97,8 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
     """The oldest messages of an outcome, from a time up to a place; a batch has one time."""
     archive = tables.archive
     at, message_id = archive.c.finished_at, archive.c.id
+    # A dead letter that still blocks its group is not dealt with.
+    spared = [not_(is_blocking(tables))] if tables.grouped else []
     oldest = (
         select(message_id, at)
         .where(
@@ -103,6 +107,7 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
             at <= number("p_at"),
             # No OR: for two ranges planners may choose two scans and a sort.
             or_(at != number("p_at"), message_id <= number("p_id_0")),
+            *spared,
         )
         .order_by(at, message_id)
         .limit(number("p_count"))

@@ -14,6 +14,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import QueueError
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.existing_tables.adopt import Adopter
+from queue_over_sql.groups.blocking import find_blocked_by_nothing
 from queue_over_sql.groups.repair import find_broken
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.inside.operations import EngineFacts
@@ -30,6 +31,7 @@ from queue_over_sql.sql.checkup import Asking
 from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.sql.ddl import accepting_any_type
 from queue_over_sql.values.durations import optional_number
+from queue_over_sql.values.rates import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -178,6 +180,17 @@ class Inspection:
         return find_broken(connection, sql, GroupRules(1, ordered=True), None, most)[0]
 
     @staticmethod
+    def blocked_by_nothing(
+        connection: Connection, tables: QueueTables, record: QueueRecord, *, most: int
+    ) -> list[str]:
+        """At most so many groups that a dead letter blocks which is not there any more."""
+        stored = StoredSettings.read(record.name, record.settings).data
+        if not tables.grouped or stored.get("archive") == "none":
+            return []
+        sql = StatementCache(tables, connection.dialect)
+        return [group for group, _ in find_blocked_by_nothing(connection, sql, most)]
+
+    @staticmethod
     def beside_limit(connection: Connection, tables: QueueTables) -> int:
         """How many messages were claimed without regard to the queue's limit, and do not count."""
         if not tables.limited:
@@ -191,6 +204,12 @@ class Inspection:
             "queue_limit"
         )
         return limit
+
+    @staticmethod
+    def group_rate(record: QueueRecord) -> Rate | None:
+        """How fast messages of one group of a queue may start; None: as fast as they can."""
+        text = StoredSettings.read(record.name, record.settings).data.get("group_rate")
+        return None if text is None else Rate.of(text)
 
     def findings(self, section: Section, tables: Sequence[Table]) -> Iterator[Finding]:
         """What one section of the engine's check-up finds about these tables."""

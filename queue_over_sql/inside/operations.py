@@ -21,7 +21,7 @@ from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy import ColumnElement, Connection, Subquery, Table
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.runtime import Condition
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
     from queue_over_sql.sql.dialect import QueueDialect
+    from queue_over_sql.values.rates import Rate
     from queue_over_sql.values.states import Status
 
 T = TypeVar("T")
@@ -239,9 +240,13 @@ def subtractable(columns: Any, name: str = "available_at") -> tuple[ColumnElemen
     return tuple(stats.subtractable(columns, name))
 
 
-def blocked_groups(queue: QueueTables) -> ColumnElement[int]:
-    """The number of groups of a queue that a dead letter blocks."""
-    return stats.blocked_groups(queue).scalar_subquery()
+def group_counts(queue: QueueTables, rate: Rate | None) -> Subquery:
+    """One row: how many groups of a queue are blocked, paused and throttled.
+
+    Its columns are ``blocked_groups``, ``paused_groups`` and ``throttled_groups``. ``rate`` is the
+    ``group_rate`` of the queue, of ``Inspection.group_rate``.
+    """
+    return stats.group_counts(queue, rate).subquery("g")
 
 
 def create_tables(service: QueueService, wanted: Sequence[Table]) -> None:

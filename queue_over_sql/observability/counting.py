@@ -59,6 +59,8 @@ class QueueCounts:
             none.
         problem: why it could not be read; then there are no counts.
         blocked_groups: how many groups of its messages a dead letter blocks.
+        paused_groups: how many groups an operator paused.
+        throttled_groups: how many groups have messages due, but have used up their rate.
         queue_limit: how many of its messages may be in hand at once; None: any number.
     """
 
@@ -68,6 +70,8 @@ class QueueCounts:
     oldest_ready: float | None = None
     problem: str | None = None
     blocked_groups: int = 0
+    paused_groups: int = 0
+    throttled_groups: int = 0
     queue_limit: int | None = None
 
     @property
@@ -145,8 +149,10 @@ class Counting:
         before = self._known.get(record.name)
         if before is not None and before.record.settings == record.settings:
             return dataclasses.replace(before, record=record)
-        columns = _columns(*inspection.tables(record), self.names, self._limit)
-        text = inspection.text_of(select(literal(record.name), *columns))
+        tables, levels = inspection.tables(record)
+        columns = _columns(tables, levels, self.names, self._limit)
+        groups = inside.group_counts(tables, inspection.group_rate(record))
+        text = inspection.text_of(select(literal(record.name), *groups.c, *columns))
         return _Known(record, text, inspection.queue_limit(record))
 
     def _alone(self, inspection: Inspection, known: _Known) -> QueueCounts:
@@ -166,7 +172,7 @@ class Counting:
         rows = inside.Inspection.rows_of_text(connection, text)
         by_name = {each.record.name: each for each in known}
         found = []
-        for name, age, first, newest, blocked, *numbers in rows:
+        for name, blocked, paused, throttled, age, first, newest, *numbers in rows:
             record, limit = by_name[name].record, by_name[name].queue_limit
             seen = dict.fromkeys(self.names, newest)
             seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
@@ -182,6 +188,8 @@ class Counting:
                     counts,
                     seconds,
                     blocked_groups=int(blocked),
+                    paused_groups=int(paused),
+                    throttled_groups=int(throttled),
                     queue_limit=limit,
                 )
             )
@@ -218,7 +226,6 @@ def _columns(
         (tables.expressions.now() - due).label("age"),
         first.label("seen_first"),
         newest.label("seen_newest"),
-        inside.blocked_groups(tables).label("blocked_groups"),
     ]
     count = _exactly if limit is None else _up_to(limit)
     return [*found, *(count(tables, levels, name).label(name) for name in names)]
@@ -340,6 +347,8 @@ def _count(
             paused=each.paused,
             wal_bytes=log,
             blocked_groups=each.blocked_groups,
+            paused_groups=each.paused_groups,
+            throttled_groups=each.throttled_groups,
             queue_limit=each.queue_limit,
         )
     return found

@@ -56,6 +56,7 @@ class _Doctor:
     def __init__(self, service: QueueService, seconds: float) -> None:
         self._inspection = inside.Inspection(service, seconds)
         self._queues: dict[str, inside.QueueTables] = {}
+        self._records: dict[str, inside.QueueRecord] = {}
         self._missing: list[str] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -147,6 +148,7 @@ class _Doctor:
         for record in records[:_MOST_QUEUES]:
             try:
                 self._queues[record.name] = self._inspection.tables(record)[0]
+                self._records[record.name] = record
             except QueueError as error:
                 yield Finding(Level.ERROR, f"queue {record.name}", str(error))
         text = f"{len(records)} queue{'' if len(records) == 1 else 's'}" + (
@@ -252,10 +254,26 @@ class _Doctor:
         for name, tables in self._queues.items():
             if not tables.grouped:
                 continue
+            record = self._records[name]
             with self._inspection.connection() as connection:
-                blocked = select(inside.blocked_groups(tables))
-                count = connection.execute(blocked).scalar_one()
-            if count:
+                groups = inside.group_counts(tables, self._inspection.group_rate(record))
+                row = connection.execute(select(groups)).one()
+                gone = self._inspection.blocked_by_nothing(connection, tables, record, most=1000)
+            blocked, paused, throttled = (int(count) for count in row)
+            if gone:
+                said = (
+                    f"{name}: dead letters that block {counted(len(gone), 'group')} are no longer "
+                    f"there, such as that of the group {gone[0]!r}"
+                )
+                advice = "A reaper unblocks them in time. Do not change the archive by SQL."
+                yield Finding(Level.WARNING, "queues", said, advice)
+            if paused:
+                yield Finding(Level.OK, "queues", f"{name} has {counted(paused, 'paused group')}")
+            if throttled:
+                waits = "waits for its rate" if throttled == 1 else "wait for their rate"
+                said = f"{name} has {counted(throttled, 'group')} that {waits}"
+                yield Finding(Level.OK, "queues", said)
+            if count := blocked - len(gone):
                 said = f"{name} has {counted(count, 'group')} that a dead letter blocks"
                 advice = (
                     f"See them: queue-over-sql groups {name}. Then unblock each group, or requeue "

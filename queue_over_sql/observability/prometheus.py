@@ -195,6 +195,9 @@ class DatabaseCollector(Collector):
                                                     message has been due; 0 without one
     ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
     ``queue_over_sql_blocked_groups``               by ``queue``: groups that a dead letter blocks
+    ``queue_over_sql_paused_groups``                by ``queue``: groups that an operator paused
+    ``queue_over_sql_throttled_groups``             by ``queue``: groups that have messages due, and
+                                                    whose rate is used up
     ``queue_over_sql_queue_limit``                  by ``queue``: how many messages may be in hand;
                                                     only of queues with a ``queue_limit``
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
@@ -263,6 +266,8 @@ class DatabaseCollector(Collector):
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
         blocked = gauge("blocked_groups", "Groups of messages that a dead letter blocks.")
+        stopped = gauge("paused_groups", "Groups of messages that an operator paused.")
+        throttled = gauge("throttled_groups", "Groups with due messages and a used up rate.")
         limit = gauge("queue_limit", "How many messages of the queue may be in hand at once.")
         # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
@@ -270,6 +275,8 @@ class DatabaseCollector(Collector):
             age.add_metric([each.name], each.oldest_ready or 0.0)
             paused.add_metric([each.name], each.paused)
             blocked.add_metric([each.name], each.blocked_groups)
+            stopped.add_metric([each.name], each.paused_groups)
+            throttled.add_metric([each.name], each.throttled_groups)
             if each.queue_limit is not None:
                 limit.add_metric([each.name], each.queue_limit)
         there = {each.name for each in state.queues}
@@ -278,7 +285,7 @@ class DatabaseCollector(Collector):
             for status in _UNCLAIMED:
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
-        found: list[Metric] = [messages, dead, age, paused, blocked, limit]
+        found: list[Metric] = [messages, dead, age, paused, blocked, stopped, throttled, limit]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

@@ -7,11 +7,24 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal_column, select, true
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+)
 
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.queues import registry
 from queue_over_sql.values.durations import stored_number
+from queue_over_sql.values.rates import Rate
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -61,12 +74,35 @@ def subtractable(columns: Any, name: str = "available_at") -> list[ColumnElement
     return [columns[name] >= literal_column(str(-(2**62)))]
 
 
-def blocked_groups(tables: QueueTables) -> Select[Any]:
-    """Count the groups that a dead letter blocks; one 0 for a queue without groups."""
+def group_counts(tables: QueueTables, rate: Rate | None) -> Select[Any]:
+    """Count the groups that are blocked, paused and throttled, in one row.
+
+    Blocked: by a dead letter. Throttled: a message of it is due, and its rate is used up. All are 0
+    for a queue without groups. ``rate`` is that of groups without one of their own.
+    """
+    names = ("blocked_groups", "paused_groups", "throttled_groups")
     if tables.groups is None:
-        return select(literal_column("0"))
-    rows = tables.groups
-    return select(func.count()).select_from(rows).where(rows.c.blocked_by.is_not(None))
+        none: list[Any] = [literal_column("0").label(name) for name in names]
+        return select(*none)
+    rows, live = tables.groups, tables.live
+    interval, burst = rate or (0, 1)
+    every = func.coalesce(rows.c.own_rate_us, literal(interval, BigInteger()))
+    # As ``Rate.tokens``.
+    most = func.coalesce(rows.c.own_burst, literal(burst, BigInteger()))
+    used_up = and_(
+        every > literal_column("0"),
+        rows.c.tat_us > tables.expressions.now() + (most - literal_column("1")) * every,
+    )
+    due: Select[Any] = select(literal_column("1")).where(
+        live.c.group_key == rows.c.group_key, live.c.consumer_id.is_(None), tables.is_due()
+    )
+    going = and_(rows.c.blocked_by.is_(None), rows.c.paused_at.is_(None))
+    throttled = and_(going, used_up, exists(due.select_from(live).correlate(rows)))
+    conditions = (rows.c.blocked_by.is_not(None), rows.c.paused_at.is_not(None), throttled)
+    counted: list[Any] = [
+        _count_if(which).label(name) for name, which in zip(names, conditions, strict=True)
+    ]
+    return select(*counted).select_from(rows)
 
 
 def greatest_priority(tables: QueueTables) -> Select[Any]:
@@ -118,6 +154,16 @@ def counts(
     return (ready, delayed, claimed, held, max(age, 0)), ended
 
 
+def counted_groups(
+    connection: Connection, sql: StatementCache, rate: Rate | None
+) -> tuple[int, int, int]:
+    """How many groups are blocked, paused and throttled; see ``group_counts``."""
+    with sql.subject.dialect.sessions.scanning(connection):
+        row: Any = sql.get(group_counts, rate).run(connection).one()
+    blocked, paused, throttled = (int(count) for count in row)
+    return blocked, paused, throttled
+
+
 def highest_priority(connection: Connection, sql: StatementCache) -> int:
     """The highest priority number in use; 0 in an empty queue."""
     return sql.get(greatest_priority).run(connection).scalar() or 0
@@ -138,6 +184,8 @@ class QueueStats:
         oldest_ready_age: how long the oldest ready message has been due; None if there is none.
         paused: whether the queue is paused.
         blocked_groups: groups of messages that a dead letter blocks.
+        paused_groups: groups of messages that an operator paused.
+        throttled_groups: groups that have messages due, and whose rate is used up.
         queue_limit: how many messages may be claimed at once; None: any number.
         wal_bytes: size of SQLite's write-ahead log; None on other engines.
     """
@@ -157,6 +205,8 @@ class QueueStats:
     wal_bytes: int | None = None
     blocked_groups: int = 0
     queue_limit: int | None = None
+    paused_groups: int = 0
+    throttled_groups: int = 0
 
     @property
     def live(self) -> int:
@@ -169,10 +219,11 @@ def count_messages(context: QueueContext) -> QueueStats:
     (ready, delayed, claimed, held, age), archived = context.run(
         lambda connection: counts(connection, context.sql)
     )
-    record, blocked = _record(context), 0
+    record, groups = _record(context), (0, 0, 0)
     if context.tables.grouped:
-        sql = context.sql
-        blocked = int(context.run(lambda c: sql.get(blocked_groups).run(c).scalar_one()))
+        sql, text = context.sql, context.settings.group_rate
+        rate = None if text is None else Rate.of(text)
+        groups = context.run(lambda c: counted_groups(c, sql, rate))
     return QueueStats(
         ready=ready,
         delayed=delayed,
@@ -187,8 +238,10 @@ def count_messages(context: QueueContext) -> QueueStats:
         oldest_ready_age=timedelta(microseconds=age) if ready else None,
         paused=record.paused,
         wal_bytes=context.run(context.dialect.files.wal_bytes),
-        blocked_groups=blocked,
+        blocked_groups=groups[0],
         queue_limit=context.settings.queue_limit,
+        paused_groups=groups[1],
+        throttled_groups=groups[2],
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import Locked, visible
+from queue_over_sql.groups.blocking import find_blocked_by_nothing, unblock_all
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import count_others
@@ -269,6 +270,7 @@ class Recovery:
         began = time.monotonic()
         if began - looked_at < _IDLE_SECONDS:
             return
+        yield from self._unblocked_groups()
         while True:
             removal = remove_idle.of(context.sql, after, _GROUPS, _IDLE_US)
             _, after = context.run(removal)
@@ -324,6 +326,26 @@ class Recovery:
             if last is None:
                 return
             yield ReaperReport(repaired=len(woken))
+
+    def _unblocked_groups(self) -> Iterator[ReaperReport]:
+        """Let groups go on whose dead letter somebody removed by SQL."""
+        context, sql = self._context, self._context.sql
+        if context.settings.archive == "none":
+            # There it is only counted.
+            return
+        gone = context.run(lambda c: find_blocked_by_nothing(c, sql, _GROUPS))
+        if not gone:
+            return
+        yield ReaperReport(repaired=context.run(unblock_all.of(sql, gone)))
+        for name, message_id in gone:
+            _log.warning(
+                "Queue %s: dead letter %d blocked the group %r, but it is no longer there, so the "
+                "group goes on. Somebody has removed it by SQL.",
+                context.name,
+                message_id,
+                name,
+                extra={"queue": context.name},
+            )
 
     def _note_expired(self, ended: Mapping[int, str]) -> None:
         context = self._context

@@ -17,10 +17,12 @@ from sqlalchemy import (
     literal_column,
     not_,
     select,
+    union_all,
     update,
 )
 
-from queue_over_sql.groups import exits
+from queue_over_sql.groups import blocking, exits
+from queue_over_sql.groups.statements import by_group
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import delete_by_id
 from queue_over_sql.sql.compiled import CompiledStatement
@@ -31,7 +33,7 @@ from queue_over_sql.statements.requests import archive_columns, read_archive_row
 from queue_over_sql.values.states import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -75,12 +77,14 @@ class Criteria:
     """A choice of messages: those in the queue or its archive that match all conditions.
 
     ``status`` is the condition for a status or an outcome. It is apart, because lists must not let
-    an index on the status decide their order.
+    an index on the status decide their order. ``of_group`` says that one of the conditions names
+    the group of live messages, so that the indexes of groups find them.
     """
 
     archived: bool
     conditions: Sequence[ColumnElement[bool]]
     status: ColumnElement[bool] | None = None
+    of_group: bool = False
 
     @property
     def wanted(self) -> list[ColumnElement[bool]]:
@@ -148,7 +152,7 @@ def list_messages(
     table = place_of(tables, chosen.archived)
     columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
 
-    def run(statement: Select[Any]) -> Sequence[Any]:
+    def run(statement: Any) -> Sequence[Any]:
         return CompiledStatement(statement, connection.dialect).run(connection).all()
 
     rows = _rows(connection, sql, chosen, page, columns=columns, run=run)
@@ -166,7 +170,7 @@ def list_columns(
 ) -> Sequence[Any]:
     """Read some columns of one page of messages."""
 
-    def run(statement: Select[Any]) -> Sequence[Any]:
+    def run(statement: Any) -> Sequence[Any]:
         return connection.execute(statement).all()
 
     return _rows(connection, sql, chosen, page, columns=columns, run=run)
@@ -186,7 +190,7 @@ def _rows(
     page: Page,
     *,
     columns: Sequence[ColumnElement[Any]],
-    run: Callable[[Select[Any]], Sequence[Any]],
+    run: Callable[[Any], Sequence[Any]],
 ) -> Sequence[Any]:
     """One page, without relying on the planner's statistics.
 
@@ -196,6 +200,11 @@ def _rows(
     """
     tables: QueueTables = sql.subject
     key = place_of(tables, chosen.archived).c.id
+    if chosen.of_group:
+        parts = _parts_of_group(tables, chosen, page)
+        found = union_all(*(select(page.of(each, key).subquery()) for each in parts))
+        ids = {row[0] for row in run(found)}
+        return _by_ids(ids, chosen.among(tables), page, key, columns=columns, run=run)
     along_key = chosen.along_key(tables)
     by_key = page.of(select(*columns).where(*along_key, *page.beyond(key)), key)
     if len(along_key) == len(chosen.conditions):
@@ -217,20 +226,50 @@ def _rows(
         return rows
     there = select(key).where(*chosen.among(tables), *page.beyond(key)).limit(_FEW + 1)
     with sql.subject.dialect.sessions.scanning(connection):
-        ids = sorted((row[0] for row in run(there)), reverse=page.newest_first)
+        ids = {row[0] for row in run(there)}
     if len(ids) > _FEW:
         return run(by_key)
-    rows = []
-    for batch in batches(ids[: page.limit]):
-        wanted = select(*columns).where(key.in_(batch), *chosen.among(tables))
-        rows += run(page.of(wanted, key))
+    return _by_ids(ids, chosen.among(tables), page, key, columns=columns, run=run)
+
+
+def _by_ids(
+    ids: Collection[int],
+    conditions: Sequence[ColumnElement[bool]],
+    page: Page,
+    key: ColumnElement[Any],
+    *,
+    columns: Sequence[ColumnElement[Any]],
+    run: Callable[[Any], Sequence[Any]],
+) -> Sequence[Any]:
+    rows: list[Any] = []
+    first = sorted(ids, reverse=page.newest_first)[: page.limit]
+    for batch in batches(first):
+        rows += run(page.of(select(*columns).where(key.in_(batch), *conditions), key))
     return rows
+
+
+def _parts_of_group(tables: QueueTables, chosen: Criteria, page: Page) -> list[Select[Any]]:
+    """The ids of the messages of a group, and of those in hand, each by an index.
+
+    What half a claim was left of by an edit by SQL is in none, as it has no status.
+    """
+    live = tables.live
+    wanted = [*chosen.among(tables), *page.beyond(live.c.id)]
+    parts = (live.c.consumer_id.is_(None), tables.expressions.is_claimed(live))
+    found = [select(live.c.id).where(part, *wanted) for part in parts]
+    return [by_group(tables, each, live) for each in found]
 
 
 def count_selected(connection: Connection, sql: StatementCache, chosen: Criteria) -> int:
     """Count messages."""
-    table = place_of(sql.subject, chosen.archived)
-    counted = select(func.count()).select_from(table).where(*chosen.among(sql.subject))
+    tables: QueueTables = sql.subject
+    table = place_of(tables, chosen.archived)
+    counted: Select[Any] = select(func.count())
+    if chosen.of_group:
+        parts = _parts_of_group(tables, chosen, Page(0))
+        counted = counted.select_from(union_all(*parts).subquery())
+    else:
+        counted = counted.select_from(table).where(*chosen.among(tables))
     with sql.subject.dialect.sessions.scanning(connection):
         return int(connection.execute(counted).scalar_one())
 
@@ -281,14 +320,32 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Criteria)
 
 @operation(atomic=True, durable=True, repeatable=False)
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Criteria) -> EditResult:
-    """Remove messages; live ones only if no consumer holds them."""
+    """Remove messages; live ones only if no consumer holds them.
+
+    What a removed dead letter blocks goes on.
+    """
     tables: QueueTables = sql.subject
     removal = tables.removal(archived=chosen.archived)
     if chosen.archived:
-        return EditResult(connection.execute(removal.where(*chosen.wanted)).rowcount)
+        return EditResult(_remove_archived(connection, sql, removal, chosen))
     wanted = (tables.live.c.consumer_id.is_(None), *chosen.wanted)
     removed = _change(connection, sql, removal, wanted)
     return EditResult(removed, _held_back(connection, tables, chosen))
+
+
+def _remove_archived(
+    connection: Connection, sql: StatementCache, removal: Delete | Update, chosen: Criteria
+) -> int:
+    tables: QueueTables = sql.subject
+    if not tables.grouped:
+        return connection.execute(removal.where(*chosen.wanted)).rowcount
+    tables.dialect.sessions.lock_for_writing(connection, sql)
+    with tables.dialect.sessions.scanning(connection):
+        blocks = blocking.blocking(tables, *chosen.among(tables))
+        dead = [(row[0], row[1]) for row in connection.execute(blocks)]
+    removed = connection.execute(removal.where(*chosen.wanted)).rowcount
+    blocking.unblock(connection, sql, blocking.by_group(dead))
+    return removed
 
 
 def _change(
@@ -342,6 +399,10 @@ def probe_ids(
 
 def _held_back(connection: Connection, tables: QueueTables, chosen: Criteria) -> int:
     live = tables.live
-    held = (live.c.consumer_id.is_not(None), *chosen.wanted)
-    counted = select(func.count()).select_from(live).where(*held)
+    if chosen.of_group:
+        counted = by_group(tables, select(func.count()).select_from(live), live)
+        counted = counted.where(tables.expressions.is_claimed(live), *chosen.wanted)
+    else:
+        held = (live.c.consumer_id.is_not(None), *chosen.wanted)
+        counted = select(func.count()).select_from(live).where(*held)
     return int(connection.execute(counted).scalar_one())

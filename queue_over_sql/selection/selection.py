@@ -84,6 +84,9 @@ class Selection:
         where: ColumnElement[bool] | None = None,
     ) -> None:
         self._context = context
+        if group is not None and not context.tables.grouped:
+            # Another process may have turned groups on, which changes the tables.
+            context.look_again()
         tables = context.tables
         self._table = tables.archive if self._archived else tables.live
         conditions = []
@@ -100,7 +103,8 @@ class Selection:
             conditions.append(self._in_group(group))
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
-        self._chosen = Criteria(self._archived, conditions, named)
+        of_group = group is not None and not self._archived
+        self._chosen = Criteria(self._archived, conditions, named, of_group)
 
     def list(
         self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
@@ -202,13 +206,9 @@ class Selection:
             return undecoded(self._context, row, _Unclaimed())
 
     def _in_group(self, group: str) -> ColumnElement[bool]:
-        context = self._context
-        if not context.tables.grouped:
-            # Another process may have turned groups on.
-            context.look_again()
-        tables = context.tables
+        tables = self._context.tables
         if not tables.grouped:
-            raise ValueError(no_groups(context.name))
+            raise ValueError(no_groups(self._context.name))
         name = check_text("group", group, GROUP_LENGTH, least=0)
         named = tables.archived_group() if self._archived else tables.live.c.group_key
         return named == literal(name, tables.live.c.group_key.type)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import FixedDelay, Publication
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import run, succeed
 
@@ -52,6 +54,37 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     assert ["a2", "c2", "d1", "nameless"] == sorted(
         message.payload for message in queue.consume(10) + queue.consume(10)
     )
+
+
+def test_messages_of_a_group(database: TestDatabase, make_service: MakeService) -> None:
+    """``--group`` selects by bytes, also the empty name, for each command that takes filters."""
+    url = database.url
+    queue = make_service().create_queue("jobs", group_limit=1, archive="all")
+    names = ["a", "A", "a ", "é", ""]
+    queue.publish_many([Publication([n, i], group=n) for i in range(2) for n in [*names, None]])
+
+    def found(*words: str, group: str) -> list[Any]:
+        ended = run(*words, "--json", "--group", group, url=url)
+        return [each["payload"] for each in ended.records]
+
+    for name in names:
+        assert [[name, 0], [name, 1]] == found("peek", "jobs", group=name)
+    [held] = queue.consume(1)
+    assert [["", 0], ["", 1]] == found("search", "jobs", group="")
+    assert [["a", 1]] == found("peek", "jobs", "--status", "ready", group="a")
+    succeed("edit", "jobs", "--group", "A", "--hold", "--yes", url=url)
+    assert [["A", 0], ["A", 1]] == [each.payload for each in queue.messages(status="held").list()]
+    held.reject("no")
+    assert [["a", 0]] == found("peek", "jobs", "--archive", group="a")
+    assert [] == found("peek", "jobs", "--archive", group="")
+    assert 3 == run("requeue", "jobs", "--group", "A", "--yes", url=url).exit_code
+    succeed("requeue", "jobs", "--group", "a", "--yes", url=url)
+    assert 0 == queue.archive.messages().count()
+    succeed("edit", "jobs", "--group", "", "--remove", "--yes", url=url)
+    assert 10 == queue.messages().count()
+    make_service().create_queue("plain")
+    refused = run("peek", "plain", "--group", "a", url=url)
+    assert (2, True) == (refused.exit_code, "has no groups" in refused.err), refused
 
 
 def test_groups_that_are_none(database: TestDatabase, make_service: MakeService) -> None:

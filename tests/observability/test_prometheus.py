@@ -139,6 +139,10 @@ def test_what_the_database_holds(make_service: MakeService, registry: CollectorR
         'paused{queue="empty"}': 1,
         'blocked_groups{queue="jobs"}': 0,
         'blocked_groups{queue="empty"}': 0,
+        'paused_groups{queue="jobs"}': 0,
+        'paused_groups{queue="empty"}': 0,
+        'throttled_groups{queue="jobs"}': 0,
+        'throttled_groups{queue="empty"}': 0,
         'consumers{state="alive"}': 1,
         'consumers{state="expired"}': 0,
     }

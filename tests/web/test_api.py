@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import urllib.parse
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,14 @@ import anyio
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, text
 
-from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueError, QueueService
+from queue_over_sql import (
+    ArchiveSelection,
+    DatabaseUnavailable,
+    Publication,
+    Queue,
+    QueueError,
+    QueueService,
+)
 from queue_over_sql.selection.selection import Selection
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
 from queue_over_sql.web.api.counts import SharedStats
@@ -806,6 +814,35 @@ def test_queues(server: Server) -> None:
     server.json("DELETE", "/queues/more?confirm=more")
     assert ["jobs"] == [queue["name"] for queue in server.json("GET", "/queues")["queues"]]
     assert 404 == server.call("DELETE", "/queues/more?confirm=more").status_code
+
+
+def test_messages_of_a_group(server: Server) -> None:
+    """``?group=`` selects by bytes, also the empty name, with other filters, and what ended."""
+    server.json("PUT", "/queues/lines", {"group_limit": 1, "archive": "all"})
+    lines = server.service.queue("lines")
+    names = ["a", "A", "a ", "é", ""]
+    lines.publish_many([Publication([n, i], group=n) for i in range(2) for n in [*names, None]])
+
+    def found(path: str, **query: str) -> list[Any]:
+        text = urllib.parse.urlencode(query)
+        messages = server.json("GET", f"/queues/lines/{path}?{text}")["messages"]
+        return [each["payload"] for each in messages]
+
+    for name in names:
+        assert [[name, 0], [name, 1]] == found("messages", group=name)
+    assert 12 == len(found("messages"))
+    [held] = lines.consume(1)
+    assert [["a", 0]] == found("messages", group="a", status="claimed")
+    assert [["a", 1]] == found("messages", group="a", status="ready")
+    held.ack()
+    assert [["a", 0]] == found("archive", group="a")
+    assert [] == found("archive", group="A")
+    body = {"filter": {"group": "", "status": "ready"}, "at_most": 2}
+    assert 2 == server.json("POST", "/queues/lines/messages/hold", body)["changed"]
+    assert [["", 0], ["", 1]] == found("messages", status="held")
+    refused = server.call("GET", "/queues/jobs/messages?group=a")
+    assert 422 == refused.status_code, refused.text
+    assert "has no groups" in refused.text
 
 
 def test_groups(server: Server) -> None:

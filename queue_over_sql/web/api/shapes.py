@@ -533,6 +533,10 @@ class Stats(Given, kw_only=True):
     oldest_ready_age: float | None
     paused: bool
     blocked_groups: Annotated[int, Meta(description="Groups that a dead letter blocks.")]
+    paused_groups: Annotated[int, Meta(description="Groups that an operator paused.")]
+    throttled_groups: Annotated[
+        int, Meta(description="Groups that have messages due, and whose rate is used up.")
+    ]
     queue_limit: Annotated[
         int | None, Meta(description="How many messages may be claimed at once; null: any number.")
     ]

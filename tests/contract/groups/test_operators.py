@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from queue_over_sql import ClaimLost, FixedDelay, GroupState, Publication, Reason
 from queue_over_sql.observability import count_queues, diagnose
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql import Queue, QueueService
+    from queue_over_sql import Message, Queue, QueueService, QueueStats
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -383,17 +384,116 @@ def test_why_names_the_dead_letter_of_a_blocked_group(service: QueueService) -> 
     assert 1 == jobs.stats().blocked_groups
 
 
+def _stopped(stats: QueueStats) -> tuple[int, int, int]:
+    return stats.blocked_groups, stats.paused_groups, stats.throttled_groups
+
+
 @pytest.mark.threads("metrics and the doctor look by services of their own")
-def test_blocked_groups_are_counted(service: QueueService) -> None:
-    """By the counts of all queues, which metrics use, and by the doctor."""
-    jobs = service.create_queue("jobs", group_limit=1, block_on_failure=True)
+def test_blocked_paused_and_throttled_groups_are_counted(service: QueueService) -> None:
+    """By the queue, by the counts of all queues, which metrics use, and by the doctor.
+
+    Throttled is only what has messages due; what is paused or blocked, too, counts as that.
+    """
+    jobs = service.create_queue(
+        "jobs", group_limit=1, block_on_failure=True, group_rate="1/h", archive="all"
+    )
     service.create_queue("plain")
-    for group in ("a", "b", "c"):
-        jobs.publish(1, group=group)
-    jobs.reject(jobs.consume(2), "no")
+    for group in ("a", "b", "c", "d", "paused", "own"):
+        jobs.publish_many([Publication(n, group=group) for n in range(2)])
+    jobs.groups["own"].configure(rate="unlimited")
+    jobs.groups["paused"].pause()
+    held: defaultdict[str | None, list[Message]] = defaultdict(list)
+    while len(held) < 5:
+        for message in jobs.consume(5):
+            held[message.group].append(message)
+    jobs.reject(held["a"] + held["b"], "no")
+    jobs.ack(held["c"] + held["d"] + held["own"])
+    jobs.messages(group="d").reschedule(delay=60)
+
     found = count_queues(service)
-    assert (2, 0) == (found["jobs"].blocked_groups, found["plain"].blocked_groups)
-    said = "jobs has 2 groups that a dead letter blocks"
-    assert said in [each.text for each in diagnose(service)]
-    jobs.archive.messages().requeue()
-    assert 0 == count_queues(service)["jobs"].blocked_groups
+    assert (2, 1, 1) == _stopped(found["jobs"]) == _stopped(jobs.stats())
+    assert (0, 0, 0) == _stopped(found["plain"])
+    said = [each.text for each in diagnose(service) if each.text.startswith("jobs has")]
+    assert [
+        "jobs has 1 paused group",
+        "jobs has 1 group that waits for its rate",
+        "jobs has 2 groups that a dead letter blocks",
+    ] == said
+    assert GroupState.THROTTLED is jobs.groups["c"].info().state
+
+    jobs.groups["paused"].resume()
+    jobs.archive.messages(status="rejected").requeue()
+    assert (0, 0, 3) == _stopped(count_queues(service)["jobs"]) == _stopped(jobs.stats())
+
+
+def _blocked_by(service: QueueService, count: int = 3) -> tuple[Queue, int]:
+    """A queue of which a dead letter blocks a group, so that its other messages are parked."""
+    jobs = service.create_queue("jobs", group_limit=1, block_on_failure=True)
+    jobs.publish_many([Publication(n, group="a") for n in range(count)])
+    [first] = jobs.consume(1)
+    first.reject("no")
+    # So often that what is blocked is parked.
+    assert [[]] * 4 == [jobs.consume(10) for _ in range(4)]
+    return jobs, first.id
+
+
+@pytest.mark.driver_decides
+@pytest.mark.parametrize("way", ["by id", "by status", "in batches"])
+def test_a_removed_dead_letter_blocks_no_longer(service: QueueService, way: str) -> None:
+    """Whoever removes it from the archive has seen it. That of another group frees nothing."""
+    jobs, dead = _blocked_by(service)
+    other = jobs.publish(9, group="other").id
+    jobs.consume(1)[0].reject("no")
+    assert 1 == jobs.archive.messages(where=jobs.archive.table.c.id == other).remove()
+    assert dead == jobs.groups["a"].info().blocked_by
+    if way == "by id":
+        assert 1 == jobs.archive.messages(where=jobs.archive.table.c.id == dead).remove()
+    elif way == "by status":
+        assert 1 == jobs.archive.messages(status="rejected").remove()
+    else:
+        assert 1 == jobs.archive.messages(group="a").remove(progress=lambda _: None)
+    assert None is jobs.groups["a"].info().blocked_by
+    assert 0 == jobs.stats().blocked_groups
+    assert [1, 2] == [message.payload for message in [*jobs.consume(2), *jobs.consume(2)]]
+
+
+def test_pruning_spares_a_dead_letter_that_blocks(service: QueueService) -> None:
+    """Too many dead letters are no reason to start the messages behind it."""
+    jobs, dead = _blocked_by(service)
+    jobs.publish(9)
+    jobs.consume(1)[0].reject("no")
+    service.create_queue("jobs", archive_limit=0)
+    jobs.refresh()
+    assert 1 == service.reap().pruned
+    assert [dead] == [message.id for message in jobs.archive.messages().list()]
+    assert [] == jobs.consume(10)
+    jobs.groups["a"].unblock()
+    assert 1 == service.reap().pruned
+    assert [1, 2] == [message.payload for message in [*jobs.consume(2), *jobs.consume(2)]]
+
+
+@pytest.mark.threads("the doctor and the reaper are those of threads")
+def test_the_reaper_finds_what_removals_by_sql_left(
+    service: QueueService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It unblocks the group, and says so; the doctor names the group before."""
+    jobs, dead = _blocked_by(service)
+    assert 0 == service.reap().repaired
+    with engine.begin() as connection:
+        connection.execute(delete(jobs.archive.table))
+    said = [each for each in diagnose(service) if "no longer there" in each.text]
+    assert ["the group 'a'"] == [each.text.rpartition("that of ")[2] for each in said]
+    # It looks once a minute.
+    core_of(jobs).recovery._idle_after = (-math.inf, None)
+    assert 1 == service.reap().repaired
+    assert f"dead letter {dead} blocked the group 'a'" in caplog.text
+    assert None is jobs.groups["a"].info().blocked_by
+    assert [1, 2] == [message.payload for message in [*jobs.consume(2), *jobs.consume(2)]]
+
+
+def test_a_queue_without_an_archive_stays_blocked(service: QueueService) -> None:
+    """Its dead letters are only counted, so that it is no sign if one is not there."""
+    service.create_queue("jobs", group_limit=1, archive="none")
+    jobs, dead = _blocked_by(service)
+    assert 0 == service.reap().repaired
+    assert dead == jobs.groups["a"].info().blocked_by
