@@ -363,6 +363,10 @@ class QueueService:
                 hour or day, as ``"100/min"``. So many may also start at once after a rest, or as
                 many as ``"100/min burst 10"`` says. Without a ``group_limit`` any number of them
                 is in hand at once, in any order. None (default): as fast as they can.
+            group_fair: whether consumers share between groups: the one with the fewest messages in
+                hand for its weight is next. It goes with ``group_order="any"``, which it brings
+                along with groups without a limit where the queue has none. False (default): the
+                oldest message is next.
             block_on_failure: whether a message of a FIFO group that fails for the last time, or is
                 rejected, blocks its group until ``queue.groups[…].unblock()``, or until it is
                 requeued or removed. False (default): the next one follows.

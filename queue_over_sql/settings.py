@@ -102,6 +102,7 @@ class QueueSettings:
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
     group_rate: str | Unset | None = UNSET
+    group_fair: bool | Unset = UNSET
     block_on_failure: bool | Unset = UNSET
     queue_limit: int | Unset | None = UNSET
     when_full: WhenFull | Unset = UNSET
@@ -138,6 +139,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
     group_rate: str | Unset | None
+    group_fair: bool | Unset
     queue_limit: int | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
@@ -203,6 +205,7 @@ class EffectiveSettings:
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
     group_rate: str | None = None
+    group_fair: bool = False
     block_on_failure: bool = False
     queue_limit: int | None = None
     when_full: WhenFull = "wait"
@@ -272,15 +275,7 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
     given = given_of(requested)
     given.pop("kinds", None)
     plain = {name: _KINDS[name].plain(value) for name, value in given.items()}
-    wanted = dataclasses.replace(present, **plain)
-    if wanted.group_rate is not None and not wanted.grouped:
-        if "group_limit" in plain:
-            msg = "group_rate needs groups: give group_rate=None, too, or a group_limit"
-            raise ValueError(msg)
-        # Nothing but the rate holds them up.
-        wanted = dataclasses.replace(
-            wanted, group_limit=MOST_IN_HAND, group_order=plain.get("group_order", "any")
-        )
+    wanted = _with_groups(present, plain, dataclasses.replace(present, **plain))
     if wanted.unique == "waiting" and wanted.dedup_window is not None:
         msg = (
             "unique='waiting' frees a key when a consumer claims its message, and dedup_window "
@@ -291,6 +286,32 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
         msg = (
             f"when_full={wanted.when_full!r} says what a publish does when a limit is reached, "
             "but the queue has none: give it a group_limit or a queue_limit, too"
+        )
+        raise ValueError(msg)
+    return wanted
+
+
+def _with_groups(
+    present: EffectiveSettings, given: Mapping[str, Any], wanted: EffectiveSettings
+) -> EffectiveSettings:
+    """With the settings of groups that a rate or fair shares bring along."""
+    off = {"group_rate": None, "group_fair": False}
+    bringing = [name for name, value in off.items() if getattr(wanted, name) != value]
+    order: GroupOrder = given.get("group_order", "any")
+    if bringing and not wanted.grouped:
+        if "group_limit" in given:
+            name = bringing[0]
+            msg = f"{name} needs groups: give {name}={off[name]}, too, or a group_limit"
+            raise ValueError(msg)
+        # Nothing else holds them up.
+        wanted = dataclasses.replace(wanted, group_limit=MOST_IN_HAND, group_order=order)
+    if wanted.group_fair and not present.grouped:
+        wanted = dataclasses.replace(wanted, group_order=order)
+    if wanted.group_fair and wanted.group_order == "fifo":
+        msg = (
+            "group_fair=True needs group_order='any': with group_order='fifo' the order of each "
+            "group says which message is next, and groups take turns anyway; group_fair goes with "
+            "group_limit and group_rate"
         )
         raise ValueError(msg)
     return wanted
@@ -601,6 +622,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "group_limit": _whole(1, MOST_IN_HAND).or_none(),
     "group_order": _one_of(GROUP_ORDERS),
     "group_rate": _RATE.or_none(),
+    "group_fair": _Kind(check_flag),
     "block_on_failure": _Kind(check_flag),
     "queue_limit": _whole(1, MOST_SLOTS).or_none(),
     "when_full": _one_of(WHENS_FULL),

@@ -382,7 +382,7 @@ class Catalog:
         if wanted.dedup_window is not None and present.dedup_window is None:
             self._add_tables(_needed(core_of(queue).context.tables, wanted))
         text = settings_json(wanted, columns, policies)
-        rules = ("group_limit", "group_order", "group_rate")
+        rules = ("group_limit", "group_order", "group_rate", "group_fair")
         of_groups = any(getattr(wanted, name) != getattr(present, name) for name in rules)
         of_limit = wanted.queue_limit != present.queue_limit
         store = partial(
@@ -414,7 +414,9 @@ class Catalog:
         if of_groups and present.grouped and wanted.group_limit is not None:
             # After the commit, because claims under way may park by the earlier limit until then.
             context = core_of(queue).context
-            context.run(wake_all.of(context.sql, wanted.group_limit))
+            # In fair shares the turns of a group let out the others.
+            most = 1 if wanted.group_fair else wanted.group_limit
+            context.run(wake_all.of(context.sql, most))
 
     def _store(
         self,

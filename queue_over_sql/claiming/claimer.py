@@ -777,7 +777,8 @@ class Claimer:
             # Somebody turned groups off since this claim began.
             return request, found
         began = time.monotonic()
-        if not (self._mark(claim.priority).idle and self._looks_in_vain(claim)):
+        first = self._mark(claim.priority).idle and not request.everywhere
+        if not (first and self._looks_in_vain(claim)):
             request, found = self._answered([claim], claiming_of_groups(sql, request))
         if request.claim.count:
             self._note_look(request, found, began)

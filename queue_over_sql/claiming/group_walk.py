@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.claiming.low_watermark import SLACK_US
 from queue_over_sql.groups import operations
-from queue_over_sql.groups.strategy import (
-    GroupClaims,
-    GroupRequest,
-    GroupRules,
-    claims_of,
-    group_of,
-)
+from queue_over_sql.groups.fair import claims_of, spread
+from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
 from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
 
     from queue_over_sql.groups.strategy import GroupClaim, Seen
     from queue_over_sql.message import MessageRow
@@ -30,6 +28,13 @@ MOST_LOOKS: Final = 200
 
 # How many messages a claim looks at if what it met before was blocked.
 _WIDE: Final = 50
+# In fair shares, how many times as many as it wants, and how often it parks before it takes.
+_CHOICE: Final = 4
+_PATIENCE: Final = 3
+_LONG_SECONDS: Final = 0.1
+# How often it looks for parked messages that it may have while those of its group before it, which
+# it meets, are of a kind that it does not know.
+_SECONDS_BETWEEN: Final = 10.0
 # How many messages along the claim index it parks in one transaction, at first and at most.
 _LEAST_PARKED, _MOST_PARKED = 256, 10_000
 # Of how many groups this process remembers that they have rows.
@@ -43,10 +48,14 @@ class _Level:
     Attributes:
         blocked: whether the last look met only messages that their groups block.
         reach: how many messages the next parking looks at.
+        parkings: how often fair claims have parked since one took something.
+        everywhere_at: when fair claims looked for parked messages of any group, on this host.
     """
 
     blocked: bool = False
     reach: int = _LEAST_PARKED
+    parkings: int = 0
+    everywhere_at: float = float("-inf")
 
 
 class GroupWalk:
@@ -71,8 +80,24 @@ class GroupWalk:
         most: int | None = None,
     ) -> GroupRequest:
         """The request for the next look on the claim's level; it leaves out groups of ``past``."""
+        if rules.fair:
+            return self._fair_request(claim, rules, past, most)
         wide = max(2 * claim.count, _WIDE) if past or self._level(claim).blocked else claim.count
         return GroupRequest(claim, rules, wide, past, most)
+
+    def _fair_request(
+        self, claim: ClaimRequest, rules: GroupRules, past: tuple[str, ...], most: int | None
+    ) -> GroupRequest:
+        level, everywhere = self._level(claim), claim.where is not None
+        if self._context.tables.known_kinds and not everywhere:
+            now = time.monotonic()
+            everywhere = now - level.everywhere_at >= _SECONDS_BETWEEN
+            if everywhere:
+                level.everywhere_at = now
+        wide, patient = max(_CHOICE * claim.count, _WIDE), level.parkings < _PATIENCE
+        return GroupRequest(
+            claim, rules, wide, past, most, patient=patient and not past, everywhere=everywhere
+        )
 
     def goes_on(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         """Prepare the next look, after one that met something.
@@ -84,11 +109,22 @@ class GroupWalk:
             The groups that the next look leaves out; None if this claim need not look again.
         """
         full, level = len(found.seen) >= request.window, self._level(request.claim)
+        if found.hidden and not request.past:
+            began = time.monotonic()
+            moved = self._spread(request, level)
+            if request.patient:
+                # If it parked nothing, others are parking the same.
+                goes_on = moved and time.monotonic() - began < _LONG_SECONDS
+                level.parkings = level.parkings + 1 if goes_on else _PATIENCE
+                return ()
+            level.parkings = 0
+        elif request.rules.fair:
+            level.parkings, level.reach = 0, _LEAST_PARKED
         left = left_of(found)
         mine = {group_of(row) for row in found.rows}
         blocked = [seen for seen in left if seen.group is not None and seen.group not in mine]
         if len(found.rows) >= request.claim.count:
-            if not request.past:
+            if not (request.past or found.hidden):
                 level.blocked, level.reach = False, _LEAST_PARKED
             return None
         if self.create_rows(seen.group for seen in blocked):
@@ -102,6 +138,12 @@ class GroupWalk:
         if found.rows or not (full or (lasts and not stays)):
             return None
         return tuple({*request.past, *names_of(blocked)}) if stays else ()
+
+    def _spread(self, request: GroupRequest, level: _Level) -> int:
+        reach = max(level.reach, request.window)
+        level.reach = min(4 * reach, _MOST_PARKED)
+        window, sql = request._replace(window=reach), self._context.sql
+        return self._context.run(Operation(lambda c: spread(c, sql, window), atomic=True))
 
     def limits(self, names: Sequence[str], rules: GroupRules) -> dict[str, int]:
         """How many messages of each of these groups may be in hand at once."""
@@ -132,8 +174,13 @@ class GroupWalk:
     def parking(self, request: GroupRequest, blocked: Sequence[Seen]) -> Operation[object]:
         """The operation that parks as much as one step may, of groups that have rows."""
         window = request._replace(window=_MOST_PARKED)
-        park = partial(operations.park, request=window, blocked=blocked)
-        return Operation(lambda c: park(c, self._context.sql), atomic=True)
+
+        def park(connection: Connection) -> object:
+            sql = self._context.sql
+            claims = claims_of(sql, request.rules)
+            return operations.park(connection, sql, claims, window, blocked)
+
+        return Operation(park, atomic=True)
 
     def _park(self, request: GroupRequest, blocked: Sequence[Seen], level: _Level) -> bool:
         """Park what is blocked; whether a part of it stays where claims meet it."""
@@ -141,7 +188,10 @@ class GroupWalk:
             return True
         reach = max(level.reach, request.window)
         sql, window = self._context.sql, request._replace(window=reach)
-        park = partial(operations.park, sql=sql, request=window, blocked=blocked)
+        claims = claims_of(sql, request.rules)
+        park = partial(
+            operations.park, sql=sql, claims=claims, request=window, blocked=blocked
+        )
         moved, lacking = self._context.run(Operation(park, atomic=True))
         if lacking:
             # Their rows were removed while they had no messages.
@@ -157,7 +207,8 @@ class GroupWalk:
         Apart from the claim, so that nobody waits for an uncommitted row.
         """
         context = self._context
-        if not claims_of(context.sql, self.rules).needs_rows:
+        rules = self.rules
+        if (rules.fair and rules.unlimited) or not claims_of(context.sql, rules).needs_rows:
             return False
         named = {group for group in groups if group is not None}
         fresh = named - self._known

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.groups.exits import note_capacity
-from queue_over_sql.groups.strategy import GroupClaim, claims_of, group_of
+from queue_over_sql.groups.fair import claims_of
+from queue_over_sql.groups.strategy import GroupClaim, group_of
 from queue_over_sql.limits.slots import occupy, reserve
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked

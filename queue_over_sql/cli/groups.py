@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from queue_over_sql import GroupInfo
 
 GROUP_COLUMNS = (
-    *("…group", "state", "#waiting", "#oldest", "#in hand", "#limit", "rate", "waits for"),
-    "…consumer",
+    *("…group", "state", "#waiting", "#oldest", "#in hand", "#limit", "#weight", "rate"),
+    *("waits for", "…consumer"),
 )
 
 GroupName = Annotated[str, argument("GROUP", "Name of the group; may be empty.")]
@@ -77,6 +77,7 @@ def _row(group: GroupInfo, names: Mapping[str, str]) -> tuple[object, ...]:
         "-" if age is None else format_duration(age.total_seconds()),
         f"{group.claimed:,}",
         "-" if group.limit == MOST_IN_HAND else f"{group.limit:,}{own}",
+        f"{group.weight:,}",
         _rate(group),
         _waits_for(group),
         ", ".join(names.get(each, each) for each in group.consumer_ids),
@@ -156,25 +157,38 @@ def configure(
             help="How fast its messages may start, as 100/min; none: as fast as the queue says.",
         ),
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|none",
+            help="Its share in a queue with `--group-fair yes`: with 3 it gets three times as many "
+            "messages as a group with 1; none: 1.",
+        ),
+    ] = None,
 ) -> None:
-    """Give a group a limit or a rate of its own."""
+    """Give a group a limit, a rate or a weight of its own."""
     given: dict[str, Any] = {}
     words: list[str] = []
     if limit is not None:
-        given["limit"] = own = None if limit == "none" else _positive(limit)
+        given["limit"] = own = _positive(limit, "--limit")
         words.append("the limit of the queue" if own is None else f"the limit {own:,}")
     if rate is not None:
         given["rate"] = None if rate == "none" else rate
         words.append("the rate of the queue" if rate == "none" else f"the rate {rate}")
+    if weight is not None:
+        given["weight"] = own = _positive(weight, "--weight")
+        words.append(f"the weight {own or 1:,}")
     if not given:
-        raise typer.BadParameter("give --limit or --rate")
+        raise typer.BadParameter("give --limit, --rate or --weight")
     human = f"Group {{group}} of queue {{queue}} has {' and '.join(words)}."
     _change(session, "configure-group", queue, group, human, **given)
 
 
-def _positive(text: str) -> int:
+def _positive(text: str, option: str) -> int | None:
+    if text == "none":
+        return None
     if not (text.isascii() and text.isdigit() and int(text)):
         raise typer.BadParameter(
-            f"{text!r} is neither a number above zero nor none", param_hint="--limit"
+            f"{text!r} is neither a number above zero nor none", param_hint=option
         )
     return int(text)

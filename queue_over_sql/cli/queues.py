@@ -211,6 +211,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: None if text == "none" else text,
     ),
+    "group_fair": SharedOption(
+        str,
+        typer.Option(
+            metavar="yes|no",
+            show_default="no for a new queue",
+            help="Whether consumers share between groups; it brings groups with it, in any order.",
+        ),
+        read=lambda text: _read(text, "--group-fair", _yes_or_no),
+    ),
     "block_on_failure": SharedOption(
         str,
         typer.Option(
@@ -288,10 +297,11 @@ def _groups(settings: EffectiveSettings) -> str:
     order = "" if settings.group_order == "fifo" else ", any order"
     blocks = ", blocked by failures" if settings.blocks_groups else ""
     rate = "" if settings.group_rate is None else f", {settings.group_rate}"
+    fair = ", fair" if settings.group_fair else ""
     if settings.group_limit is None:
         return ""
     size = "any size" if settings.group_limit == MOST_IN_HAND else f"{settings.group_limit:,}"
-    return f"{size}{order}{rate}{blocks}"
+    return f"{size}{order}{fair}{rate}{blocks}"
 
 
 def _in_words(value: Any, say: Callable[[Any], str]) -> str:

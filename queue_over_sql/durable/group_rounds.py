@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Update, and_, func
 
-from queue_over_sql.groups.strategy import GroupRequest, GroupRules, claims_of, group_of
+from queue_over_sql.groups.fair import claims_of
+from queue_over_sql.groups.strategy import GroupRequest, GroupRules, group_of
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.parameters import among_ids, number, stamped_by, update_by_id
 from queue_over_sql.statements.requests import ANY_EDITS, ClaimRequest, Where
@@ -61,7 +62,9 @@ class GroupRounds(NamedTuple):
                 guarded=False,
                 where=where,
             )
-            found = claims.claim(connection, sql, GroupRequest(claim, self.rules, window, past))
+            everywhere = self.rules.fair
+            looked = GroupRequest(claim, self.rules, window, past, everywhere=everywhere)
+            found = claims.claim(connection, sql, looked)
             ids += [row.id for row in found.rows]
             met = {each.group for each in found.seen} - {None}
             if len(ids) >= request.count or not found.seen:

@@ -17,7 +17,7 @@ from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import batches
 from queue_over_sql.values.checks import check_choice, check_text, check_whole
-from queue_over_sql.values.limits import GROUP_LENGTH, MOST_IN_HAND
+from queue_over_sql.values.limits import GROUP_LENGTH, MOST_IN_HAND, MOST_WEIGHT
 from queue_over_sql.values.rates import own_rate
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def change_group(
     sql: StatementCache,
     name: str,
     values: Mapping[str, Any],
-    limit: int | None = None,
+    rules: GroupRules | None = None,
 ) -> bool:
     """Change columns of a group's row; False if it has none.
 
-    With the queue's ``limit``, messages of it may be ready then: consumers look for them.
+    With the queue's rules, messages of it may be ready then: consumers look for them.
     """
     rows = rows_of_groups(sql.subject)
     # The row first: whoever parks messages of the group locks it, too.
@@ -49,9 +49,11 @@ def change_group(
     changed = update(rows).where(rows.c.group_key == name).values({"seq": rows.c.seq + 1, **values})
     if not connection.execute(changed).rowcount:
         return False
-    if limit is not None:
-        own = connection.execute(select(rows.c.own_limit).where(rows.c.group_key == name)).scalar()
-        wake(connection, sql, [name] * min(limit if own is None else own, MOST_WOKEN))
+    if rules is not None:
+        row = select(rows.c.own_limit, rows.c.weight).where(rows.c.group_key == name)
+        own, weight = connection.execute(row).one()
+        most = weight or 1 if rules.fair else MOST_WOKEN
+        wake(connection, sql, [name] * min(rules.limit if own is None else own, most))
         registry.count_edit(connection, sql.subject)
     return True
 
@@ -125,20 +127,26 @@ class Group:
         return self._context.run(lambda c: read_group(c, sql, rules, self.name))
 
     def configure(
-        self, *, limit: int | Unset | None = UNSET, rate: str | Unset | None = UNSET
+        self,
+        *,
+        limit: int | Unset | None = UNSET,
+        rate: str | Unset | None = UNSET,
+        weight: int | Unset | None = UNSET,
     ) -> None:
-        """Give the group a limit or a rate of its own, or the queue's again.
+        """Give the group a limit, a rate or a weight of its own, or take it back.
 
         Args:
             limit: how many of its messages may be in hand at once; None: as many as the queue's
                 ``group_limit`` says. What is in hand already stays there.
             rate: how fast its messages may start, as ``"100/min"``; None: as the queue's
                 ``group_rate`` says; ``"unlimited"``: as fast as they can.
+            weight: its share in a queue with ``group_fair``: a group with the weight 3 gets three
+                times as many messages as one with 1. From 1 to 1,000; None: 1.
 
         Raises:
-            TypeError: the rate is no text.
-            ValueError: the limit is not positive, the rate is none, neither is given, or the queue
-                has no groups.
+            TypeError: the rate is no text, or another one no whole number.
+            ValueError: the limit or the weight is out of its range, the rate is none, nothing is
+                given, or the queue has no groups.
         """
         values: dict[str, Any] = {}
         if not isinstance(limit, Unset):
@@ -147,8 +155,12 @@ class Group:
             values["own_limit"] = limit
         if not isinstance(rate, Unset):
             values["own_rate_us"], values["own_burst"] = own_rate(rate)
+        if not isinstance(weight, Unset):
+            if weight is not None:
+                check_whole("weight", weight, 1, MOST_WEIGHT)
+            values["weight"] = weight
         if not values:
-            msg = "give the group a limit or a rate"
+            msg = "give the group a limit, a rate or a weight"
             raise ValueError(msg)
         self._change(values)
 
@@ -184,11 +196,11 @@ class Group:
     def _change(self, values: Mapping[str, Any], *, wakes: bool = True) -> None:
         context = self._context
         rules = rules_of(context)
-        changed, sql, limit = False, context.sql, rules.limit if wakes else None
+        changed, sql, waking = False, context.sql, rules if wakes else None
         while not changed:
             # The reaper may remove an old row in which nothing is written.
             context.run(lambda c: know(c, sql, [self.name]))
-            changed = context.run(change_group.of(sql, self.name, values, limit))
+            changed = context.run(change_group.of(sql, self.name, values, waking))
         if wakes:
             context.wake_consumers()
 

@@ -51,6 +51,8 @@ class GroupInfo:
         rate: how fast its messages may start; None: as fast as they can.
         own_rate: its own rate; None: it has that of the queue; ``"unlimited"``: none.
         next_token: when the next message may start, while the rate is used up; else None.
+        weight: its share, in a queue with ``group_fair``.
+        own_weight: what an operator gave it as its weight; None: nothing, so that it is 1.
         oldest_age: for how long the oldest message that waits has been due; None if none is due.
         next_due: when its next message is due; None if one is due now, or none waits.
         head: in a FIFO group the message that the others wait for: the first one in hand, else the
@@ -70,6 +72,8 @@ class GroupInfo:
     rate: str | None
     own_rate: str | None
     next_token: datetime | None
+    weight: int
+    own_weight: int | None
     oldest_age: timedelta | None
     next_due: datetime | None
     head: int | None
@@ -93,6 +97,7 @@ class _Counted(NamedTuple):
     tat: int | None
     own_rate: int | None
     own_burst: int | None
+    weight: int | None
     now: int
 
 
@@ -142,7 +147,8 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
     order = oldest if by == "age" else (found.c.waiting.desc(), *oldest)
     return (
         select(
-            *found.c, rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, *rate_columns(tables)
+            *(*found.c, rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, rows.c.weight),
+            *rate_columns(tables),
         )
         .select_from(found.outerjoin(rows, rows.c.group_key == found.c.name))
         .order_by(*order)
@@ -189,13 +195,13 @@ def read_group(
     """How one group stands, which may have no message."""
     values = group_values([name], 1) | {"p_count": 1}
     row = sql.get(count_groups, None).run(connection, values).first()
-    none = _counted((name, 0, 0, 0, *[None] * 9, 0))
+    none = _counted((name, 0, 0, 0, *[None] * 10, 0))
     return _informed(connection, sql, rules, [none if row is None else _counted(row)])[0]
 
 
 def _counted(row: Sequence[Any]) -> _Counted:
     name, waiting, claimed, due, head, since, next_at, own_limit, paused_at, blocked_by = row[:10]
-    tat, own_rate, own_burst, now = row[10:]
+    weight, tat, own_rate, own_burst, now = row[10:]
     return _Counted(
         name,
         int(waiting),
@@ -210,6 +216,7 @@ def _counted(row: Sequence[Any]) -> _Counted:
         optional_number("tat_us", tat),
         optional_number("own_rate_us", own_rate),
         optional_number("own_burst", own_burst),
+        optional_number("weight", weight),
         stored_number("the time", now),
     )
 
@@ -270,6 +277,8 @@ def _info(
         None if bucket is None else str(bucket.rate),
         stored_rate(*own),
         _moment(token),
+        counted.weight or 1,
+        counted.weight,
         oldest,
         None if is_due else _moment(next_at),
         held.first if rules.ordered and held is not None else first,

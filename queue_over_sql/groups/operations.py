@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.groups import statements
-from queue_over_sql.groups.strategy import claims_of
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import Bucket, GroupRequest, GroupRules, Seen
+    from queue_over_sql.groups.strategy import (
+        Bucket,
+        GroupClaims,
+        GroupRequest,
+        GroupRules,
+        Seen,
+    )
     from queue_over_sql.sql.compiled import Builder, StatementCache
 
 _MOST_TRIES = 5
@@ -90,7 +95,11 @@ def _powers(count: int) -> Iterator[tuple[int, int]]:
 
 
 def park(
-    connection: Connection, sql: StatementCache, request: GroupRequest, blocked: Sequence[Seen]
+    connection: Connection,
+    sql: StatementCache,
+    claims: GroupClaims,
+    request: GroupRequest,
+    blocked: Sequence[Seen],
 ) -> tuple[int, list[str]]:
     """Move messages that their groups block out of the claim index.
 
@@ -110,6 +119,7 @@ def park(
     Args:
         connection: of the service, never a caller's.
         sql: the queue's statements.
+        claims: how the queue's groups are claimed from.
         request: the claim that met the messages.
         blocked: the messages that it met and did not take.
 
@@ -136,7 +146,6 @@ def park(
     moving = {name: firsts[name] for name in names if name not in stopped}
     carriers = _lock_carriers(connection, sql, request, moving, limits, empty=without)
     waiting = standing | set(carriers.values())
-    claims = claims_of(sql, request.rules)
     missing = sorted(lacking) if claims.needs_rows else []
     if not waiting:
         return 0, missing

@@ -164,7 +164,8 @@ def _broken(
             place, parked, count, carrier, own, stop = row
             room = (rules.limit if own is None else own) - count
             if parked is not None and stop is None and (carrier is None or room > 0):
-                suspect[some[place]] = max(room, 1)
+                # In fair shares its turns let out the others.
+                suspect[some[place]] = 1 if rules.fair else max(room, 1)
         listed = list(suspect)
         found = _named(_of_groups(connection, sql, free_carriers, listed), listed)
         broken |= {listed[row[0]]: suspect[listed[row[0]]] for row in found if row[1] is None}

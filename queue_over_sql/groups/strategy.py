@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.values.limits import MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.rates import Rate
 
@@ -31,24 +32,31 @@ class GroupRules(NamedTuple):
         own_rates: whether any row may have one.
         ordered: whether they are handed out in the order of their ids, and a message that is not
             due blocks those behind it. With the limit 1 one claim may then get several, in order.
+        fair: whether groups get fair shares; see ``groups.fair``. Only without order.
     """
 
     limit: int
     ordered: bool
     rate: Rate | None = None
     own_rates: bool = True
+    fair: bool = False
 
     @classmethod
     def of(cls, settings: EffectiveSettings, *, own_rates: bool = True) -> GroupRules:
         """The rules of a queue with groups."""
         rate = None if settings.group_rate is None else Rate.of(settings.group_rate)
         limit, ordered = settings.group_limit or 1, settings.group_order == "fifo"
-        return cls(limit, ordered, rate, own_rates)
+        return cls(limit, ordered, rate, own_rates, settings.group_fair and not ordered)
 
     @property
     def rated(self) -> bool:
         """Whether any group may have a rate."""
         return self.own_rates or self.rate is not None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether groups have neither a limit nor a rate, unless one has its own."""
+        return self.limit >= MOST_IN_HAND and self.rate is None
 
     def bucket(self, row: RateRow) -> Bucket | None:
         """The tokens of a group, by what its row says; None if it has no rate."""
@@ -100,6 +108,9 @@ class GroupRequest(NamedTuple):
         window: how many messages to look at along the claim index.
         past: groups to leave out, because they are known to be blocked.
         most: how many of one group to take at most; None: as many as there are.
+        patient: in fair shares, take nothing while the messages of few groups may hide others, so
+            that the caller can park these.
+        everywhere: in fair shares, look for parked messages of any group if there is too little.
     """
 
     claim: ClaimRequest
@@ -107,6 +118,8 @@ class GroupRequest(NamedTuple):
     window: int
     past: tuple[str, ...] = ()
     most: int | None = None
+    patient: bool = False
+    everywhere: bool = False
 
     def values(self) -> dict[str, Any]:
         """The bind parameters; the strategy gives those of names and ids."""
@@ -143,11 +156,13 @@ class GroupClaim(NamedTuple):
             are the first ones of groups that were met.
         seen: the window, oldest first: by ``available_at`` and id.
         now: the database's clock; 0 if nothing was seen.
+        hidden: whether messages of few groups fill the window, so that others may wait behind it.
     """
 
     rows: list[MessageRow]
     seen: list[Seen]
     now: int
+    hidden: bool = False
 
 
 class GroupClaims:
@@ -163,7 +178,7 @@ class GroupClaims:
 
     at_once: ClassVar[bool] = False
     """A claim is one statement, so that it needs no transaction around it."""
-    needs_rows: ClassVar[bool] = True
+    needs_rows: bool = True
     """A group is claimed only if it has a row."""
     reads_rates: ClassVar[bool] = False
     """A claim keeps to the rates of groups, whether there are any or not."""
@@ -232,12 +247,6 @@ class GroupClaims:
                 park = sql.get(statements.set_parked, bucket_of(len(free)))
                 moved += park.run(connection, id_values(free)).rowcount
         return moved
-
-
-def claims_of(sql: StatementCache, rules: GroupRules) -> GroupClaims:
-    """How to claim from a queue with these rules."""
-    claims: GroupClaims = sql.subject.dialect.strategy(GroupClaims)
-    return claims.with_rates() if rules.rated else claims
 
 
 def group_of(row: MessageRow) -> str | None:

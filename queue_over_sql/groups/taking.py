@@ -11,9 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.groups import operations, statements
+from queue_over_sql.groups.fair import Choice, lock_shares
 from queue_over_sql.groups.strategy import GroupClaims, Seen
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.statements.requests import wanted
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +82,10 @@ class Picking:
             met = sorted(set(met), key=lambda each: (each.available_at, each.id))
             picked = {row[0] for row in self._rows}
             seen = [each for each in met if each.id not in picked]
-            self._pick_of(seen, left)
+            if self._rules.fair:
+                self._pick_fairly(seen, left, level)
+            else:
+                self._pick_of(seen, left)
             names = {each.group for each in seen if each.group is not None}
             if len(self._rows) >= count or len(met) < size:
                 break
@@ -139,6 +145,39 @@ class Picking:
         spent = {name: self._buckets[name].spent(number) for name, number in counts.items()}
         cut = {name: each.spent(0) for name, each in self._buckets.items() if each.is_stale}
         operations.spend(self._connection, self._sql, cut | spent)
+
+    def _pick_fairly(self, seen: Sequence[Seen], count: int, level: int) -> None:
+        """Those in whose groups the fewest are in hand; what ends lets out the next ones."""
+        names = {each.group for each in seen if each.group is not None}
+        if names and self._needs_rows and not self._rules.unlimited:
+            self._create_rows(names)
+        elif names and self._rules.rate is not None:
+            # Nobody else writes meanwhile.
+            operations.know(self._connection, self._sql, sorted(names))
+        choice = Choice(
+            self._read_by_groups,
+            self._locked,
+            self._rules,
+            where=self._where,
+            level=level,
+            met=seen,
+            behind=names,
+            most=None if self._most == math.inf else int(self._most),
+            needs_rows=self._needs_rows,
+            everywhere=self._where is not None,
+        )
+        rows = choice.taken(count).values()
+        place = len(MESSAGE_COLUMNS) + self._sql.subject.own_columns.index(GROUP_KEY)
+        counts = Counter(row[place] for row in rows if row[place] is not None)
+        operations.spend(self._connection, self._sql, choice.spent(counts))
+        self._rows += rows
+
+    def _read_by_groups(
+        self, builder: Builder, variant: Sequence[Any], values: Mapping[str, Any]
+    ) -> list[Sequence[Any]]:
+        if builder is lock_shares:
+            return list(self._sql.get(builder, *variant).run(self._connection, values).all())
+        return self._read(builder, *variant, values=values, newest=True)
 
     def _locked(self, ids: Sequence[int]) -> dict[int, Sequence[Any]]:
         """Lock and read those that are due and that nobody else has locked."""

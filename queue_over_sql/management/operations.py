@@ -117,7 +117,7 @@ _ALL: Final = (
         "configure-group", OPERATOR, "Group.configure", (Options("group configure"),),
         Http(
             "configure_group", "POST", "/queues/{queue}/groups/configure",
-            "Give a group a limit or a rate of its own, or with null the queue's again.",
+            "Give a group a limit, a rate or a weight of its own, or with null take it back.",
         ),
         (Button(
             "configure-group", "Change", "Group {group} has {rules}.", undo="configure-group",

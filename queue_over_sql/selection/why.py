@@ -13,6 +13,7 @@ from queue_over_sql.limits.slots import has_room
 from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
+    earlier_of_group,
     permanent_consumers,
     read_ended,
     read_group,
@@ -46,7 +47,7 @@ class Explanation:
             reasons.
         until: when the reason ends by itself; None if nobody knows.
         position: its place in line, from 1. None if it is not ready, or if more than 10,000 ready
-            messages come before it.
+            messages come before it. In a queue with ``group_fair``: its place in its group.
         consumer_id: the consumer that has it in hand, or had it when that died; None if none has.
         consumer: this consumer; None if it is not registered any more.
         waits_for: the message of its group that it waits for: the head, or the dead letter that
@@ -252,6 +253,8 @@ class _Why:
                 f"limit is {limit:,}. It starts after one of them ends."
             )
             return self._because(Reason.GROUP_LIMIT, text)
+        if settings.group_fair and not ordered:
+            return self._by_rate(known, called) or self._in_turn(found, group, known)
         head = next(iter(known.claimed), None) if limit == 1 else None
         if head is None:
             head = known.first if known.first is not None and known.first < self._id else None
@@ -271,6 +274,21 @@ class _Why:
             f"start{_at(at)}."
         )
         return self._because(Reason.GROUP_RATE, text, until=at)
+
+    def _in_turn(self, found: Live, group: str, known: GroupOf) -> Explanation:
+        sql, called = self._context.sql, f"group '{_quoted(group)}'"
+        before = self._context.run(
+            lambda c: earlier_of_group(c, sql, self._id, group, found.priority)
+        )
+        place = None if before > MOST_COUNTED else before + 1
+        where = "it is next" if place == 1 else f"{before:,} ready messages come before it"
+        if place is None:
+            where = f"more than {MOST_COUNTED:,} ready messages come before it"
+        text = (
+            f"It is ready. In its {called} {where}. Groups share: this one has the weight "
+            f"{known.weight or 1} and {known.claimed_count:,} in hand. {_FASTER}"
+        )
+        return self._because(Reason.IN_LINE, text, position=place)
 
     def _behind(self, head: int, called: str) -> Explanation | None:
         first = _Why(self._context, head).answer()

@@ -97,6 +97,7 @@ class GroupOf(NamedTuple):
         own_limit: the group's own limit; None: it has that of the queue.
         paused_at: since when it is paused; None if it is not.
         blocked_by: the dead letter that blocks it.
+        weight: its share; None: 1.
         rate: what its row says of its rate, as ``GroupRules.bucket`` reads it; None without a row.
         claimed: its messages in hand, up to ``MOST_NAMED``, and how many there are.
         first: its first message that nobody has.
@@ -105,6 +106,7 @@ class GroupOf(NamedTuple):
     own_limit: int | None
     paused_at: int | None
     blocked_by: int | None
+    weight: int | None
     rate: Sequence[Any] | None
     claimed: Sequence[int]
     claimed_count: int
@@ -296,7 +298,7 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
 def select_group(tables: QueueTables) -> Select[Any]:
     """The row of a group."""
     rows = rows_of_groups(tables)
-    own = (rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by)
+    own = (rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, rows.c.weight)
     return select(*own, *rate_columns(tables)).where(among_groups(rows, 1))
 
 
@@ -321,16 +323,36 @@ def read_group(connection: Connection, sql: StatementCache, group: str) -> Group
     row: Any = sql.get(select_group).run(connection, name).first()
     held = sql.get(select_claimed).run(connection, name | {"p_count": MOST_COUNTED}).all()
     first = sql.get(select_first).run(connection, name).scalar()
-    own_limit, paused_at, blocked_by, *rate = row or (None, None, None)
+    own_limit, paused_at, blocked_by, weight, *rate = row or (None, None, None, None)
     return GroupOf(
         optional_number("own_limit", own_limit),
         optional_number("paused_at", paused_at),
         optional_number("blocked_by", blocked_by),
+        optional_number("weight", weight),
         rate or None,
         [each[0] for each in held[:MOST_NAMED]],
         len(held),
         first,
     )
+
+
+def select_earlier(tables: QueueTables) -> Select[Any]:
+    """Count the ready messages of a group before one of them, up to a limit."""
+    live = tables.live
+    waits = (live.c.consumer_id.is_(None), tables.is_due(), live.c.id < number("p_id_0"))
+    level = live.c.priority == number("p_priority")
+    earlier = select(live.c.id).where(among_groups(live, 1), level, *waits)
+    earlier = by_group(tables, earlier, live).limit(number("p_count"))
+    return select(func.count()).select_from(earlier.subquery())
+
+
+def earlier_of_group(
+    connection: Connection, sql: StatementCache, message_id: int, group: str, priority: int
+) -> int:
+    """How many ready messages of its group come before a message, up to ``MOST_COUNTED`` + 1."""
+    values = {"p_id_0": message_id, "p_priority": priority, "p_count": MOST_COUNTED + 1}
+    found = sql.get(select_earlier).run(connection, values | group_values([group], 1))
+    return int(found.scalar_one())
 
 
 def read_ended(connection: Connection, sql: StatementCache, message_id: int) -> Ended | None:

@@ -211,15 +211,23 @@ def _change_group(service: QueueService, form: Form, run: Run, *, name: str) -> 
 
 
 def _configure_group(service: QueueService, form: Form, run: Run) -> Notice:
-    given = {"limit": _limit(form["limit"]), "rate": form["rate"].strip() or None}
     before = form.queue(service).groups[form["group"]].info()
-    former = {"limit": before.own_limit, "rate": before.own_rate}
+    former = {"limit": before.own_limit, "rate": before.own_rate, "weight": before.own_weight}
+    given = {
+        "limit": _number("limit", form["limit"]),
+        "rate": form["rate"].strip() or None,
+        "weight": _number("weight", form["weight"]),
+    }
     # With nothing changed it says what holds.
     changed = {name: given[name] for name in given if given[name] != former[name]} or given
     done = run(group=form["group"], **changed)
+    usual = {
+        "limit": "the limit of the queue",
+        "rate": "the rate of the queue",
+        "weight": "the weight 1",
+    }
     words = [
-        f"the {name} of the queue" if value is None else f"the {name} {value}"
-        for name, value in changed.items()
+        usual[name] if value is None else f"the {name} {value}" for name, value in changed.items()
     ]
     text = _report(BUTTONS["configure-group"][1], form, done, rules=" and ".join(words))
     fields = {name: str(value) for name, value in former.items() if value is not None}
@@ -230,9 +238,9 @@ def _group_of(form: Form) -> dict[str, str]:
     return {"queue": form["queue"], "group": form["group"]}
 
 
-def _limit(text: str) -> int | None:
+def _number(name: str, text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and int(text)):
-        msg = f"The limit must be a number above zero, or nothing, not {text[:40]!r}."
+        msg = f"The {name} must be a number above zero, or nothing, not {text[:40]!r}."
         raise ValueError(msg)
     return int(text) if text else None
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import FixedDelay, Publication
 from queue_over_sql.settings import GroupOrder
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import Account, archived_count, archived_tokens, live_tokens, repeated
@@ -180,6 +180,7 @@ class Case(NamedTuple):
     """The rules of the groups, and how many consumers and publishers end, and how.
 
     Attributes:
+        fair: whether the groups share.
         how: consumers are ``killed``, or stopped by SIGSTOP for longer than their time limit and
             let go again, or each is a ``worker``, which is killed.
     """
@@ -188,6 +189,7 @@ class Case(NamedTuple):
     order: GroupOrder
     kills: int
     how: Literal["killed", "stopped", "worker"] = "killed"
+    fair: bool = False
 
 
 @pytest.fixture
@@ -205,8 +207,9 @@ def load(crew: Crew, database: TestDatabase) -> Load:
         pytest.param(Case(1, "fifo", 5, "worker"), marks=pytest.mark.full),
         pytest.param(Case(1, "fifo", 5), marks=pytest.mark.full),
         pytest.param(Case(2, "any", 3), marks=pytest.mark.full),
+        pytest.param(Case(2, "any", 3, fair=True), marks=pytest.mark.full),
     ],
-    ids="{0.order}-{0.limit}-{0.kills}-{0.how}".format,
+    ids=lambda case: "-".join(map(str, case)),
 )
 def test_groups_keep_their_order_and_limit_through_kills(
     case: Case, make_service: MakeService, load: Load, sql: Engine
@@ -221,6 +224,7 @@ def test_groups_keep_their_order_and_limit_through_kills(
         archive="all",
         group_limit=case.limit,
         group_order=case.order,
+        group_fair=case.fair,
         max_attempts=10_000,
         retry=FixedDelay(0.05),
         lease=120.0,
@@ -304,3 +308,32 @@ def test_a_raised_limit_counts_though_its_operator_was_killed(
         held += jobs.consume(10)
     assert [0, 1, 2, 3] == [message.payload for message in held]
     assert 0 == reaper.reap().repaired
+
+
+def test_a_tenant_whose_handlers_hang_leaves_another_one_its_share(
+    make_service: MakeService, crew: Crew, database: TestDatabase
+) -> None:
+    """Four workers with two handlers each: the other one has half of them until it needs none.
+
+    So it waits at most twice as long as alone. Then the first one gets all of them.
+    """
+    jobs = make_service().create_queue("jobs", group_fair=True)
+    tokens = [*(f"slow-{n}" for n in range(60)), *(f"quick-{n}" for n in range(100))]
+    jobs.publish_many(
+        [Publication({"token": token}, group=token.partition("-")[0]) for token in tokens]
+    )
+    arguments = worker.Arguments(
+        database.url, str(crew.journals), concurrency=2, prefetch=1, hanging="slow"
+    )
+    for process in [crew.spawn(arguments) for _ in range(4)]:
+        process.expect("ready")
+
+    def of(act: str, group: str) -> list[float]:
+        entries = crew.account().entries
+        return [each.at for each in entries if each.act == act and group in str(each.token)]
+
+    eventually(lambda: len(of("finished", "quick")) == 100, "the quick ones finished", within=60)
+    end = max(of("started", "quick"))
+    # Two claims at the same moment do not see each other.
+    assert 1 <= len([at for at in of("started", "slow") if at < end]) <= 5
+    eventually(lambda: len(of("started", "slow")) == 8, "the slow ones have all handlers")

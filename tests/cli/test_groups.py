@@ -50,6 +50,11 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     assert {"queue": "jobs", "group": "d"} == said
     said = succeed("group", "configure", "jobs", "", "--limit", "none", url=url).out
     assert "Group '' of queue jobs has the limit of the queue.\n" == said
+    weigh = ("group", "configure", "jobs", "", "--weight", "3", "--rate", "5/s")
+    said = succeed(*weigh, url=url).out
+    assert "Group '' of queue jobs has the rate 5/s and the weight 3.\n" == said
+    info = queue.groups[""].info()
+    assert (3, 3, "5/s") == (info.weight, info.own_weight, info.own_rate)
     # Only the retry in group b waits.
     assert ["a2", "c2", "d1", "nameless"] == sorted(
         message.payload for message in queue.consume(10) + queue.consume(10)
@@ -93,10 +98,9 @@ def test_groups_that_are_none(database: TestDatabase, make_service: MakeService)
     for words in (("groups", "plain"), ("group", "pause", "plain", "a")):
         done = run(*words, url=database.url)
         assert (2, True) == (done.exit_code, "has no groups" in done.err), done
-    for limit in ("0", "-1", "many"):
-        assert (
-            2
-            == run(
-                "group", "configure", "plain", "a", f"--limit={limit}", url=database.url
-            ).exit_code
-        )
+    configure = ("group", "configure", "plain", "a")
+    assert 2 == run(*configure, url=database.url).exit_code
+    for number in ("0", "-1", "many"):
+        for option in ("limit", "weight"):
+            done = run(*configure, f"--{option}={number}", url=database.url)
+            assert (2, True) == (done.exit_code, f"--{option}" in done.err), done

@@ -65,6 +65,9 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     assert "groups of 3, any order" in succeed("list", url=sqlite_url).out
     off = succeed("create", "jobs", "--group-limit", "none", "--json", url=sqlite_url)
     assert off.record["group_limit"] is None
+    fair = succeed("create", "jobs", "--group-fair", "yes", "--json", url=sqlite_url)
+    assert fair.record["group_fair"] is True
+    assert "groups of any size, any order, fair" in succeed("list", url=sqlite_url).out
     full = ("--queue-limit", "20", "--when-full", "reject")
     limited = succeed("create", "jobs", *full, "--json", url=sqlite_url)
     assert (20, "reject") == (limited.record["queue_limit"], limited.record["when_full"])

@@ -56,6 +56,7 @@ STAYS: Final = {
     "durable/statements.py:unclaim_picked": "it is the first of its group again",
     "durable/statements.py:unclaim_rounds": "it is the first of its group again",
     "groups/exit_statements.py:unpark": "this is waking",
+    "groups/fair.py:give_turns": "this is waking, by the claim that took the one before",
     "groups/statements.py:put_off": "this is parking",
     "groups/statements.py:set_carriers": "this is parking",
     "groups/statements.py:set_parked": "this is parking",
@@ -85,6 +86,7 @@ CLAIMS: Final = {
     "dialects/sqlite/groups.py:stamp",
     "durable/statements.py:mark",
     "durable/statements.py:mark_picked",
+    "groups/fair.py:stamp",
 }
 """They hand a message out. A claim from groups keeps the mark, and gives it to what it takes."""
 

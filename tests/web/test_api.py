@@ -868,9 +868,13 @@ def test_groups(server: Server) -> None:
     assert 403 == server.call("POST", f"{path}/pause", Role.VIEWER, json={"group": "a"}).status_code
     assert 422 == server.call("GET", "/queues/jobs/groups").status_code
     assert 422 == server.call("POST", f"{path}/configure", json={"group": "b"}).status_code
-    server.json("POST", f"{path}/configure", {"group": "b", "rate": "5/s"})
+    server.json("POST", f"{path}/configure", {"group": "b", "rate": "5/s", "weight": 3})
     [rated] = [each for each in server.json("GET", path)["groups"] if each["name"] == "b"]
     assert (3, "5/s", "5/s") == (rated["limit"], rated["rate"], rated["own_rate"])
+    assert (3, 3) == (rated["weight"], rated["own_weight"])
+    zero = {"group": "b", "weight": 0}
+    assert 422 == server.call("POST", f"{path}/configure", json=zero).status_code
+    assert server.json("PUT", "/queues/shared", {"group_fair": True})["group_fair"]
     audit = [(row["what"], row["detail"]) for row in server.json("GET", "/audit")["rows"]]
     assert ("configure-group", '{"group":"b","limit":3}') in audit
 

@@ -258,6 +258,15 @@ def test_groups_have_a_page(open_site: Open, service: QueueService) -> None:
     assert "5/min" == lines.groups[""].info().own_rate
     browser.get("/queues/lines/groups")
     browser.press("Change", 422, group="c", limit="-1")
+    shared = service.create_queue("shared", group_fair=True)
+    shared.publish(1, group="a")
+    assert "any number of one group at once, in fair shares" in browser.get("/queues/shared")
+    assert "in hand from each group, in fair shares." in browser.get("/queues/shared/groups")
+    browser.press("Change", group="a", weight="3")
+    assert "has the weight 3." in browser.text()
+    assert 3 == shared.groups["a"].info().weight
+    browser.press("Undo")
+    assert None is shared.groups["a"].info().own_weight
     browser.get("/queues/jobs/groups")
     assert "has no groups" in browser.text()
 

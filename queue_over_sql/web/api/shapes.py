@@ -18,6 +18,7 @@ from queue_over_sql.values.limits import (
     KIND_LENGTH,
     LARGEST,
     MAX_PRIORITIES,
+    MOST_WEIGHT,
 )
 from queue_over_sql.values.states import GroupState, OnConflict, Reason
 from queue_over_sql.web.settings import Role
@@ -424,6 +425,7 @@ class QueueSettings(Taken, kw_only=True):
     group_limit: Attempts | UnsetType | None = UNSET
     group_order: Literal["fifo", "any"] | UnsetType = UNSET
     group_rate: Rate | UnsetType | None = UNSET
+    group_fair: bool | UnsetType = UNSET
     block_on_failure: bool | UnsetType = UNSET
     queue_limit: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType | None = UNSET
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
@@ -450,6 +452,7 @@ class Queue(Given, kw_only=True):
     group_limit: int | None
     group_order: str
     group_rate: str | None
+    group_fair: bool
     block_on_failure: bool
     queue_limit: int | None
     when_full: str
@@ -487,6 +490,8 @@ class GroupInfo(Given, kw_only=True):
     next_token: Annotated[
         datetime | None, Meta(description="When the next may start, while the rate is used up.")
     ]
+    weight: Annotated[int, Meta(description="Its share, in a queue with group_fair.")]
+    own_weight: int | None
     oldest_age: Annotated[float | None, Meta(description="Seconds.")]
     next_due: Instant | None
     head: Annotated[
@@ -511,10 +516,11 @@ class GroupName(Taken, kw_only=True):
 
 
 class GroupRules(GroupName, kw_only=True):
-    """A group, and its own limit or rate; null: that of the queue."""
+    """A group and what it has of its own: its limit and rate (null: the queue's), its weight."""
 
     limit: Attempts | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
+    weight: Annotated[int, Meta(ge=1, le=MOST_WEIGHT)] | UnsetType | None = UNSET
 
 
 class Stats(Given, kw_only=True):

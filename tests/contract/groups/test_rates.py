@@ -29,6 +29,7 @@ HALF_HOUR = 1800.0
 FIFO: dict[str, Any] = {"group_limit": 1}
 SEVERAL: dict[str, Any] = {"group_limit": 5}
 ANY: dict[str, Any] = {}
+FAIR: dict[str, Any] = {"group_fair": True}
 
 
 def publish(queue: Queue, groups: Iterable[str | None]) -> list[int]:
@@ -56,7 +57,9 @@ def in_claim_index(queue: Queue, engine: Engine) -> int:
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("settings", [FIFO, SEVERAL, ANY], ids=["fifo", "several", "any"])
+@pytest.mark.parametrize(
+    "settings", [FIFO, SEVERAL, ANY, FAIR], ids=["fifo", "several", "any", "fair"]
+)
 @pytest.mark.parametrize("count", [1, 10])
 def test_a_group_starts_no_more_than_its_rate(
     service: QueueService, engine: Engine, settings: dict[str, Any], count: int
@@ -98,7 +101,7 @@ def test_a_group_starts_no_more_than_its_rate(
     assert [a4, a5] == ids_of(last)
 
 
-@pytest.mark.parametrize("settings", [FIFO, ANY], ids=["fifo", "any"])
+@pytest.mark.parametrize("settings", [FIFO, ANY, FAIR], ids=["fifo", "any", "fair"])
 def test_an_exhausted_group_keeps_nobody_from_others(
     service: QueueService, engine: Engine, settings: dict[str, Any]
 ) -> None:
@@ -127,7 +130,9 @@ def check(taken: Sequence[Message], interval: timedelta, burst: int) -> None:
 
 @pytest.mark.threads
 @pytest.mark.parametrize(
-    ("settings", "count"), [(FIFO, 3), (ANY, 1), (SEVERAL, 2)], ids=["fifo", "any", "several"]
+    ("settings", "count"),
+    [(FIFO, 3), (ANY, 1), (SEVERAL, 2), (FAIR, 2)],
+    ids=["fifo", "any", "several", "fair"],
 )
 def test_consumers_together_keep_to_the_rate(
     make_service: MakeService, settings: dict[str, Any], count: int
@@ -193,7 +198,7 @@ def test_a_step_of_the_databases_clock_neither_stops_a_rate_nor_lifts_it(
     start(2)
 
 
-@pytest.mark.parametrize("settings", [FIFO, ANY], ids=["fifo", "any"])
+@pytest.mark.parametrize("settings", [FIFO, ANY, FAIR], ids=["fifo", "any", "fair"])
 def test_operators_change_rates_at_once(
     service: QueueService, make_service: MakeService, settings: dict[str, Any]
 ) -> None:
@@ -245,7 +250,7 @@ def test_a_retry_spends_again(service: QueueService) -> None:
     assert [] == all_of(queue)
 
 
-@pytest.mark.parametrize("settings", [FIFO, ANY], ids=["fifo", "any"])
+@pytest.mark.parametrize("settings", [FIFO, ANY, FAIR], ids=["fifo", "any", "fair"])
 def test_a_take_spends_in_the_callers_transaction(
     service: QueueService, engine: Engine, settings: dict[str, Any]
 ) -> None:
@@ -296,7 +301,7 @@ def test_a_rate_alone_turns_groups_on(service: QueueService, make_service: MakeS
     group = lines.groups["a"]
     with refused("rate", ValueError, match="not a rate"):
         group.configure(rate="fast")
-    with pytest.raises(ValueError, match="a limit or a rate"):
+    with pytest.raises(ValueError, match="a limit, a rate or a weight"):
         group.configure()
 
 

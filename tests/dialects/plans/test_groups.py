@@ -15,6 +15,7 @@ from sqlalchemy import update
 from queue_over_sql import Publication, QueueService
 from queue_over_sql.claiming.operations import claiming_of_groups
 from queue_over_sql.groups import operations, repair
+from queue_over_sql.groups.fair import claims_of
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.operation import Operation
@@ -23,6 +24,8 @@ from tests.dialects.traffic import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Connection
 
     from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import TestDatabase
@@ -61,8 +64,12 @@ def _park(queue: Queue) -> Callable[[], object]:
     context = core.context
     request = core.claimer._group_request(0, 1_000, None, None)._replace(window=1_000)
     _, found = context.run(claiming_of_groups(context.sql, request))
-    park = Operation(lambda c: operations.park(c, context.sql, request, found.seen), atomic=True)
-    return lambda: context.run(park)
+    claims = claims_of(context.sql, request.rules)
+
+    def park(connection: Connection) -> object:
+        return operations.park(connection, context.sql, claims, request, found.seen)
+
+    return lambda: context.run(Operation(park, atomic=True))
 
 
 def _end(queue: Queue, verb: str = "ack") -> Callable[[], object]:
