@@ -218,6 +218,12 @@ def turns(y: int, *runs: tuple[int, int, str, str]) -> list[Box]:
     ]
 
 
+SHARES = (
+    ("published", "a1 a2 a3 a4 b1 b2 c1", "Also the order in which they are\ntaken without shares"),
+    ("group_fair=True", "a1 b1 c1 a2 b2 a3 a4", "Groups take turns, whatever\ntheir backlogs"),
+    ("a has the weight 3", "a1 a2 a3 b1 c1 a4 b2", "Three in each turn"),
+)
+
 PICTURES = {
     "groups.svg": drawn_groups(),
     "groups-in-time.svg": picture(
@@ -266,6 +272,26 @@ PICTURES = {
         Note(90, 220, "from 10:05 on"),
         *turns(220, (320, 460, "a2", "good"), (460, 600, "a3", "")),
         Note(750, 220, "The failed one is the first again"),
+    ),
+    "groups-in-shares.svg": picture(
+        "The order in which consumers get messages of three groups",
+        900,
+        190,
+        *(
+            part
+            for row, (title, names, meaning) in enumerate(SHARES)
+            for part in (
+                Note(90, 40 + 55 * row, title),
+                *turns(
+                    40 + 55 * row,
+                    *(
+                        (180 + 64 * place, 244 + 64 * place, name, "good" if row else "")
+                        for place, name in enumerate(names.split())
+                    ),
+                ),
+                Note(765, 40 + 55 * row, meaning),
+            )
+        ),
     ),
     "layers.svg": drawn_layers(),
     "message.svg": picture(
