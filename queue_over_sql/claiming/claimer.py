@@ -609,7 +609,8 @@ class Claimer:
         careful: bool,
     ) -> Sequence[Sequence[Any]]:
         """Lock and read messages of groups, for ``take``."""
-        run, create_rows, guarded = self._context.run, self._walk.create_rows, True
+        run, guarded = self._context.run, True
+        create_rows = partial(self._walk.create_rows, anew=True)
         park: Callable[[Sequence[Seen]], object] | None
         park = partial(self._park_for_take, connection, level)
         # It looks at each group's row anyway.

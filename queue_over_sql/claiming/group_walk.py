@@ -127,7 +127,8 @@ class GroupWalk:
             if not (request.past or found.hidden):
                 level.blocked, level.reach = False, _LEAST_PARKED
             return None
-        if self.create_rows(seen.group for seen in blocked):
+        if found.lacking or self.create_rows(seen.group for seen in blocked):
+            self.create_rows(found.lacking, anew=True)
             return request.past
         lasts = level.blocked or place_after(found) < found.now - 2 * SLACK_US
         level.blocked = full or bool(request.past)
@@ -189,29 +190,26 @@ class GroupWalk:
         reach = max(level.reach, request.window)
         sql, window = self._context.sql, request._replace(window=reach)
         claims = claims_of(sql, request.rules)
-        park = partial(
-            operations.park, sql=sql, claims=claims, request=window, blocked=blocked
-        )
+        park = partial(operations.park, sql=sql, claims=claims, request=window, blocked=blocked)
         moved, lacking = self._context.run(Operation(park, atomic=True))
         if lacking:
-            # Their rows were removed while they had no messages.
-            self._known.difference_update(lacking)
-            self.create_rows(lacking)
+            self.create_rows(lacking, anew=True)
             return False
         level.reach = min(4 * reach, _MOST_PARKED)
         return not moved or reach >= _MOST_PARKED
 
-    def create_rows(self, groups: Iterable[str | None]) -> bool:
+    def create_rows(self, groups: Iterable[str | None], *, anew: bool = False) -> bool:
         """Create the rows of groups that have none, unless that is known; whether there were any.
 
-        Apart from the claim, so that nobody waits for an uncommitted row.
+        Apart from the claim, so that nobody waits for an uncommitted row. Rows of groups without
+        messages are removed in the end; ``anew`` looks for what was known, too.
         """
         context = self._context
         rules = self.rules
         if (rules.fair and rules.unlimited) or not claims_of(context.sql, rules).needs_rows:
             return False
         named = {group for group in groups if group is not None}
-        fresh = named - self._known
+        fresh = named if anew else named - self._known
         if not fresh:
             return False
         count = context.run(lambda c: operations.know(c, context.sql, sorted(fresh)))

@@ -166,8 +166,7 @@ class _Groups:
             left = min(self.limits[name] - self._held[name], max(1, bucket.tokens), _MOST_LET_OUT)
             if name in behind and left > 0:
                 at[name] = [max(bucket.next_at, bucket.now)] * left
-        if at:
-            exits.let_out(self._connection, self._sql, at)
+        exits.let_out(self._connection, self._sql, at)
 
     def _standing(self, names: Sequence[str]) -> dict[str, int]:
         """Find how many messages of each group are in hand, and note the first one that is not."""

@@ -148,6 +148,8 @@ def let_out(connection: Connection, sql: StatementCache, at: Mapping[str, Sequen
     Of groups with a rate, by the claim that took what these waited for. What it took still wakes
     others when it ends.
     """
+    if not at:
+        return
     wanted = Counter({key: len(times) for key, times in at.items()})
     further = 0 if sql.subject.features.locks_inside else _FURTHER
     found = _parked(connection, sql, wanted, skipping=True, further=further)

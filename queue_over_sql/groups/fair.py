@@ -92,6 +92,10 @@ class Standing(NamedTuple):
     has_row: bool
     bucket: Bucket | None
 
+    def left_after(self, count: int) -> float:
+        """How many more may be taken when so many were, unless a claim wants fewer of it."""
+        return min(self.slots, math.inf if self.bucket is None else self.bucket.tokens) - count
+
 
 def in_turn(
     met: Iterable[Seen], further: Mapping[str, Sequence[int]], standing: Mapping[str, Standing]
@@ -237,11 +241,11 @@ class Choice:
         return 1 if its is None else its.weight
 
     @property
-    def lacks_rows(self) -> bool:
-        """Whether groups need rows that they do not have."""
-        return self._needs_rows and any(
-            its.limited and not its.has_row for its in self.standing.values()
-        )
+    def lacking(self) -> list[str]:
+        """The groups that need rows and have none."""
+        if not self._needs_rows:
+            return []
+        return [name for name, its in self.standing.items() if its.limited and not its.has_row]
 
     def taken(self, count: int) -> dict[int, Row]:
         """Lock what is taken: in the order of turns, without what others have locked."""
@@ -268,12 +272,16 @@ class Choice:
                 fills, reach = fills + 1, 1
         return taken
 
-    def spent(self, taken: Mapping[str, int]) -> dict[str, Bucket]:
-        """What to write of the tokens of groups, after so many were taken of each."""
+    def spent(self, taken: Mapping[str, int], now: int) -> dict[str, Bucket]:
+        """What to write of the tokens of groups, after so many were taken of each at this time."""
         sure = self._sure if self._needs_rows else self.standing.keys()
         written = {*taken, *(self._stale() & sure)}
         found = {name: self.standing[name].bucket for name in written}
-        return {name: each.spent(taken.get(name, 0)) for name, each in found.items() if each}
+        return {
+            name: each._replace(now=max(each.now, now)).spent(taken.get(name, 0))
+            for name, each in found.items()
+            if each
+        }
 
     def _stale(self) -> set[str]:
         return {name for name, its in self.standing.items() if its.bucket and its.bucket.is_stale}
@@ -387,16 +395,16 @@ class _Claim:
             needs_rows=needs_rows,
             everywhere=request.everywhere,
         )
-        if choice.lacks_rows:
+        if choice.lacking:
             # The caller creates them, apart.
-            return GroupClaim([], self._met, self._now)
+            return GroupClaim([], self._met, self._now, lacking=choice.lacking)
         hidden = len(rows) >= request.window and bool(_crowding(self._met, choice.weight))
         if hidden and request.patient:
             return GroupClaim([], self._met, self._now, hidden=True)
         taken = choice.taken(claim.count)
         self._standing = choice.standing
         groups = [group for row in taken.values() if (group := self._group_of(row)) is not None]
-        operations.spend(self._connection, self._sql, choice.spent(Counter(groups)))
+        operations.spend(self._connection, self._sql, choice.spent(Counter(groups), self._now))
         if taken:
             self._stamp(taken)
             self._give_turns(taken)
@@ -429,38 +437,16 @@ class _Claim:
             group = self._group_of(row)
             if group is not None:
                 of_group.setdefault(group, []).append(row)
-        left: dict[str, list[int]] = {}
-        turn: dict[str, int] = {}
-        for place, each in enumerate(self._met):
-            if each.group in of_group:
-                turn.setdefault(each.group, place)
-                if each.id not in taken:
-                    left.setdefault(each.group, []).append(each.id)
-        alone = len({each.group for each in self._met}) == 1
-        turns: dict[str, int] = {}
-        spare: dict[str, list[int]] = {}
-        late: dict[str, list[int]] = {}
+        counts = {group: len(rows) for group, rows in of_group.items()}
         carriers = {g: [r[0] for r in rows if r[_BLOCKS]] for g, rows in of_group.items()}
-        for group, rows in of_group.items():
-            its = self._standing[group]
-            if its.slots <= len(rows) or (alone and not carriers[group]):
-                continue
-            if its.bucket is not None and its.bucket.tokens <= len(rows):
-                # Its next turn is with the next token.
-                if carriers[group]:
-                    late[group] = [max(its.bucket.spent(len(rows)).next_at, self._now)]
-                continue
-            others = left.get(group, [])
-            stays = max(0, its.weight - len(rows))
-            spare[group] = others[stays:]
-            turns[group] = min(len(rows), its.weight)
-            if len(self._met) < self._request.window:
-                # Others may have been locked when it was to get its turns.
-                turns[group] = max(turns[group], its.weight - len(others))
+        spare, turns = self._turns(taken, counts, carriers)
         ready, behind = self._aside(spare, turns, carriers)
+        turn: dict[str | None, int] = {}
+        for place, each in enumerate(self._met):
+            turn.setdefault(each.group, place)
         # Who got the least for its weight comes first, then whose turn was longer ago.
         order = sorted(
-            (len(of_group[group]) / self._standing[group].weight, turn.get(group, 0), group)
+            (counts[group] / self._standing[group].weight, turn.get(group, 0), group)
             for group, ids in ready.items()
             if ids
         )
@@ -471,13 +457,50 @@ class _Claim:
             for each in ready[group]
         }
         self._move(places)
-        if late:
-            exits.let_out(self._connection, self._sql, late)
+        exits.let_out(self._connection, self._sql, self._late(counts, carriers))
         change_by_ids(self._connection, self._sql, statements.set_parked, behind)
         # Each of the others lets out one when it ends.
         kept = [ids[len(ready.get(group, ())) :] for group, ids in carriers.items()]
         again = sorted(each for ids in kept for each in ids)
         change_by_ids(self._connection, self._sql, statements.set_carriers, again)
+
+    def _turns(
+        self,
+        taken: Mapping[int, Row],
+        counts: Mapping[str, int],
+        carriers: Mapping[str, Sequence[int]],
+    ) -> tuple[dict[str, list[int]], dict[str, int]]:
+        """What groups have in the claim index beyond their turns, and how many turns they get."""
+        left: dict[str, list[int]] = {group: [] for group in counts}
+        for each in self._met:
+            if each.group in left and each.id not in taken:
+                left[each.group].append(each.id)
+        alone = len({each.group for each in self._met}) == 1
+        spare: dict[str, list[int]] = {}
+        turns: dict[str, int] = {}
+        for group, count in counts.items():
+            its, others = self._standing[group], left[group]
+            if its.left_after(count) <= 0 or (alone and not carriers[group]):
+                continue
+            spare[group] = others[max(0, its.weight - count) :]
+            turns[group] = min(count, its.weight)
+            if len(self._met) < self._request.window:
+                # Others may have been locked when it was to get its turns.
+                turns[group] = max(turns[group], its.weight - len(others))
+        return spare, turns
+
+    def _late(
+        self, counts: Mapping[str, int], carriers: Mapping[str, Sequence[int]]
+    ) -> dict[str, list[int]]:
+        """When groups that have used up their rates, but not their limits, get a turn."""
+        late: dict[str, list[int]] = {}
+        for group, count in counts.items():
+            its = self._standing[group]
+            waits = its.bucket is not None and its.left_after(count) <= 0 < its.slots - count
+            if its.bucket is not None and waits and carriers[group]:
+                spent = its.bucket._replace(now=max(its.bucket.now, self._now)).spent(count)
+                late[group] = [max(spent.next_at, self._now)]
+        return late
 
     def _move(self, places: Mapping[int, int]) -> None:
         ids = sorted(places)
@@ -638,7 +661,7 @@ def _level(live: Table) -> ColumnElement[bool]:
 
 
 def settings_of_shares(tables: QueueTables, size: int) -> Select[Any]:
-    """The rows of groups: name, own limit, weight, whether nothing of it is handed out, its rate."""
+    """The rows of groups: name, own limit, weight, whether it is stopped, its rate."""
     rows = statements.rows_of_groups(tables)
     stops = case((statements.stopped(rows), literal_column("1")), else_=literal_column("0"))
     return by_id(tables, _settings(tables, size, stops), rows)

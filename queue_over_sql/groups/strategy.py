@@ -157,12 +157,14 @@ class GroupClaim(NamedTuple):
         seen: the window, oldest first: by ``available_at`` and id.
         now: the database's clock; 0 if nothing was seen.
         hidden: whether messages of few groups fill the window, so that others may wait behind it.
+        lacking: in fair shares, groups that need rows and have none; nothing was taken then.
     """
 
     rows: list[MessageRow]
     seen: list[Seen]
     now: int
     hidden: bool = False
+    lacking: Sequence[str] = ()
 
 
 class GroupClaims:

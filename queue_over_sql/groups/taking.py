@@ -42,7 +42,7 @@ class Picking:
         rules: of the queue.
         where: only messages that match.
         elsewhere: runs a read on a connection of the service, where the caller's may see the past.
-        create_rows: creates rows of groups, apart from the caller's transaction.
+        create_rows: creates rows of groups that have none, apart from the caller's transaction.
         park: moves messages that their groups block out of the claim index; None: let them be.
     """
 
@@ -63,6 +63,8 @@ class Picking:
         self._rows: list[Sequence[Any]] = []
         self._most = math.inf
         self._past: set[int] = set()
+        # The groups that have rows.
+        self._known: set[str] = set()
         # The tokens of groups that have a rate.
         self._buckets: dict[str, Bucket] = {}
 
@@ -149,12 +151,22 @@ class Picking:
     def _pick_fairly(self, seen: Sequence[Seen], count: int, level: int) -> None:
         """Those in whose groups the fewest are in hand; what ends lets out the next ones."""
         names = {each.group for each in seen if each.group is not None}
-        if names and self._needs_rows and not self._rules.unlimited:
-            self._create_rows(names)
-        elif names and self._rules.rate is not None:
+        if names and not self._needs_rows and self._rules.rate is not None:
             # Nobody else writes meanwhile.
             operations.know(self._connection, self._sql, sorted(names))
-        choice = Choice(
+        choice = self._choice(seen, names, level)
+        if choice.lacking:
+            self._create_rows(choice.lacking)
+            choice = self._choice(seen, names, level)
+        rows = choice.taken(count).values()
+        place = len(MESSAGE_COLUMNS) + self._sql.subject.own_columns.index(GROUP_KEY)
+        counts = Counter(row[place] for row in rows if row[place] is not None)
+        now = max((row[-1] for row in rows), default=0)
+        operations.spend(self._connection, self._sql, choice.spent(counts, now))
+        self._rows += rows
+
+    def _choice(self, seen: Sequence[Seen], names: set[str], level: int) -> Choice:
+        return Choice(
             self._read_by_groups,
             self._locked,
             self._rules,
@@ -166,11 +178,6 @@ class Picking:
             needs_rows=self._needs_rows,
             everywhere=self._where is not None,
         )
-        rows = choice.taken(count).values()
-        place = len(MESSAGE_COLUMNS) + self._sql.subject.own_columns.index(GROUP_KEY)
-        counts = Counter(row[place] for row in rows if row[place] is not None)
-        operations.spend(self._connection, self._sql, choice.spent(counts))
-        self._rows += rows
 
     def _read_by_groups(
         self, builder: Builder, variant: Sequence[Any], values: Mapping[str, Any]
@@ -191,12 +198,13 @@ class Picking:
         self, met: Mapping[str, Sequence[int]], seen: Sequence[Seen], count: int
     ) -> tuple[dict[str, int], int]:
         """Lock as many groups as are needed; how many to take of each, and how many others."""
-        if met and self._needs_rows:
-            self._create_rows(met)
-        elif met and self._rules.rate is not None:
+        if met and not self._needs_rows and self._rules.rate is not None:
             # Nobody else writes meanwhile.
             operations.know(self._connection, self._sql, sorted(met))
         room = self._room(list(met), statements.settings_of_groups)
+        if self._needs_rows and (lacking := met.keys() - self._known):
+            self._create_rows(lacking)
+            room = self._room(list(met), statements.settings_of_groups)
         chosen: dict[str, int] = {}
         left, others = count, 0
         # Most messages of an ordered group may be parked, and so not be met.
@@ -224,6 +232,7 @@ class Picking:
         limits = {} if self._needs_rows else dict.fromkeys(names, self._rules.limit)
         self._buckets = {}
         for name, own, stops, *rate in self._of_groups(builder, names):
+            self._known.add(name)
             limits[name] = self._rules.limit if own is None else own
             bucket = self._rules.bucket(rate)
             if bucket is not None:

@@ -57,3 +57,18 @@ def test_a_failure_in_a_round_gives_back_what_is_behind_it(service: QueueService
     assert [(first, 2), (rest[0], 1), (rest[2], 1)] == [
         (each.id, each.attempt) for each in consume_exactly(queue, 3)
     ]
+
+
+def test_rounds_of_fair_groups_get_each_message_once(service: QueueService) -> None:
+    """Of a large backlog as of small ones, beside a consumer who claims one by one."""
+    queue = service.create_queue("jobs", group_fair=True)
+    names = [*["a"] * 200, *["b", "c", None] * 5]
+    made = queue.publish_many([Publication(n, group=group) for n, group in enumerate(names)])
+    query, read = Query(queue), list[int]()
+    others = [message.id for _ in range(20) for message in queue.consume(1)]
+    while parts := query.plan(each=10):
+        read += [message_id for part in parts for message_id in query.ids(part)]
+        others += [message.id for message in queue.consume(1)]
+        query.checkpoint = parts[-1].consumer_round
+    query.done()
+    assert sorted([*read, *others]) == [each.id for each in made]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from queue_over_sql import Publication
+from queue_over_sql.groups.statements import rows_of_groups
+from queue_over_sql.queue import core_of
 from tests.contract.queue_state import live_rows
 from tests.waiting import consume_exactly
 
@@ -126,3 +128,17 @@ def test_a_limit_of_groups_counts_for_take(service: QueueService, engine: Engine
         assert 1 == len(queue.take(5, connection=caller))
     in_hand.ack()
     assert 1 == len(queue.consume(5))
+
+
+@pytest.mark.parametrize("settings", [{}, {"group_fair": True, "group_order": "any"}])
+def test_a_take_finds_a_group_whose_row_was_removed(
+    service: QueueService, engine: Engine, settings: dict[str, Any]
+) -> None:
+    """The reaper removes rows of idle groups; the process that takes knew it."""
+    queue = service.create_queue("jobs", **{"group_limit": 1} | settings)
+    for _ in range(2):
+        [number] = publish(queue, ["a"])
+        with engine.begin() as caller:
+            assert [number] == ids_of(queue.take(5, connection=caller))
+        with engine.begin() as connection:
+            connection.execute(delete(rows_of_groups(core_of(queue).context.tables)))
