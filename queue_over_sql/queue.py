@@ -54,6 +54,7 @@ from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import savepoint
+from queue_over_sql.statements.requests import count_ids
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration, to_timedelta
 from queue_over_sql.values.options import (
@@ -183,13 +184,16 @@ class QueueCore:
 
         ``most``: how many messages of one group to claim; None: any number.
         """
+
+        def claim() -> list[Message]:
+            return self.claimer.consume(count, lease, 0.0, where, most=most)
+
         messages, settlements = as_list(finished), self.settlements
-        claim = partial(self.claimer.consume, count, lease, 0.0, where, most=most)
         if not messages:
             return claim()
         wanted = as_where(where)
         groups = settlements.grouped(messages)
-        if sum(len(group.ids) for group in groups) < len(messages):
+        if count_ids(groups) < len(messages):
             # Some do not belong to this consumer: ack the others, raise, and claim nothing.
             settlements.ack(messages)
         settlements.guard(messages)

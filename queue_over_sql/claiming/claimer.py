@@ -46,6 +46,7 @@ from queue_over_sql.statements.requests import (
     Disposition,
     Settlement,
     Where,
+    count_ids,
     wanted,
 )
 from queue_over_sql.values.backoff import poll_pauses
@@ -432,7 +433,7 @@ class Claimer:
         at_once = len(levels) == 1 and exchanges_at_once(sql, settlements)
         finish = finishing(sql, settlements, keep=keep)
         finish = _quietly(finish) if sql.subject.limited else finish
-        expected = sum(len(settlement.ids) for settlement in settlements)
+        expected = count_ids(settlements)
         # Read it before the watermarks, so that an edit in between is noticed.
         edits = self._known_edits()
         lows = [self._mark(level).bound() if where is None else 0 for level in levels]
@@ -496,7 +497,7 @@ class Claimer:
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
         finish = finishing(sql, settlements, keep=keep)
-        expected = sum(len(settlement.ids) for settlement in settlements)
+        expected = count_ids(settlements)
         requests = [
             self._group_request(level, count, lease_us, where, most=most)
             for level in range(self._context.settings.priorities)

@@ -77,7 +77,7 @@ class DriverCalls:
     def __init__(self, connection: Connection) -> None:
         self.raw: Any = connection.connection.dbapi_connection
         self._dialect = connection.dialect
-        self._dispatch: Any = connection.engine.dispatch
+        self._engine = connection.engine
         self._driver_error = connection.dialect.loaded_dbapi.Error
         # Reused, because a new cursor costs psycopg as much as sending the statement.
         self._keeps_cursors = connection.dialect.driver in _KEEPING
@@ -86,7 +86,10 @@ class DriverCalls:
     @property
     def followed(self) -> bool:
         """Whether somebody listens to the statements of this engine, or of all engines."""
-        dispatch = self._dispatch
+        # SQLAlchemy notes there whether anybody ever listened, which costs a tenth of the question.
+        if not getattr(self._engine, "_has_events", True):
+            return False
+        dispatch: Any = self._engine.dispatch
         return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
