@@ -518,16 +518,16 @@ def log_of(engine: str, connection: Connection) -> int:
     return written
 
 
-def measure(engine: str, options: Any, progress: Progress) -> dict[str, Any]:
-    """Measure the chosen parts on one engine."""
-    found: dict[str, Any] = {}
+def measure(
+    engine: str, options: Any, progress: Progress, keep: Callable[[str, Any], None]
+) -> None:
+    """Measure the chosen parts on one engine; ``keep`` gets each when it was measured."""
     with databases_of(engine) as new:
         bench = Bench(engine, new, options, progress)
         for part in options.parts.split(","):
             # A reader in the same server would keep the rows of other parts.
             with ExitStack() as stack:
-                found[part] = getattr(bench, part)(stack)
-    return found
+                keep(part, getattr(bench, part)(stack))
 
 
 # ---------------------------------------------------------------- the page
@@ -710,13 +710,17 @@ def main() -> None:
     if options.markdown:
         print(section(), end="")
         return
-    engines = options.engines.split(",")
     with progress_bar() as progress:
-        for engine in engines:
-            found = measure(engine, options, progress)
+        for engine in options.engines.split(","):
             options.engines = engine
-            path = write_result(f"{NAME}_{engine}", _command(parser, options), _kept(engine, found))
-            progress.print(f"{engine} is in {path}")
+            command = _command(parser, options)
+
+            def keep(part: str, found: Any, engine: str = engine, command: str = command) -> None:
+                result = _beside(engine, command, part, found)
+                path = write_result(f"{NAME}_{engine}", command, result)
+                progress.print(f"{part} is in {path}")
+
+            measure(engine, options, progress, keep)
     print(section())
 
 
@@ -730,13 +734,14 @@ def _command(parser: Any, options: Any) -> str:
     return f"python -m scripts.benchmarks.{NAME} {' '.join(words)}"
 
 
-def _kept(engine: str, found: dict[str, Any]) -> dict[str, Any]:
-    """The result, with the parts of the last one that were not measured now."""
-    if found.keys() >= set(PARTS) or not (RESULTS / f"{NAME}_{engine}.json").exists():
-        return {"parts": found}
+def _beside(engine: str, command: str, part: str, found: Any) -> dict[str, Any]:
+    """The result, with the other parts of the last one."""
+    if not (RESULTS / f"{NAME}_{engine}.json").exists():
+        return {"parts": {part: found}}
     last = read_result(f"{NAME}_{engine}")
-    earlier = [*last.get("earlier", ()), last["command"]]
-    return {"earlier": list(dict.fromkeys(earlier)), "parts": last["parts"] | found}
+    commands = [*last.get("earlier", ()), last["command"]]
+    earlier = [each for each in dict.fromkeys(commands) if each != command]
+    return {"earlier": earlier, "parts": last["parts"] | {part: found}}
 
 
 if __name__ == "__main__":
