@@ -18,6 +18,7 @@ from queue_over_sql.claiming.operations import (
     claim_of_groups_within,
     claim_within,
     claiming,
+    claiming_heads,
     claiming_of_groups,
     count_due,
     exchange,
@@ -781,7 +782,14 @@ class Claimer:
         began = time.monotonic()
         first = self._mark(claim.priority).idle and not request.everywhere
         if not (first and self._looks_in_vain(claim)):
-            request, found = self._answered([claim], claiming_of_groups(sql, request))
+            heads = None
+            if request.heads and not sql.subject.limited:
+                heads = self._answered([claim], claiming_heads(sql, request))
+                request = request._replace(heads=heads is not None)
+            if heads is None:
+                request, found = self._answered([claim], claiming_of_groups(sql, request))
+            else:
+                found = heads
         if request.claim.count:
             self._note_look(request, found, began)
         return request, found

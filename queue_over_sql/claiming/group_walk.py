@@ -47,12 +47,14 @@ class _Level:
 
     Attributes:
         blocked: whether the last look met only messages that their groups block.
+        heads: whether it met as many messages as it wanted, each of another group, and took all.
         reach: how many messages the next parking looks at.
         parkings: how often fair claims have parked since one took something.
         everywhere_at: when fair claims looked for parked messages of any group, on this host.
     """
 
     blocked: bool = False
+    heads: bool = False
     reach: int = _LEAST_PARKED
     parkings: int = 0
     everywhere_at: float = float("-inf")
@@ -82,8 +84,11 @@ class GroupWalk:
         """The request for the next look on the claim's level; it leaves out groups of ``past``."""
         if rules.fair:
             return self._fair_request(claim, rules, past, most)
-        wide = max(2 * claim.count, _WIDE) if past or self._level(claim).blocked else claim.count
-        return GroupRequest(claim, rules, wide, past, most)
+        level = self._level(claim)
+        if past or level.blocked:
+            return GroupRequest(claim, rules, max(2 * claim.count, _WIDE), past, most)
+        heads = level.heads and rules.ordered and claims_of(self._context.sql, rules).has_heads
+        return GroupRequest(claim, rules, claim.count, past, most, heads=heads)
 
     def _fair_request(
         self, claim: ClaimRequest, rules: GroupRules, past: tuple[str, ...], most: int | None
@@ -108,6 +113,9 @@ class GroupWalk:
         Returns:
             The groups that the next look leaves out; None if this claim need not look again.
         """
+        return (self._after_heads if request.heads else self._after)(request, found)
+
+    def _after(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         full, level = len(found.seen) >= request.window, self._level(request.claim)
         if found.hidden and not request.past:
             began = time.monotonic()
@@ -121,7 +129,9 @@ class GroupWalk:
         elif request.rules.fair:
             level.parkings, level.reach = 0, _LEAST_PARKED
         left = left_of(found)
-        mine = {group_of(row) for row in found.rows}
+        groups = [group for row in found.rows if (group := group_of(row)) is not None]
+        mine = set(groups)
+        level.heads = full and not left and len(mine) == len(groups)
         blocked = [seen for seen in left if seen.group is not None and seen.group not in mine]
         if len(found.rows) >= request.claim.count:
             if not (request.past or found.hidden):
@@ -145,6 +155,15 @@ class GroupWalk:
         level.reach = min(4 * reach, _MOST_PARKED)
         window, sql = request._replace(window=reach), self._context.sql
         return self._context.run(Operation(lambda c: spread(c, sql, window), atomic=True))
+
+    def _after_heads(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
+        """As ``goes_on``, after a look for first messages: what it left need not be blocked."""
+        level = self._level(request.claim)
+        if found.took_all:
+            level.reach = _LEAST_PARKED
+            return None
+        level.heads = self.create_rows(seen.group for seen in left_of(found))
+        return request.past
 
     def limits(self, names: Sequence[str], rules: GroupRules) -> dict[str, int]:
         """How many messages of each of these groups may be in hand at once."""
@@ -236,14 +255,15 @@ def left_of(found: GroupClaim) -> list[Seen]:
 
 def place_after(found: GroupClaim) -> int:
     """The due time up to which everything was taken: what is left must be found again."""
-    left = left_of(found)
-    if left:
+    if not found.took_all and (left := left_of(found)):
         return left[0].available_at
     return found.seen[-1].available_at if found.seen else 0
 
 
 def in_order(found: GroupClaim) -> list[MessageRow]:
     """The claimed messages in the order of the window; those of one group in the order of ids."""
+    if found.took_all:
+        return found.rows
     places: dict[str | int, int] = {}
     for place, seen in enumerate(found.seen):
         places.setdefault(seen.id if seen.group is None else seen.group, place)

@@ -63,7 +63,9 @@ def claim_of_groups(
     connection: Connection, sql: StatementCache, request: GroupRequest
 ) -> GroupClaim:
     """Claim up to ``request.claim.count`` messages of one priority level, from groups."""
-    return claims_of(sql, request.rules).claim(connection, sql, request)
+    claims = claims_of(sql, request.rules)
+    heads = claims.claim_heads(connection, sql, request) if request.heads else None
+    return claims.claim(connection, sql, request) if heads is None else heads
 
 
 def claim_of_groups_within(
@@ -78,6 +80,12 @@ def claim_of_groups_within(
         found = claim_of_groups(connection, sql, request)
     occupy(connection, sql, slots, [row.id for row in found.rows], request.claim.claim)
     return request, found
+
+
+def claiming_heads(sql: StatementCache, request: GroupRequest) -> Operation[GroupClaim | None]:
+    """The operation of ``GroupClaims.claim_heads`` by itself; it is never repeated."""
+    do = partial(claims_of(sql, request.rules).claim_heads, sql=sql, request=request)
+    return Operation(do, atomic=False, repeatable=False)
 
 
 def claiming_of_groups(

@@ -111,6 +111,7 @@ class GroupRequest(NamedTuple):
         patient: in fair shares, take nothing while the messages of few groups may hide others, so
             that the caller can park these.
         everywhere: in fair shares, look for parked messages of any group if there is too little.
+        heads: whether each message of the window is probably the first one of its group.
     """
 
     claim: ClaimRequest
@@ -120,6 +121,7 @@ class GroupRequest(NamedTuple):
     most: int | None = None
     patient: bool = False
     everywhere: bool = False
+    heads: bool = False
 
     def values(self) -> dict[str, Any]:
         """The bind parameters; the strategy gives those of names and ids."""
@@ -158,6 +160,7 @@ class GroupClaim(NamedTuple):
         now: the database's clock; 0 if nothing was seen.
         hidden: whether messages of few groups fill the window, so that others may wait behind it.
         lacking: in fair shares, groups that need rows and have none; nothing was taken then.
+        took_all: whether ``rows`` are what it met, in that order, one of each group.
     """
 
     rows: list[MessageRow]
@@ -165,6 +168,7 @@ class GroupClaim(NamedTuple):
     now: int
     hidden: bool = False
     lacking: Sequence[str] = ()
+    took_all: bool = False
 
 
 class GroupClaims:
@@ -184,6 +188,8 @@ class GroupClaims:
     """A group is claimed only if it has a row."""
     reads_rates: ClassVar[bool] = False
     """A claim keeps to the rates of groups, whether there are any or not."""
+    has_heads: ClassVar[bool] = False
+    """``claim_heads`` does something."""
 
     def __init__(self, dialect: QueueDialect) -> None:
         self._dialect, self._features = dialect, dialect.features
@@ -222,6 +228,21 @@ class GroupClaims:
           taken ones of it get ``blocks = 1``; with the limit 1 only the last one by id.
         """
         raise UnsupportedByEngine("Queues on this engine cannot have groups.")
+
+    def claim_heads(
+        self, connection: Connection, sql: StatementCache, request: GroupRequest
+    ) -> GroupClaim | None:
+        """Claim a window of messages that are all the first ones of their groups, in a statement.
+
+        With order and without rates; it needs no transaction. What it takes and writes is what
+        ``claim`` would take of such a window and write, but it does not look for more.
+
+        Returns:
+            None if it claimed nothing, because the window has fewer than ``count`` messages, or
+            several of one group, or because an engine that locks no rows met any other message.
+            Then ``claim`` does it. What is left of a window need not be blocked.
+        """
+        return None
 
     def move_aside(
         self,

@@ -291,6 +291,27 @@ def test_an_ack_from_groups_sends_no_more(traffic: Traffic, quiet: QueueService,
     assert EXPECTED[act].get(_form(queue), EXPECTED[act].get("")) == seen
 
 
+@pytest.mark.engines("sqlite", "postgresql")
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_claim_from_groups_sends_no_more(
+    traffic: Traffic, quiet: QueueService, count: int
+) -> None:
+    """If the one before it got the first messages of groups, it is the one statement, too."""
+    queue = quiet.create_queue("jobs", lease=3600, group_limit=1)
+    seen = []
+    for _ in range(3):
+        queue.publish_many([Publication(number, group=str(number)) for number in range(count)])
+        messages: list[Message] = []
+        sent = traffic.of(lambda: messages.extend(queue.consume(count)))  # noqa: B023 - runs at once
+        assert count == len(messages)
+        queue.ack(messages)
+        seen.append(_shown(sent))
+    act = "consume 100" if count == 100 else "consume"
+    expected = EXPECTED[act].get(_form(queue), EXPECTED[act].get(""))
+    # The statement of PostgreSQL also returns what it left.
+    assert [expected if _form(queue) == "sqlite" else "WITH"] * 2 == seen[1:]
+
+
 def test_versions_cost_one_statement_at_a_start(
     traffic: Traffic, quiet: QueueService, database: TestDatabase
 ) -> None:

@@ -30,7 +30,14 @@ from sqlalchemy import (
 
 from queue_over_sql.dialects.locked_groups import LockedGroupClaims
 from queue_over_sql.groups.statements import rows_of_groups, stopped, window
-from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
+from queue_over_sql.groups.strategy import (
+    GroupClaim,
+    GroupClaims,
+    GroupRequest,
+    Seen,
+    group_of,
+)
+from queue_over_sql.message import AGE
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements import claims as claim
@@ -46,6 +53,7 @@ class PostgreSQLGroupClaims(GroupClaims):
     """
 
     at_once = True
+    has_heads = True
 
     def with_rates(self) -> GroupClaims:
         return LockedGroupClaims(self._dialect)
@@ -61,6 +69,110 @@ class PostgreSQLGroupClaims(GroupClaims):
         seen = [Seen(message_id, group, due) for due, message_id, group, _ in met]
         rows = read_rows(connection, sql, [row[4:] for row in found if row[4] is not None])
         return GroupClaim(rows, seen, met[0][3] if met else 0)
+
+    def claim_heads(
+        self, connection: Connection, sql: StatementCache, request: GroupRequest
+    ) -> GroupClaim | None:
+        statement = sql.get(claim_heads, request.claim.where)
+        found: Sequence[Any] = statement.run(connection, request.values()).all()
+        rows = read_rows(connection, sql, [row[3:] for row in found if row[0] is None])
+        rows.sort(key=AGE)
+        seen = [Seen(row.id, group_of(row), row.available_at or 0) for row in rows]
+        if len(rows) < len(found):
+            seen += [Seen(*row[:3]) for row in found if row[0] is not None]
+            seen.sort(key=lambda each: (each.available_at, each.id))
+        if not rows:
+            groups = [each.group for each in seen if each.group is not None]
+            if len(seen) < request.window or len(set(groups)) < len(groups):
+                return None
+        now = rows[0].claimed_at or 0 if rows else 0
+        return GroupClaim(rows, seen, now, took_all=len(rows) == len(found))
+
+
+def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
+    """Claim those of a window that are the first ones of their groups.
+
+    Nothing if there are fewer than ``p_window`` messages, or several of one group. Each row has a
+    message that was left, or one that was claimed.
+    """
+    live, groups, now = tables.live, rows_of_groups(tables), tables.expressions.now()
+    other, held = live.alias("other"), live.alias("held")
+    columns = live.c.id, live.c.group_key, live.c.available_at, live.c.parked_at
+    picked = _fenced(window(tables, where).with_only_columns(*columns), "picked")
+    several = func.count(picked.c.group_key) - func.count(picked.c.group_key.distinct())
+    whole = (
+        select(and_(func.count() == number("p_window"), several == 0))
+        .select_from(picked)
+        .scalar_subquery()
+    )
+    # A LIMIT keeps the planner from reading all rows for a join.
+    row = (
+        select(groups.c.seq, func.coalesce(groups.c.own_limit, number("p_limit")).label("most"))
+        .where(groups.c.group_key == picked.c.group_key, ~stopped(groups))
+        .limit(literal_column("1"))
+        .lateral("row")
+    )
+    head = (
+        select(other.c.id)
+        .where(
+            tables.expressions.in_group(other.c.group_key, picked.c.group_key),
+            other.c.consumer_id.is_(None),
+        )
+        .order_by(*tables.expressions.order_in_group(other))
+        .limit(literal_column("1"))
+        .correlate(picked)
+        .scalar_subquery()
+    )
+    in_hand = (
+        select(func.count())
+        .select_from(held)
+        .where(held.c.group_key == picked.c.group_key, held.c.lease_expires_at.is_not(None))
+        .correlate(picked)
+        .scalar_subquery()
+    )
+    free = whole, picked.c.parked_at.is_(None)
+    wanted = _fenced(
+        select(picked.c.id, picked.c.group_key, row.c.seq)
+        .select_from(picked.join(row, true()))
+        .where(*free, picked.c.id == head, in_hand < row.c.most),
+        "wanted",
+    )
+    newest = (
+        select(literal_column("1").label("one"))
+        .select_from(groups)
+        .where(groups.c.group_key == wanted.c.group_key, groups.c.seq == wanted.c.seq)
+        .with_for_update(skip_locked=True)
+        .lateral("newest")
+    )
+    locked = _fenced(
+        select(wanted.c.id, wanted.c.group_key).select_from(wanted.join(newest, true())), "locked"
+    )
+    counted = (
+        update(groups)
+        .where(groups.c.group_key == _any_of(locked.c.group_key))
+        .values(seq=groups.c.seq + literal_column("1"))
+        .cte("counted")
+    )
+    alone = select(picked.c.id).where(*free, picked.c.group_key.is_(None))
+    taken = union_all(select(locked.c.id), alone).subquery("taken")
+    changed = (
+        update(live)
+        .where(live.c.id == _any_of(taken.c.id))
+        .values(claim.stamp_values(tables, now))
+        .returning(*tables.message_columns(live))
+        .cte("changed")
+    )
+    # An adopted table labels its columns.
+    changed_id = next(iter(changed.c))
+    left = [
+        case((changed_id.is_(None), column))
+        for column in (picked.c.id, picked.c.group_key, picked.c.available_at)
+    ]
+    return (
+        select(*left, *changed.c)
+        .select_from(picked.outerjoin(changed, picked.c.id == changed_id))
+        .add_cte(counted)
+    )
 
 
 def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: int) -> Select[Any]:

@@ -14,8 +14,10 @@ from sqlalchemy import (
     Subquery,
     Update,
     and_,
+    case,
     false,
     func,
+    literal_column,
     or_,
     select,
     union_all,
@@ -31,8 +33,14 @@ from queue_over_sql.groups.statements import (
     stopped,
     window,
 )
-from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
-from queue_over_sql.message import MessageRow
+from queue_over_sql.groups.strategy import (
+    GroupClaim,
+    GroupClaims,
+    GroupRequest,
+    Seen,
+    group_of,
+)
+from queue_over_sql.message import AGE, MessageRow
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import Builder, StatementCache
 from queue_over_sql.statements import claims as claim
@@ -67,9 +75,21 @@ class SQLiteGroupClaims(GroupClaims):
     """
 
     needs_rows = False
+    has_heads = True
 
     def with_rates(self) -> GroupClaims:
         return LockedGroupClaims(self._dialect)
+
+    def claim_heads(
+        self, connection: Connection, sql: StatementCache, request: GroupRequest
+    ) -> GroupClaim | None:
+        statement = sql.get(stamp_heads, request.claim.where)
+        rows = read_rows(connection, sql, statement.run(connection, request.values()).all())
+        if not rows:
+            return None
+        rows.sort(key=AGE)
+        seen = [Seen(row.id, group_of(row), row.available_at or 0) for row in rows]
+        return GroupClaim(rows, seen, rows[0].claimed_at or 0, took_all=True)
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest
@@ -233,6 +253,48 @@ def _open(
     limit = func.coalesce(groups.c.own_limit, number("p_limit"))
     source = names.outerjoin(groups, groups.c.group_key == names.c.name)
     return [names.c.name, limit, in_hand], source, [~stopped(groups), in_hand < limit]
+
+
+def stamp_heads(tables: QueueTables, where: Where | None) -> Update:
+    """Stamp a window of ``p_window`` messages; none if one is not the first of an open group."""
+    live, groups = tables.live, rows_of_groups(tables)
+    other, held = live.alias("other"), live.alias("held")
+    columns = live.c.id, live.c.group_key, live.c.parked_at
+    met = window(tables, where).with_only_columns(*columns).subquery("met")
+    head = (
+        select(other.c.id)
+        .where(other.c.group_key == met.c.group_key, other.c.consumer_id.is_(None))
+        .order_by(other.c.id)
+        .limit(literal_column("1"))
+        .correlate(met)
+        .scalar_subquery()
+    )
+    in_hand = (
+        select(func.count())
+        .select_from(held)
+        .where(held.c.group_key == met.c.group_key, held.c.lease_expires_at.is_not(None))
+        .correlate(met)
+        .scalar_subquery()
+    )
+    limit = func.coalesce(groups.c.own_limit, number("p_limit"))
+    first = and_(met.c.id == head, in_hand < limit, ~stopped(groups))
+    fits = and_(met.c.parked_at.is_(None), or_(met.c.group_key.is_(None), first))
+    each = (
+        select(
+            met.c.id,
+            func.min(case((fits, 1), else_=0)).over().label("all_fit"),
+            func.count().over().label("number"),
+        )
+        .select_from(met.outerjoin(groups, groups.c.group_key == met.c.group_key))
+        .subquery("each")
+    )
+    whole = select(each.c.id).where(each.c.all_fit == 1, each.c.number == number("p_window"))
+    return (
+        update(live)
+        .where(live.c.id.in_(whole), live.c.consumer_id.is_(None))
+        .values(claim.stamp_values(tables, tables.expressions.now()))
+        .returning(*tables.message_columns(live))
+    )
 
 
 def stamp(tables: QueueTables, size: int) -> Update:

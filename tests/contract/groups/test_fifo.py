@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,56 @@ def test_a_head_blocks_its_group_alone(
         consumed += [message.id for message in found]
         other.ack(found)
     assert [*followers, late] == consumed
+
+
+def test_a_claim_after_one_of_first_messages_alone_keeps_the_rules(jobs: Queue) -> None:
+    """A claim that took one message of each group lets the next be a shorter one, if it can be.
+
+    That gets no other messages: several of a group together, none beside one in hand, behind one
+    that is not due, or of a paused group.
+    """
+    names = itertools.count()
+
+    def after_first_ones(count: int) -> None:
+        """Take the first message of each of ``count`` groups, and leave the queue empty."""
+        for _ in range(2):
+            firsts = publish(jobs, [f"first {next(names)}" for _ in range(count)])
+            found = jobs.consume(count)
+            assert firsts == [message.id for message in found]
+            jobs.ack(found)
+
+    after_first_ones(4)
+    a1, b1, a2, none, b2 = publish(jobs, ["a", "b", "a", None, "b"])
+    batch = jobs.consume(5)
+    assert {a1, b1, a2, none, b2} == {message.id for message in batch}
+    for first, second in [(a1, a2), (b1, b2)]:
+        got = [message.id for message in batch]
+        assert got.index(first) < got.index(second)
+    c1, d1 = publish(jobs, ["a", "d"])
+    assert [(d1, "d")] == named(jobs.consume(2))
+    jobs.ack(batch)
+    assert [(c1, "a")] == named(jobs.consume(1))
+    jobs.purge(claimed=True)
+
+    after_first_ones(2)
+    jobs.publish(0, group="e", delay=3600)
+    _, f1 = publish(jobs, ["e", "f"])
+    assert [(f1, "f")] == named(jobs.consume(2))
+    jobs.purge(claimed=True)
+
+    after_first_ones(2)
+    jobs.groups["g"].pause()
+    _, h1 = publish(jobs, ["g", "h"])
+    assert [(h1, "h")] == named(jobs.consume(2))
+    jobs.purge(claimed=True)
+
+    after_first_ones(2)
+    jobs.groups["i"].configure(limit=2)
+    i1, j1, i2, j2, i3 = publish(jobs, ["i", "j", "i", "j", "i"])
+    one_by_one = [message.id for _ in range(4) for message in jobs.consume(1)]
+    assert [i1, j1, i2] == one_by_one
+    assert i3 not in one_by_one
+    assert j2 not in one_by_one
 
 
 def test_a_retry_comes_before_what_is_behind_it(jobs: Queue) -> None:
