@@ -47,7 +47,12 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.sql.compiled import go_direct
 from queue_over_sql.sql.dialect import QueueDialect
-from queue_over_sql.sql.driver_calls import driver_errors, interruption_behind
+from queue_over_sql.sql.driver_calls import (
+    driver_connection_of_other,
+    driver_errors,
+    interruption_behind,
+    quiet_seconds,
+)
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, Runnable, as_operation
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
@@ -440,11 +445,12 @@ class Connections:
                 return operation.do(connection)
         watchdog, wait = self.watchdog, object()
         self.forks.enter(wait)
-        watchdog.waits.add(wait)
+        watchdog.waits[wait] = None
         try:
             session = self._sessions.borrow(
                 durable=operation.durable and self.dialect.features.separate_durable_sessions
             )
+            watchdog.waits[wait] = session.connection
             try:
                 if self._closed:
                     # It was opened while the others were closed, so it must be closed here.
@@ -474,7 +480,7 @@ class Connections:
             finally:
                 self._sessions.give_back(session)
         finally:
-            watchdog.waits.discard(wait)
+            del watchdog.waits[wait]
             self.forks.leave(wait)
         watchdog.answered()
         return result
@@ -605,11 +611,23 @@ class Connections:
         self._breaks += 1
         session.drop()
 
-    def _ask(self) -> None:
+    def _ask(self, waiting: Sequence[Connection] = (), quiet: float = 0.0) -> list[Connection]:
         with self.errors.translated(), self._asking() as connection:
             connection.exec_driver_sql("SELECT 1").close()
+            lost = [other for other in waiting if self._is_lost(connection, other, quiet)]
             # The service may be stopped by now, and its pool would keep it open.
             connection.invalidate()
+        return lost
+
+    def _is_lost(self, asking: Connection, other: Connection, quiet: float) -> bool:
+        driver = driver_connection_of_other(other)
+        if driver is None or quiet_seconds(other.dialect, driver) < quiet:
+            return False
+        age = time.monotonic() - other.info[_MADE_AT]
+        if not self.dialect.sessions.awaits_command(asking, driver, other.info, age):
+            return False
+        # It may have heard its answer while the server was asked.
+        return quiet_seconds(other.dialect, driver) >= quiet
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Connection]:

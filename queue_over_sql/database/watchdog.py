@@ -9,7 +9,9 @@ it closes the sockets of all connections, and all waiting callers get an error.
 Some waits are *prompt*: a heartbeat, the check of an idle session, and what comes before the first
 statement on a connection. A working server answers them at once. If new connections are answered
 and a prompt wait is not, a proxy has lost its way to the server for the old ones. Then they are
-closed, too.
+closed, too. Any other wait looks like that of a slow statement. So the server is asked on that new
+connection what the session of a waiting operation does. If it waits for a command, the request or
+its answer is lost.
 
 Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
@@ -34,13 +36,14 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.sql.driver_calls import sever, watch_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from queue_over_sql.database.runtime import Event, Runtime
 
+    Ask = Callable[[Sequence[Connection], float], list[Connection]]
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ _log = logging.getLogger(__name__)
 _POLLS: Final = 4
 # The number of polls after which a prompt wait has lost its connection.
 _PROMPT_POLLS: Final = 2 * _POLLS
+# The number of polls for which nothing may come or go on a connection until it counts as quiet.
+_QUIET_POLLS: Final = 2
 # How much longer a connect may take, because drivers have a limit of about this for it themselves.
 _CONNECT_SECONDS: Final = 10.0
 # On a busy machine even a healthy database may be slow.
@@ -74,10 +79,13 @@ class Watchdog:
     Args:
         runtime: how the service waits.
         seconds: how long the database may not answer; at least five seconds.
-        ask: sends a test query on a connection of its own; raises if it fails.
+        ask: sends a test query on a connection of its own; raises if it fails. Of connections on
+            which operations wait, it returns those that have been quiet for so many seconds while
+            the server waits for their next command.
 
     Attributes:
-        waits: one object for each caller that waits for an answer now.
+        waits: one object for each caller that waits for an answer now, and the connection on which
+            an operation of ours waits.
         prompt_waits: the same, of those that a working database answers at once, with the number of
             polls by which they may last longer.
         answers: how many there were, approximately, because it is counted without a lock.
@@ -86,10 +94,8 @@ class Watchdog:
         progress: of its polls, for health checks.
     """
 
-    def __init__(
-        self, runtime: Runtime, seconds: float, ask: weakref.WeakMethod[Callable[[], object]]
-    ) -> None:
-        self.waits: set[object] = set()
+    def __init__(self, runtime: Runtime, seconds: float, ask: weakref.WeakMethod[Ask]) -> None:
+        self.waits: dict[object, Connection | None] = {}
         self.prompt_waits: dict[object, int] = {}
         self.answers = 0
         self.gave_up = False
@@ -251,12 +257,26 @@ class Watchdog:
         ask = self._ask()
         if ask is None:
             return
+        waiting = [
+            connection
+            for wait, connection in list(self.waits.items())
+            if connection is not None and self._ages.get(wait, 0) > _POLLS
+        ]
         try:
-            ask()
+            lost = ask(waiting, _QUIET_POLLS * self._step)
         except QueueError as error:
             _log.debug("The database did not answer a test query: %s", error)
-        else:
-            question.answered = True
+            return
+        question.answered = True
+        for connection in lost:
+            raw = None if connection.invalidated else connection.connection.dbapi_connection
+            if raw is not None:
+                _log.warning(
+                    "The database waits for a command, and its client for an answer, for more than "
+                    "%.0f s, so this connection is closed.",
+                    _QUIET_POLLS * self._step,
+                )
+                sever(connection.dialect, raw)
 
     def _connected(self, connection: Any, entry: ConnectionPoolEntry) -> None:
         if self._engine is None or not watch_network(self._engine.dialect, connection):
@@ -300,16 +320,16 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def _noted(waits: set[object]) -> Iterator[object]:
+def _noted(waits: dict[object, Connection | None]) -> Iterator[object]:
     wait = object()
-    waits.add(wait)
+    waits[wait] = None
     try:
         yield wait
     finally:
-        waits.discard(wait)
+        del waits[wait]
 
 
-def _older(ages: dict[object, int], waits: set[object]) -> dict[object, int]:
+def _older(ages: dict[object, int], waits: Iterable[object]) -> dict[object, int]:
     return {wait: ages.get(wait, 0) + 1 for wait in list(waits)}
 
 

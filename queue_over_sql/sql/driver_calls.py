@@ -7,13 +7,14 @@ import contextlib
 import functools
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.util import await_only
 
 from queue_over_sql.message import Unreadable
@@ -36,6 +37,14 @@ def driver_connection(connection: Connection) -> Any:
     """The driver's own connection."""
     raw: Any = connection.connection.dbapi_connection
     return connection.dialect.get_driver_connection(raw)
+
+
+def driver_connection_of_other(connection: Connection) -> Any:
+    """The same of a connection that another thread uses; None if it is closed by now."""
+    with contextlib.suppress(SQLAlchemyError):
+        if not (connection.closed or connection.invalidated):
+            return driver_connection(connection)
+    return None
 
 
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type whose values
@@ -196,6 +205,23 @@ def sever(dialect: Dialect, connection: Any) -> None:
         if found is not None:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
+
+
+# Where the kernel's tcp_info has the milliseconds since this end sent data, and received some.
+_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
+_SENT, _RECEIVED = 44, 52
+
+
+def quiet_seconds(dialect: Dialect, driver: Any) -> float:
+    """For how long a driver's connection has neither sent nor received anything; 0 if unknown."""
+    if _INFO is None or hasattr(driver, "has_network"):
+        return 0.0
+    with _socket_of(dialect, driver) as found, contextlib.suppress(OSError, struct.error):
+        if found is not None and found.family in {socket.AF_INET, socket.AF_INET6}:
+            info = found.getsockopt(socket.IPPROTO_TCP, _INFO, _RECEIVED + 4)
+            ages = [struct.unpack_from("I", info, at)[0] for at in (_SENT, _RECEIVED)]
+            return float(min(ages)) / 1000
+    return 0.0
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from queue_over_sql.sql.compiled import run_text
 from queue_over_sql.sql.driver_calls import sever
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Table
 
@@ -83,6 +83,19 @@ class EngineSessions:
         """Interrupt a connection from another thread; the server rolls its transaction back."""
         raw: Any = connection.connection.dbapi_connection
         sever(connection.dialect, raw)
+
+    def awaits_command(
+        self, asking: Connection, driver: Any, info: Mapping[str, Any], age: float
+    ) -> bool:
+        """Whether the server says that a session waits for its next command.
+
+        Args:
+            asking: another connection of the same engine.
+            driver: the driver's connection of that session.
+            info: what is noted of it.
+            age: seconds since it was opened.
+        """
+        return False
 
     def server_reads_only(self, connection: Connection) -> bool:
         """Whether the server itself only reads, such as a standby, so that waiting can help."""

@@ -236,6 +236,79 @@ def test_a_session_that_was_idle_is_left_if_its_check_hears_nothing(
     service.stop()
 
 
+@contextlib.contextmanager
+def questions(service: Any) -> Iterator[threading.Semaphore]:
+    """Released once for each test query of the watchdog that was answered."""
+    watchdog, answered = service._parts.connections.watchdog, threading.Semaphore(0)
+    ask = watchdog._ask()
+    assert ask is not None
+
+    def asked(*given: Any) -> Any:
+        found = ask(*given)
+        answered.release()
+        return found
+
+    with mock.patch.object(watchdog, "_ask", return_value=asked):
+        yield answered
+
+
+def services(proxy: Proxy, bridge: Bridge, *, asynchronous: bool) -> Any:
+    """One without a heartbeat, on threads or on an event loop."""
+    if not asynchronous:
+        return QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    given = proxy.url.replace("+pymysql", "").replace("+psycopg", "")
+    return bridge.service(given, consumer_timeout=TIMEOUT)
+
+
+@pytest.mark.engines(*ASYNCHRONOUS)
+@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_call_whose_request_is_lost_is_left(
+    asynchronous: bool, proxy: Proxy, bridge: Bridge
+) -> None:
+    """Others are answered, and no heartbeat waits: the server says that its session is idle."""
+    service = services(proxy, bridge, asynchronous=asynchronous)
+    queue = service.create_queue("jobs")
+    used, silent = threading.Event(), threading.Event()
+
+    def call() -> None:
+        queue.stats()
+        used.set()
+        silent.wait(BOUND)
+        queue.publish({"number": 1})
+
+    calling = in_daemon(call)
+    assert used.wait(BOUND)
+    proxy.fall_silent()
+    proxy.recover()
+    silent.set()
+    assert isinstance(calling.exception(BOUND), DatabaseUnavailable)
+    eventually(lambda: queue.stats().live == 0, "it works again", within=BOUND)
+    service.stop()
+
+
+@pytest.mark.engines(*ASYNCHRONOUS)
+@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_call_whose_answer_is_lost_is_left(
+    asynchronous: bool, proxy: Proxy, bridge: Bridge, make_service: MakeService, sql: Engine
+) -> None:
+    """While the server works on it, it is spared, although it hears nothing for as long."""
+    service = services(proxy, bridge, asynchronous=asynchronous)
+    queue = service.create_queue("jobs")
+    with questions(service) as answered, sql.connect() as other:
+        make_service().queue("jobs").publish({}, key="same", connection=other)
+        waiting = in_daemon(lambda: queue.publish({}, key="same"))
+        assert answered.acquire(timeout=BOUND)
+        proxy.fall_silent()
+        proxy.recover()
+        for _ in range(2):
+            assert answered.acquire(timeout=BOUND)
+        assert not waiting.done()
+        other.rollback()
+        assert isinstance(waiting.exception(BOUND), DatabaseUnavailable)
+    eventually(lambda: queue.stats().live <= 1, "it works again", within=BOUND)
+    service.stop()
+
+
 def test_what_has_reason_to_last_is_spared(
     make_service: MakeService, sql: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,16 +318,8 @@ def test_what_has_reason_to_last_is_spared(
     """
     service = make_service(consumer_timeout=TIMEOUT)
     queue = service.create_queue("jobs")
-    watchdog = service._parts.connections.watchdog
-    ask, answered = watchdog._ask(), threading.Semaphore(0)
-    assert ask is not None
-
-    def asked() -> None:
-        ask()
-        answered.release()
-
     with (
-        mock.patch.object(watchdog, "_ask", return_value=asked),
+        questions(service) as answered,
         service._parts.connections.transaction() as own,
         sql.connect() as other,
     ):

@@ -17,12 +17,17 @@ SETTINGS: Final = (
 """SQL for the settings of a session that change what is stored or found, or refuse statements."""
 OPENED_WITH: Final = "queue_over_sql_settings"
 """Where a connection's ``info`` has the values of ``SETTINGS`` from when it was opened."""
+SESSION: Final = "queue_over_sql_session"
+"""Where a connection's ``info`` has the server's name, and the number of its session there."""
 EVERY_CHARACTER: Final = "utf8mb4 utf8mb4 utf8mb4"
 """The first of ``SETTINGS`` in a session that can send and receive every character."""
 # A COMMIT neither ends the session nor begins another transaction, which a statement with
 # autocommit would belong to; and SQLAlchemy reads SHOW CREATE TABLE only with quoted names.
 _NEEDED: Final = {"completion_type": "NO_CHAIN", "sql_quote_show_create": 1}
-_SELECT: Final = f"SELECT {SETTINGS}, {', '.join(f'@@SESSION.{name}' for name in _NEEDED)}"
+_NAMES: Final = "CONCAT_WS(' ', @@hostname, @@port, @@datadir), CONNECTION_ID()"
+_SELECT: Final = (
+    f"SELECT {_NAMES}, {SETTINGS}, {', '.join(f'@@SESSION.{name}' for name in _NEEDED)}"
+)
 _SET: Final = "SET " + ", ".join(f"SESSION {name} = {value!r}" for name, value in _NEEDED.items())
 
 
@@ -31,12 +36,13 @@ def listen(engine: Engine) -> None:
 
     def configure(connection: Any, entry: ConnectionPoolEntry) -> None:
         try:
-            charsets, *others = _run(connection, _SELECT)
+            server, number, charsets, *others = _run(connection, _SELECT)
             others, ends = others[: -len(_NEEDED)], others[-len(_NEEDED) :]
             if ends != [*_NEEDED.values()]:
                 _run(connection, _SET)
             if charsets != EVERY_CHARACTER:
                 _speak_utf8mb4(engine.dialect.get_driver_connection(connection))
+            entry.info[SESSION] = server, number
             entry.info[OPENED_WITH] = (EVERY_CHARACTER, *others)
         except BaseException:
             connection.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SETTINGS
+from queue_over_sql.dialects.mysql.hooks import EVERY_CHARACTER, OPENED_WITH, SESSION, SETTINGS
 from queue_over_sql.sql.compiled import run_text
 from queue_over_sql.sql.driver_calls import driver_connection
 from queue_over_sql.sql.sessions import CallersSessions, EngineSessions
@@ -53,6 +53,18 @@ class MySQLSessions(EngineSessions):
         limits = ", ".join(f"SESSION {name} = {seconds}" for name in _LIMITS)
         run_text(connection, f"SET {kept}, {limits}")
         return "SET " + ", ".join(f"SESSION {name} = {kept}" for name, kept in _LIMITS.items())
+
+    def awaits_command(
+        self, asking: Connection, driver: Any, info: Mapping[str, Any], age: float
+    ) -> bool:
+        """By its number on that server; a proxy that shares sessions gives other numbers."""
+        server, number = info.get(SESSION, (None, None))
+        if server is None or number != driver.thread_id():
+            return False
+        if server != asking.info.get(SESSION, (None,))[0]:
+            return False
+        query = f"SELECT command FROM information_schema.processlist WHERE id = {number:d}"
+        return bool(asking.exec_driver_sql(query).scalar() == "Sleep")
 
     def server_reads_only(self, connection: Connection) -> bool:
         return self._is_on(connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS)

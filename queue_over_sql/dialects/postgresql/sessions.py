@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql
@@ -24,6 +24,9 @@ _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
 _READS_ONLY: Final = """
     SELECT pg_is_in_recovery(), setting, source
     FROM pg_settings WHERE name = 'default_transaction_read_only'"""
+_IDLE: Final = """
+    SELECT left(state, 4) = 'idle' FROM pg_stat_activity WHERE pid = {pid}
+    AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age:.3f}) < 5"""
 _TURN_OFF: Final = "SET default_transaction_read_only = off."
 # Where a setting comes from that is not the whole server's, and how to undo it.
 _OF_LOGINS: Final = {
@@ -94,6 +97,14 @@ class PostgreSQLSessions(EngineSessions):
         local = "" if self.keeps_settings else "LOCAL "
         run_text(connection, f"SET {local}lock_timeout = '{seconds}s'")
         return "RESET lock_timeout" if self.keeps_settings else ""
+
+    def awaits_command(
+        self, asking: Connection, driver: Any, info: Mapping[str, Any], age: float
+    ) -> bool:
+        """By its process, which began when it was opened; a pooler gives other numbers."""
+        known = getattr(driver, "info", None)
+        pid = driver.get_server_pid() if known is None else known.backend_pid
+        return bool(asking.exec_driver_sql(_IDLE.format(pid=int(pid), age=age)).scalar())
 
     def server_reads_only(self, connection: Connection) -> bool:
         """In recovery, or by its configuration, as some services set it on a full disk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql import DatabaseRefused
 from queue_over_sql.queue import core_of
 from queue_over_sql.sql.compiled import DriverResult
+from queue_over_sql.sql.driver_calls import _socket_of as socket_of
+from queue_over_sql.sql.driver_calls import driver_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +54,28 @@ def test_tracers_are_told_of_each_statement(seen: list[str], make_service: MakeS
     goes_round(make_service())
     assert any("INSERT INTO" in text and "queue_jobs" in text for text in seen)
     assert any("DELETE FROM" in text and "queue_jobs" in text for text in seen)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_the_system_notices_that_a_peer_is_gone(make_service: MakeService) -> None:
+    """It ends each wait for it: no statement needs a timeout."""
+    connections = make_service()._parts.connections
+    options = ["SO_KEEPALIVE"], ["TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT"]
+
+    def look(connection: Connection) -> list[int]:
+        driver = driver_connection(connection)
+        with socket_of(connection.dialect, driver) as found:
+            assert found is not None
+            levels = zip((socket.SOL_SOCKET, socket.IPPROTO_TCP), options, strict=True)
+            return [
+                found.getsockopt(level, getattr(socket, name))
+                for level, names in levels
+                for name in names
+            ]
+
+    on, idle, interval, count, unacknowledged = connections.run(look)
+    assert on
+    assert (25, 25_000) == (idle + interval * count, unacknowledged)
 
 
 @pytest.mark.engines("sqlite")
