@@ -111,7 +111,8 @@ class GroupRequest(NamedTuple):
         patient: in fair shares, take nothing while the messages of few groups may hide others, so
             that the caller can park these.
         everywhere: in fair shares, look for parked messages of any group if there is too little.
-        heads: whether each message of the window is probably the first one of its group.
+        heads: whether each message of the window, which are then as many as are wanted, is probably
+            the first one of its group.
     """
 
     claim: ClaimRequest
@@ -139,7 +140,8 @@ class GroupRequest(NamedTuple):
 
     def of(self, count: int) -> GroupRequest:
         """The same request for at most this many messages."""
-        return self._replace(claim=self.claim.of(count))
+        window = count if self.heads else self.window
+        return self._replace(claim=self.claim.of(count), window=window)
 
 
 class Seen(NamedTuple):

@@ -170,6 +170,32 @@ def test_a_claim_after_one_of_first_messages_alone_keeps_the_rules(jobs: Queue) 
     assert j2 not in one_by_one
 
 
+def test_a_claim_of_first_messages_keeps_to_the_limit_of_the_queue(service: QueueService) -> None:
+    """The limit, or what a higher level has given, makes it a claim of fewer messages."""
+    jobs = service.create_queue("limited", group_limit=1, queue_limit=3)
+    levels = service.create_queue("levels", group_limit=1, priorities=2)
+    numbers = itertools.count()
+
+    def first_ones(queue: Queue, count: int, priority: int = 0) -> None:
+        for _ in range(count):
+            queue.publish(0, group=f"first {next(numbers)}", priority=priority)
+
+    for _ in range(3):
+        first_ones(jobs, 5)
+        held = jobs.consume(2)
+        assert 2 == len(held)
+        assert 1 == len(jobs.consume(2))
+        jobs.purge(claimed=True)
+
+    for priority in (0, 1):
+        first_ones(levels, 3, priority)
+        levels.ack(levels.consume(3))
+    first_ones(levels, 2, 0)
+    first_ones(levels, 4, 1)
+    held = levels.consume(1)
+    assert 3 == len(levels.exchange(held, 3))
+
+
 def test_a_retry_comes_before_what_is_behind_it(jobs: Queue) -> None:
     """A failed head comes again first, however late it is due; what came back keeps its place."""
     ids = publish(jobs, ["a"] * 3)
