@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
+COLUMNS: Final = ("name", "role", "queues", "created (UTC)", "expires (UTC)")
 NONE_YET: Final = (
     "There is no token yet. Create one with: queue-over-sql token add NAME --role operator"
 )
@@ -50,12 +51,22 @@ def add(
         str,
         typer.Option(
             "--role",
-            metavar="viewer|operator|admin",
+            metavar="publisher|viewer|operator|admin",
             show_default=False,
-            help="viewer: read only. operator: also publish, claim, edit and pause. admin: also "
-            "create, drop and purge queues, and manage tokens.",
+            help="publisher: publish only. viewer: read only. operator: both, and claim, edit and "
+            "pause. admin: also create, drop and purge queues, and manage tokens.",
         ),
     ],
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            metavar="PATTERN",
+            show_default=False,
+            help="Only for queues with this name or pattern, such as 'orders*', and only over the "
+            "HTTP API. Repeatable.",
+        ),
+    ] = None,
     expires: Annotated[
         float | None,
         duration("The token expires after this time.", "--expires", show_default="never"),
@@ -68,7 +79,7 @@ def add(
     wanted = _role(role)
     lasts = None if expires is None else timedelta(seconds=expires)
     with session.connect() as service:
-        secret, token = _store(service).add_token(name, wanted, lasts)
+        secret, token = _store(service).add_token(name, wanted, lasts, queue or ())
     session.output.record({**fields(token), "token": secret}, human=secret)
     until = "" if token.expires_at is None else f" until {format_instant(token.expires_at)} UTC"
     session.output.note(f"{name} is {wanted}{until}. The token is shown only this once.")
@@ -83,14 +94,29 @@ def list_tokens(session: CommandSession) -> None:
 
 
 @token_commands.add("remove")
-def remove(session: CommandSession, *, name: TokenName, yes: YesOption = False) -> None:
+def remove(
+    session: CommandSession,
+    *,
+    name: TokenName,
+    last_admin: Annotated[
+        bool,
+        typer.Option("--last-admin", help="Remove it even if it is the last one of an admin."),
+    ] = False,
+    yes: YesOption = False,
+) -> None:
     """Remove a token. The token and its browser sessions become invalid within a second.
 
     Exit code 3: there is no token with this name.
     """
     confirm(f"Remove the token of {name}?", yes=yes)
+    from queue_over_sql.web.tables import LastAdminToken
+
     with session.connect() as service:
-        removed = _store(service).remove_token(name)
+        try:
+            removed = _store(service).remove_token(name, last_admin=last_admin)
+        except LastAdminToken as error:
+            problem = f"{error} To remove it all the same, add --last-admin."
+            raise typer.BadParameter(problem, param_hint="NAME") from error
     session.output.record(
         {"name": name, "removed": removed},
         human=f"The token of {name} is removed." if removed else None,
@@ -121,8 +147,8 @@ def serve(
         typer.Option(
             "--tokens",
             help="Require a token from users on this machine, even before you add the first token. "
-            "Without this option and without --proxy-header, everybody on this machine is an admin "
-            "until you add the first token.",
+            "Without this option, --proxy-header and --cors-origins, everybody on this machine is "
+            "an admin until you add the first token.",
         ),
     ] = False,
     title: Annotated[
@@ -167,6 +193,48 @@ def serve(
             help="Role of the users that the proxy names.",
         ),
     ] = "viewer",
+    proxy_role_header: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy-role-header",
+            metavar="NAME",
+            show_default=False,
+            help="Read the user's role from this header of the proxy, if it sends one.",
+        ),
+    ] = None,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--origins",
+            metavar="URL",
+            show_default=False,
+            help="Address of the pages in the browser, such as https://queues.example.org, if the "
+            "proxy changes the Host header. Repeatable.",
+        ),
+    ] = None,
+    cors_origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors-origins",
+            metavar="URL",
+            show_default=False,
+            help="Let scripts of this other site use the HTTP API, with a token; * means any site. "
+            "Repeatable.",
+        ),
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            "--secret",
+            metavar="TEXT",
+            envvar="QUEUE_OVER_SQL_SECRET",
+            show_envvar=False,
+            show_default="a new one at each start",
+            help="Key of the forms of the users that the proxy names. Give all servers behind one "
+            "address the same. Set QUEUE_OVER_SQL_SECRET instead, because other users of the "
+            "machine can see options.",
+        ),
+    ] = None,
 ) -> None:
     """Serve the dashboard, and the HTTP API at /api/v1, until SIGTERM or SIGINT.
 
@@ -198,16 +266,23 @@ def serve(
             _log.warning("This web server runs no reaper: %s", error)
         store = WebStore(service, WebSettings())
         has_tokens = store.prepare() and bool(store.tokens())
-        is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)
-        settings = WebSettings(
-            title=title,
-            read_only=read_only,
-            open_role=Role.ADMIN if is_open else None,
-            masked=tuple(mask or ()),
-            proxy_header=proxy_header,
-            proxy_from=tuple(proxy_from or ()),
-            proxy_role=_role(proxy_role),
-        )
+        needs_token = tokens or has_tokens or proxy_header or cors_origins
+        try:
+            settings = WebSettings(
+                title=title,
+                read_only=read_only,
+                open_role=None if needs_token or not is_loopback(host) else Role.ADMIN,
+                masked=tuple(mask or ()),
+                proxy_header=proxy_header,
+                proxy_from=tuple(proxy_from or ()),
+                proxy_role=_role(proxy_role),
+                proxy_role_header=proxy_role_header,
+                origins=tuple(origins or ()),
+                cors_origins=tuple(cors_origins or ()),
+                secret=secret,
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="serve") from error
         try:
             check_binding(host, settings, has_tokens=has_tokens)
         except ValueError as error:
@@ -223,15 +298,34 @@ def serve(
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
 
 
+@serve_commands.add("openapi")
+def openapi(session: CommandSession) -> None:
+    """Print the OpenAPI 3.1 document of the HTTP API, for generators of clients.
+
+    It needs no database. Example: queue-over-sql openapi > openapi.json
+    """
+    try:
+        from queue_over_sql.web.api import openapi_document
+    except ImportError as error:
+        problem = f"openapi requires the extra web: pip install '.[web]' ({error})"
+        raise typer.BadParameter(problem, param_hint="openapi") from error
+    described = openapi_document()
+    if session.output.machine:
+        session.output.record(described)
+    else:
+        session.output.line(json.dumps(described, indent=2, ensure_ascii=False))
+
+
 def fields(token: StoredToken) -> dict[str, Any]:
     """A token as JSON-ready values, without its hash."""
     names = ("name", "role", "created_at", "expires_at")
-    return {name: getattr(token, name) for name in names}
+    return {name: getattr(token, name) for name in names} | {"queues": list(token.queues)}
 
 
 def _listed(token: StoredToken) -> tuple[object, ...]:
     until = format_instant(token.expires_at) or "never"
-    return token.name, token.role.value, format_instant(token.created_at), until
+    queues = ", ".join(token.queues) or "all"
+    return token.name, token.role.value, queues, format_instant(token.created_at), until
 
 
 def _role(text: str) -> Any:

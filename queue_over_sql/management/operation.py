@@ -19,8 +19,9 @@ _MISSING = {"queue": QueueNotFound, "topic": TopicNotFound, "schedule": Schedule
 
 
 class Role(enum.StrEnum):
-    """What a user may do; each role includes the one before it."""
+    """What a user may do; each role includes those before it, but a viewer cannot publish."""
 
+    PUBLISHER = "publisher"
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
@@ -28,6 +29,8 @@ class Role(enum.StrEnum):
     def covers(self, wanted: Role) -> bool:
         """Whether this role includes ``wanted``."""
         order = list(Role)
+        if self is Role.VIEWER:
+            return wanted is Role.VIEWER
         return order.index(self) >= order.index(wanted)
 
 

@@ -373,7 +373,8 @@ _ALL: Final = (
         "remove-token", ADMIN, "WebStore.remove_token", (Options("token remove"),),
         Http(
             "remove_token", "DELETE", "/tokens/{name}",
-            "Remove a token and end all sessions that were made from it.",
+            "Remove a token and end all sessions that were made from it.\n\n"
+            "The last one of an admin goes only with `last_admin=true`.", 204, (404, 409),
         ),
         (Button(
             "remove-token", "Remove", "Removed the token of {token}.",

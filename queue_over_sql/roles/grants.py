@@ -157,6 +157,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_rights(GROUPS, _CHANGE, "pauses and configures groups; claims"),
         *_rights(LIMITS, _CHANGE, "changes the limits of a queue; claims"),
         *_LET_IN,
+        Grant("UPDATE", "web_tokens", "ends sessions", ("session_version",)),
         Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
         Grant("DELETE", "web_audit", "prunes the audit"),
         *_rights("web_requests", _CHANGE, "serves the HTTP API: keeps each Idempotency-Key"),

@@ -17,9 +17,11 @@ import secrets
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from queue_over_sql.errors import QueueError
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.attempts import Attempts, parsed_address
 from queue_over_sql.web.settings import Role, WebSettings
@@ -38,8 +40,13 @@ CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
+ANY_QUEUE: Final = "*"
+"""For ``Access.check``: callers may do it who have rights on some queues only."""
+
 # Tokens are read again after this many seconds, so that removed ones stop working.
 _FRESH_SECONDS: Final = 1.0
+# A cookie that is not valid has them read again after this many: its token may be a new one.
+_NEWER_SECONDS: Final = 0.1
 _LONGEST_TOKEN: Final = 512
 _OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 # How often to check again for tables that could not be created.
@@ -56,6 +63,7 @@ class Principal:
         address: where the request comes from; None if that is unknown.
         way: ``token``, ``session``, ``proxy`` or ``local``.
         csrf: the value that forms and scripts must send; None for a bearer token, which needs none.
+        queues: the patterns of the only queues that the caller may use; empty: all queues.
     """
 
     name: str
@@ -63,6 +71,11 @@ class Principal:
     address: str | None = None
     way: str = "token"
     csrf: str | None = dataclasses.field(default=None, repr=False)
+    queues: tuple[str, ...] = ()
+
+    def may_use(self, queue: str) -> bool:
+        """Whether the caller has rights on this queue."""
+        return not self.queues or any(fnmatchcase(queue, each) for each in self.queues)
 
 
 class Refused(Exception):
@@ -151,12 +164,14 @@ class Access:
         # Without the tables nobody has a session; callers without a token may still read.
         cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
         if cookie is not None:
-            known = await self._tokens.by_name(self.threads)
-            found = _session_of(cookie, known)
+            found = _session_of(cookie, await self._tokens.by_name(self.threads))
+            if found is None:
+                known = await self._tokens.by_name(self.threads, _NEWER_SECONDS)
+                found = _session_of(cookie, known)
             if found is not None:
                 token, session = found
                 csrf = _signed(token.token_hash.encode(), "csrf", session)
-                return Principal(token.name, token.role, address, "session", csrf)
+                return Principal(token.name, token.role, address, "session", csrf, token.queues)
         by_proxy = self._by_proxy(request, address)
         if by_proxy is not None or self.settings.open_role is None:
             return by_proxy
@@ -164,35 +179,45 @@ class Access:
         has_tokens = self.store.problem is None and await self._tokens.by_name(self.threads)
         return None if has_tokens else self._by_place(address)
 
-    async def need(self, request: HTTPConnection, role: Role, *, writes: bool) -> Principal:
+    async def need(
+        self, request: HTTPConnection, role: Role | None, *, writes: bool, queue: str = ""
+    ) -> Principal:
         """The caller, if they may do it.
 
         Args:
             request: the request.
-            role: the needed role.
+            role: the needed role; None: any.
             writes: whether the request changes anything.
+            queue: the queue that it is about; see ``check``.
 
         Raises:
             Refused: the caller is unknown (401) or not allowed (403), or the server is read-only.
         """
-        return self.check(await self.principal(request), role, writes=writes)
+        return self.check(await self.principal(request), role, writes=writes, queue=queue)
 
-    def check(self, found: Principal | None, role: Role, *, writes: bool) -> Principal:
+    def check(
+        self, found: Principal | None, role: Role | None, *, writes: bool, queue: str = ""
+    ) -> Principal:
         """Refuse an unknown caller, or one who may not do it.
 
         Args:
             found: the caller.
-            role: the needed role.
+            role: the needed role; None: any.
             writes: whether the request changes anything.
+            queue: the queue that it is about, or ``ANY_QUEUE``; without one, callers are refused
+                who have rights on some queues only.
 
         Raises:
             Refused: as in ``need``.
         """
         if found is None:
             raise Refused(401, "login-needed", "Send a token: Authorization: Bearer TOKEN.")
-        if not found.role.covers(role):
+        if role is not None and not found.role.covers(role):
             text = f"This requires the role {role}, but {found.name} has the role {found.role}."
             raise Refused(403, "role-needed", text)
+        if queue != ANY_QUEUE and found.queues and not (queue and found.may_use(queue)):
+            text = f"The token of {found.name} is only for the queues {', '.join(found.queues)}."
+            raise Refused(403, "queue-not-allowed", text)
         if writes and self.read_only:
             raise Refused(
                 403, "read-only", "This web server is read-only, so nothing can be changed here."
@@ -269,11 +294,17 @@ class Access:
             self._check_local(request)
         self.check_same_origin(request)
         address = self.address(request)
-        token = await self._find(given.strip())
+        token = await self._find(given.strip(), address)
         if token is None:
             self._check_rate(address)
             self._wrong.count(address)
             raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
+        if token.queues or token.role is Role.PUBLISHER:
+            text = (
+                f"The token of {token.name} is for programs, which send it to the HTTP API: it "
+                "publishes only, or is for some queues only."
+            )
+            raise Refused(403, "role-needed", text)
         seconds = self.settings.session_hours * 3600
         until = utc_now() + timedelta(seconds=seconds)
         if token.expires_at is not None:
@@ -297,6 +328,19 @@ class Access:
         path, secure = _cookie_path(request), self._is_secure(request)
         response.delete_cookie(COOKIE, path=path, secure=secure, httponly=True, samesite="lax")
 
+    async def sign_out(self, request: HTTPConnection, response: Response, who: Principal) -> None:
+        """End all sessions of the caller's token, on all servers within a second.
+
+        Sessions end only in this browser if the database takes no writes.
+        """
+        self.end_session(request, response)
+        if who.way == "session":
+            try:
+                await self.threads.run_quick(lambda: self.store.end_sessions(who.name))
+            except QueueError as error:
+                _log.warning("The sessions of %s end in one browser only: %s", who.name, error)
+            self.forget_tokens()
+
     def forget_tokens(self) -> None:
         """Read the tokens again now, because one was added or removed."""
         self._tokens.forget()
@@ -304,20 +348,23 @@ class Access:
     # -- inner
 
     async def _by_token(self, given: str, address: str | None) -> Principal:
-        token = await self._find(given)
+        token = await self._find(given, address)
         if token is not None:
-            return Principal(token.name, token.role, address)
+            return Principal(token.name, token.role, address, queues=token.queues)
         # Accept a right token, so that a program with an old token cannot lock out its neighbours.
         self._check_rate(address)
         self._wrong.count(address)
         raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
 
-    async def _find(self, text: str) -> StoredToken | None:
+    async def _find(self, text: str, address: str | None) -> StoredToken | None:
         known = await self._tokens.by_hash(self.threads)
         if not 0 < len(text) <= _LONGEST_TOKEN:
             return None
         given = hash_of(text)
         token = known.get(given)
+        if token is None and self._wrong.blocked_for(address) is None:
+            # Another server may just have made it. Wrong tokens are limited, so this is, too.
+            token = (await self._tokens.by_hash(self.threads, 0.0)).get(given)
         # The lookup only reveals how a hash begins; the comparison takes constant time.
         if token is None or not _equal(token.token_hash, given) or token.expired(utc_now()):
             return None
@@ -414,7 +461,7 @@ class WebSession:
 
 
 class _FreshTokens:
-    """The tokens by their hash; read again after a second."""
+    """The tokens by their hash; read again if they are older than the caller accepts."""
 
     def __init__(self, store: WebStore) -> None:
         self._store = store
@@ -425,21 +472,27 @@ class _FreshTokens:
     def forget(self) -> None:
         self._read_at = float("-inf")
 
-    async def by_hash(self, threads: Threads) -> dict[str, StoredToken]:
-        return {token.token_hash: token for token in await self._fresh(threads)}
+    async def by_hash(
+        self, threads: Threads, age: float = _FRESH_SECONDS
+    ) -> dict[str, StoredToken]:
+        return {token.token_hash: token for token in await self._fresh(threads, age)}
 
-    async def by_name(self, threads: Threads) -> dict[str, StoredToken]:
-        return {token.name: token for token in await self._fresh(threads)}
+    async def by_name(
+        self, threads: Threads, age: float = _FRESH_SECONDS
+    ) -> dict[str, StoredToken]:
+        return {token.name: token for token in await self._fresh(threads, age)}
 
-    async def _fresh(self, threads: Threads) -> list[StoredToken]:
+    async def _fresh(self, threads: Threads, age: float) -> list[StoredToken]:
         insist_on_tables(self._store)
-        if time.monotonic() - self._read_at <= _FRESH_SECONDS:
+        since = time.monotonic() - age
+        if self._read_at >= since:
             return self._known
-        return await threads.run_quick(self._read)
+        return await threads.run_quick(lambda: self._read(since))
 
-    def _read(self) -> list[StoredToken]:
+    def _read(self, since: float) -> list[StoredToken]:
         with self._lock:
-            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+            # Whoever had the lock may have read them.
+            if self._read_at < since:
                 began = time.monotonic()
                 self._known = self._store.tokens()
                 self._read_at = began
@@ -537,7 +590,12 @@ def _new_session(token: StoredToken, until: datetime) -> str:
     # A random part, so that each login has its own session and forms.
     ends = str(int(until.timestamp()))
     body = ".".join([_text64(token.name.encode()), ends, secrets.token_urlsafe(16)])
-    return f"{body}.{_signed(token.token_hash.encode(), 'session', body)}"
+    return f"{body}.{_session_signature(token, body)}"
+
+
+def _session_signature(token: StoredToken, body: str) -> str:
+    # A sign-out adds one to the version, so that no session of before it is valid.
+    return _signed(token.token_hash.encode(), "session", body, str(token.session_version))
 
 
 def _session_of(cookie: str, known: dict[str, StoredToken]) -> tuple[StoredToken, str] | None:
@@ -550,7 +608,7 @@ def _session_of(cookie: str, known: dict[str, StoredToken]) -> tuple[StoredToken
         until = datetime.fromtimestamp(int(ends), UTC)
     except (binascii.Error, ValueError, OverflowError, OSError):
         return None
-    if token is None or not _equal(signature, _signed(token.token_hash.encode(), "session", body)):
+    if token is None or not _equal(signature, _session_signature(token, body)):
         return None
     now = utc_now()
     return None if until <= now or token.expired(now) else (token, body)

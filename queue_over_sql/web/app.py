@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
@@ -18,9 +21,11 @@ from queue_over_sql import QueueService
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability import Health, Report, page_of
 from queue_over_sql.values.humanize import counted
+from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.api import create_api
-from queue_over_sql.web.api.endpoints import BODY_SECONDS
+from queue_over_sql.web.api.app import GZIP_LEVEL
+from queue_over_sql.web.api.endpoints import BODY_SECONDS, answer_to
 from queue_over_sql.web.buttons import (
     BUTTONS,
     NO_SUCH_MESSAGE,
@@ -32,13 +37,14 @@ from queue_over_sql.web.buttons import (
 )
 from queue_over_sql.web.changes import Changes, TooManyFound, message_id
 from queue_over_sql.web.pages import queues, system
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.shown_messages import message_of
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import KeptFiles
-from queue_over_sql.web.tables import WebStore
+from queue_over_sql.web.tables import LastAdminToken, WebStore
 from queue_over_sql.web.threads import Threads
 
 if TYPE_CHECKING:
@@ -71,7 +77,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
     site = Site(service, settings, access, Snapshots(service, timeout=settings.longest_read))
     form = _Forms(site)
     live = _Live(site)
-    probes = _Probes(service)
+    probes = _Probes(service, access)
 
     async def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
@@ -95,7 +101,9 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/events", live.events, methods=["GET"], name="events"),
             Route("/livez", probes.live, methods=["GET"]),
             Route("/readyz", probes.ready, methods=["GET"]),
-            Mount("/static", KeptFiles()),
+            Route("/metrics", probes.metrics, methods=["GET"]),
+            # Not pages: how well one is compressed would show what it hides from other sites.
+            Mount("/static", GZipMiddleware(KeptFiles(), compresslevel=GZIP_LEVEL)),
             Mount("/api/v1", api),
         ],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
@@ -152,7 +160,7 @@ class _Forms:
         except QueueError as error:
             return view.failed(error)
         response = RedirectResponse(view.url("sign-in"), 303)
-        self._access.end_session(request, response)
+        await self._access.sign_out(request, response, principal)
         return response
 
     async def theme(self, request: Request) -> Response:
@@ -187,7 +195,7 @@ class _Forms:
 
     def _done(self, view: View, name: str, form: Form) -> Response:
         operation, button = BUTTONS[name]
-        if view.site.mask.hides(form["field"]):
+        if view.site.mask.hides(form["field"], json_or_text(form["value"])):
             return view.refused(422, "This field is masked, so you cannot filter by it.")
         if asks(button, form) and not is_confirmed(button, form):
             with view.reading():
@@ -198,6 +206,9 @@ class _Forms:
             notice = press(name, view.service, form, run)
         except TooManyFound as error:
             return _question(view, button, form, error.found)
+        except LastAdminToken as error:
+            form = dataclasses.replace(form, fields={**form.fields, "last_admin": "1"})
+            return _question(view, button, form, None, str(error))
         self._site.snapshots.forget()
         self._access.forget_tokens()
         if notice.secret is not None:
@@ -220,11 +231,12 @@ def _csrf(view: View) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _question(view: View, button: Button, form: Form, found: int | None) -> Response:
+def _question(view: View, button: Button, form: Form, found: int | None, why: str = "") -> Response:
     if found == 0:
         return view.refused(422, NO_SUCH_MESSAGE)
-    why = ""
-    if form.confirmed is not None and form.confirmed != found:
+    if why:
+        pass
+    elif form.confirmed is not None and form.confirmed != found:
         why = f"It was about {counted(form.confirmed, 'message')}."
     elif form["confirmed"]:
         why = "The name does not match."
@@ -263,7 +275,7 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
     one = ids[0] if len(ids) == 1 else alike
     found = None if one is None else message_of(form.queue(view.service), one)
     if found is not None:
-        facts["Error"] = found.error or ""
+        facts["Error"] = view.site.mask.text(found.error or "")
         if alike is None:
             facts["Key"] = found.key or ""
     return {title: text for title, text in facts.items() if text}
@@ -319,9 +331,11 @@ class _Live:
 
 
 class _Probes:
-    """The health pages, which need no login."""
+    """The health pages, which need no login, and the metrics, which name the queues."""
 
-    def __init__(self, service: QueueService) -> None:
+    def __init__(self, service: QueueService, access: Access) -> None:
+        self._access = access
+        self._metrics = _metrics_of(service)
         # A server that cannot start is still useful: read-only databases can be shown.
         self._health = Health(service, must_start=False)
         # Separate threads, because all threads of requests may wait for the database.
@@ -334,6 +348,29 @@ class _Probes:
     async def ready(self, request: Request) -> Response:
         del request
         return _answer(await self._threads.run(self._health.ready))
+
+    async def metrics(self, request: Request) -> Response:
+        if self._metrics is None:
+            text = "Metrics need prometheus_client: pip install '.[prometheus]'."
+            return answer_to(Problem(404, "no-metrics", text))
+        try:
+            await self._access.need(request, Role.VIEWER, writes=False)
+            return await self._access.threads.run(self._metrics)
+        except (Refused, QueueError) as error:
+            return answer_to(error)
+
+
+def _metrics_of(service: QueueService) -> Callable[[], Response] | None:
+    if find_spec("prometheus_client") is None:
+        return None
+    from queue_over_sql.observability.prometheus import (  # noqa: PLC0415 - an extra
+        CONTENT_TYPE,
+        DatabaseCollector,
+        exposition,
+    )
+
+    collector = DatabaseCollector(service)
+    return lambda: Response(exposition(collector), headers={"content-type": CONTENT_TYPE})
 
 
 def _answer(report: Report) -> Response:

@@ -280,8 +280,15 @@ def _add_token(service: QueueService, form: Form, run: Run) -> Notice:
     del service
     check_choice("role", form["role"], [role.value for role in Role])
     lasts = _days(form["days"]) if form["days"] else None
-    done = run(role=Role(form["role"]), lasts=lasts)
+    queues = form["queues"].replace(",", " ").split()
+    done = run(role=Role(form["role"]), lasts=lasts, queues=queues)
     return Notice(_report(BUTTONS["add-token"][1], form, done), secret=done.value[0])
+
+
+def _remove_token(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    done = run(last_admin=bool(form["last_admin"]))
+    return Notice(_report(BUTTONS["remove-token"][1], form, done))
 
 
 def _days(text: str) -> timedelta:
@@ -301,5 +308,6 @@ _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     "configure-group": _configure_group,
     "redrive": _requeue,
     "add-token": _add_token,
+    "remove-token": _remove_token,
 }
 """Buttons whose forms have fields of their own, or whose reports say more."""

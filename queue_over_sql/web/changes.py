@@ -13,6 +13,7 @@ import dataclasses
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,8 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
 _SHOWN: Final = 20
+_NOTED_SECONDS: Final = 3600.0
+_MOST_NOTED: Final = 10_000
 _STEP: Final = 10_000
 """A transaction requeues so many that match: on SQLite nobody else can write meanwhile."""
 
@@ -348,16 +351,22 @@ def _run_schedule(operation: OperatorVerb, change: Change) -> Result:
 
 
 def _add_token(
-    operation: OperatorVerb, change: Change, *, role: Role, lasts: timedelta | None
+    operation: OperatorVerb,
+    change: Change,
+    *,
+    role: Role,
+    lasts: timedelta | None,
+    queues: Sequence[str] = (),
 ) -> Result:
     del operation
-    made = insist_on_tables(change.store).add_token(change.name, role, lasts)
-    return Result(detail=f"token {change.name}, {role}", value=made)
+    made = insist_on_tables(change.store).add_token(change.name, role, lasts, queues)
+    only = f", only {', '.join(queues)}" if queues else ""
+    return Result(detail=f"token {change.name}, {role}{only}", value=made)
 
 
-def _remove_token(operation: OperatorVerb, change: Change) -> Result:
+def _remove_token(operation: OperatorVerb, change: Change, *, last_admin: bool = False) -> Result:
     del operation
-    if not insist_on_tables(change.store).remove_token(change.name):
+    if not insist_on_tables(change.store).remove_token(change.name, last_admin=last_admin):
         raise Refused(404, "token-not-found", "There is no token with that name.")
     return Result(detail=f"token {change.name}")
 
@@ -389,6 +398,7 @@ class Changes:
     def __init__(self, service: QueueService, store: WebStore) -> None:
         self._service = service
         self._store = store
+        self._claims_noted: dict[tuple[str, str], float] = {}
 
     def make(self, operation: OperatorVerb, who: Principal, name: str, **arguments: Any) -> Result:
         """Run an operation; its caller must be allowed to.
@@ -417,6 +427,18 @@ class Changes:
             change.note_later(done.count, done.detail)
         return done
 
-    def note(self, what: str, who: Principal) -> None:
+    def note(self, what: str, who: Principal, queue: str = "") -> None:
         """Write something to the audit that changes nothing, such as a sign-in."""
-        Change(self._service, self._store, who, what).note_later(None, None)
+        on_queue = bool(queue)
+        change = Change(self._service, self._store, who, what, queue, on_queue=on_queue)
+        change.note_later(None, None)
+
+    def note_claims(self, who: Principal, queue: str) -> None:
+        """Write to the audit, once an hour, that somebody claims messages of a queue."""
+        now, key = time.monotonic(), (who.name, queue)
+        if now - self._claims_noted.get(key, float("-inf")) < _NOTED_SECONDS:
+            return
+        if len(self._claims_noted) >= _MOST_NOTED:
+            self._claims_noted.clear()
+        self._claims_noted[key] = now
+        self.note("claim", who, queue)

@@ -17,7 +17,7 @@ from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Refused
 from queue_over_sql.web.changes import TooManyFound
-from queue_over_sql.web.tables import TokenTaken
+from queue_over_sql.web.tables import LastAdminToken, TokenTaken
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
@@ -47,6 +47,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     errors.DatabaseRefused: 500,
     errors.QueueError: 409,
     TokenTaken: 409,
+    LastAdminToken: 409,
     TooManyFound: 409,
 }
 """The status of each error; the nearest base class counts."""

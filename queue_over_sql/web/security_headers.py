@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_log = logging.getLogger(__name__)
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS: Final = {
+HEADERS: Final = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -24,14 +29,16 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+"""The headers of every answer."""
 NDJSON: Final = "application/x-ndjson"
 
 
 class Guard:
     """Middleware around the whole application.
 
-    It adds the headers, and ``Cache-Control: no-store`` unless an answer has its own. It refuses
-    bodies over a limit with 413. NDJSON bodies have no total limit; their reader limits each line.
+    It adds the headers, and ``Cache-Control: no-store`` unless an answer has its own. An error that
+    nothing else answers becomes a 500 with them. It refuses bodies over a limit with 413. NDJSON
+    bodies have no total limit; their reader limits each line.
 
     Args:
         app: the application.
@@ -48,10 +55,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        started = False
+
         async def guarded(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
@@ -59,7 +70,16 @@ class Guard:
         kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         if kind != NDJSON:
             receive = bounded(receive, self._max_body_bytes)
-        await self._app(scope, receive, guarded)
+        try:
+            await self._app(scope, receive, guarded)
+        except ClientDisconnect:
+            return
+        except Exception:
+            if started:
+                raise
+            _log.exception("A request failed with an unexpected error.")
+            text = "The request failed; the log of the web server has the reason."
+            await PlainTextResponse(text, 500)(scope, receive, guarded)
 
 
 def bounded(receive: Receive, most: int) -> Receive:

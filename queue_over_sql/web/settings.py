@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from queue_over_sql.management.operation import Role
 
 __all__ = ["Network", "Role", "WebSettings"]
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# As browsers send it: in lower case, and without a path.
+_ORIGIN: Final = re.compile(r"https?://[^\s/?#@A-Z]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,8 @@ class WebSettings:
         proxy_from: addresses or networks of the proxy; headers from others are ignored.
         origins: the origins under which browsers reach this server, such as
             ``https://queues.example.org``, if the proxy changes the Host header.
+        cors_origins: the origins of other sites whose scripts may use the HTTP API, each with a
+            token; ``*``: any site. By default none may.
         secret: the key for the forms of users without their own token. Several processes behind one
             address need the same; by default each makes its own.
         session_hours: how long a login lasts.
@@ -59,6 +65,7 @@ class WebSettings:
     proxy_role_header: str | None = None
     proxy_from: Sequence[str] = ()
     origins: Sequence[str] = ()
+    cors_origins: Sequence[str] = ()
     secret: str | None = None
     session_hours: float = 12.0
     max_body_bytes: int = 4 * 1024 * 1024
@@ -80,6 +87,18 @@ class WebSettings:
                 "only one of them"
             )
             raise ValueError(msg)
+        if self.cors_origins and self.open_role is not None:
+            msg = (
+                "open_role would let scripts of the cors_origins read without a token: set only "
+                "one of them"
+            )
+            raise ValueError(msg)
+        for origin in (*self.origins, *self.cors_origins):
+            if not _ORIGIN.fullmatch(origin) and not (
+                origin == "*" and origin in self.cors_origins
+            ):
+                msg = f"{origin!r} is not an origin: write it as https://queues.example.org"
+                raise ValueError(msg)
         positive = ("page_size", "session_hours", "max_body_bytes", "threads")
         for name in (*positive, "longest_wait", "longest_read", "idempotency_hours"):
             if not getattr(self, name) > 0:

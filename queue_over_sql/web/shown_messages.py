@@ -254,11 +254,14 @@ def payload_text(queue: Queue, message: ShownMessage, mask: Mask) -> tuple[str, 
     wanted = content if whole else func.substr(content, 1, PAYLOAD_LIMIT // 10)
     found = inside.run(queue, lambda c: c.scalar(select(wanted).where(of_it)))
     if isinstance(found, (bytes, memoryview)):
-        return _hex(bytes(found), size), whole and size <= _HEX_BYTES
-    if mask and not whole and queue.settings.payload == "json":
+        if mask and not whole:
+            return f"{size:,} bytes: too large to mask its fields, so it is not shown.", False
+        content = mask.data(bytes(found))
+        return _hex(content, len(content) if mask else size), whole and size <= _HEX_BYTES
+    if mask and not whole:
         return f"{size:,} characters: too large to mask its fields, so it is not shown.", False
     is_json = queue.settings.payload == "json" and whole
-    return (written(found or "", mask) if is_json else visible(found or "")), whole
+    return (written(found or "", mask) if is_json else visible(mask.text(found or ""))), whole
 
 
 def previews_of(
@@ -285,13 +288,14 @@ def previews_of(
 
 
 def _preview(beginning: Any, mask: Mask, payload: str) -> str:
+    if mask and len(beginning or "") > _PREVIEW_LIMIT:
+        return "(too large to mask its fields)"
     if isinstance(beginning, (bytes, memoryview)):
-        text = bytes(beginning[:_PREVIEW_LENGTH]).hex(" ", 2)
+        text = mask.data(bytes(beginning))[:_PREVIEW_LENGTH].hex(" ", 2)
     else:
         text = str(beginning or "")
+        text = text if payload == "json" else mask.text(text)
     if mask and payload == "json":
-        if len(text) > _PREVIEW_LIMIT:
-            return "(too large to mask its fields)"
         try:
             text = json.dumps(mask.apply(json.loads(text)), ensure_ascii=False)
         except (ValueError, RecursionError):

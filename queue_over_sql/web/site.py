@@ -83,7 +83,7 @@ class Site:
         self.access = access
         self.snapshots = snapshots
         self.mask = Mask(settings.masked)
-        self._templates = _environment()
+        self._templates = _environment(self.mask)
 
     def route(self, path: str, name: str, page: Page, role: Role = Role.VIEWER) -> Route:
         """A route to a page for this role."""
@@ -337,7 +337,10 @@ class View:
         return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def _environment() -> Environment:
+def _environment(mask: Mask) -> Environment:
+    def masked(value: Any) -> Any:
+        return mask.text(value) if isinstance(value, str) else mask.apply(value)
+
     environment = Environment(
         loader=PackageLoader("queue_over_sql.web"),
         autoescape=True,
@@ -346,5 +349,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=shown,
     )
-    environment.filters |= FILTERS
+    environment.filters |= {**FILTERS, "masked": masked}
     return environment

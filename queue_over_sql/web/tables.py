@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    func,
     select,
     update,
 )
@@ -39,7 +40,7 @@ from queue_over_sql.values.texts import printable
 from queue_over_sql.web.settings import Role, WebSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from queue_over_sql import QueueService
 
@@ -57,6 +58,11 @@ _NO_REQUESTS: Final = (
 )
 _UNTIL_THEN: Final = "Until then no token works, and nothing is audited."
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
+_PATTERN: Final = re.compile(r"[a-z0-9_*?]{1,60}")
+_LAST_ADMIN: Final = (
+    "The token of {name} is the last one of an admin. Without it nobody can manage tokens here, "
+    "until somebody adds one with queue-over-sql token add. Nothing was removed yet."
+)
 _LONGEST_DETAIL: Final = 2_000
 _WHO_LENGTH: Final = 200
 # The lowest bits of an audit id tell rows of the same microsecond apart.
@@ -86,6 +92,10 @@ def web_tables(engine: inside.EngineFacts, schema: str | None) -> WebTables:
         Column("token_hash", name(64), nullable=False),
         Column("created_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger),
+        # Patterns of the only queues that it is for, with commas between them; null: all queues.
+        Column("queues", Text),
+        # How often its sessions were ended; null: never.
+        Column("session_version", Integer),
         PrimaryKeyConstraint("table_prefix", "name"),
         **engine.table_options,
     )
@@ -135,6 +145,8 @@ class StoredToken:
         token_hash: SHA-256 of it, in hexadecimal digits.
         created_at: when it was made.
         expires_at: when it expires; None: never.
+        queues: patterns of the only queues that it is for; empty: all queues.
+        session_version: how often its sessions were ended.
     """
 
     name: str
@@ -142,6 +154,8 @@ class StoredToken:
     token_hash: str = dataclasses.field(repr=False)
     created_at: datetime
     expires_at: datetime | None
+    queues: tuple[str, ...] = ()
+    session_version: int = 0
 
     def expired(self, now: datetime) -> bool:
         """Whether it has expired at a given time."""
@@ -175,6 +189,10 @@ class AuditEntry:
 
 class TokenTaken(ValueError):
     """A token of that name already exists."""
+
+
+class LastAdminToken(ValueError):
+    """It is the last token of an admin, and the caller did not say that it may go."""
 
 
 def hash_of(token: str) -> str:
@@ -260,7 +278,11 @@ class WebStore:
     # -- tokens
 
     def add_token(
-        self, name: str, role: Role, lasts: timedelta | None = None
+        self,
+        name: str,
+        role: Role,
+        lasts: timedelta | None = None,
+        queues: Sequence[str] = (),
     ) -> tuple[str, StoredToken]:
         """Create a token of 256 random bits.
 
@@ -268,13 +290,15 @@ class WebStore:
             name: its owner, a person or program: letters, digits and ``_.@+-``.
             role: what it may do.
             lasts: how long it is valid; None: forever.
+            queues: the only queues that it is for: names, and patterns such as ``orders*``; empty:
+                all queues, and what is not of one queue.
 
         Returns:
             The token, which is not stored, and its stored form.
 
         Raises:
             TokenTaken: there is one of that name.
-            ValueError: the name is not valid.
+            ValueError: the name or a pattern is not valid.
         """
         if not _NAME.fullmatch(name):
             msg = (
@@ -282,6 +306,13 @@ class WebStore:
                 f"with a letter or digit, not {shown(name)}"
             )
             raise ValueError(msg)
+        for pattern in queues:
+            if not _PATTERN.fullmatch(pattern):
+                msg = (
+                    "a token is for queues by their names or by patterns such as orders*, not by "
+                    f"{shown(pattern)}"
+                )
+                raise ValueError(msg)
         secret = TOKEN_MARK + secrets.token_urlsafe(32)
         table, engine = self.tables.tokens, inside.engine(self._service)
 
@@ -299,10 +330,12 @@ class WebStore:
                 "token_hash": hash_of(secret),
                 "created_at": now,
                 "expires_at": until,
+                "queues": ",".join(queues) or None,
             }
             if not inside.insert_unless_there(self._service, connection, table, values):
                 return None
-            return StoredToken(name, role, hash_of(secret), instant(now), optional_instant(until))
+            times = instant(now), optional_instant(until)
+            return StoredToken(name, role, hash_of(secret), *times, tuple(queues))
 
         added = self._run(add, atomic=False, repeat=False)
         if added is None:
@@ -313,23 +346,57 @@ class WebStore:
     def tokens(self) -> list[StoredToken]:
         """All tokens by name; those that cannot be read are logged and left out."""
         c = self.tables.tokens.c
-        wanted = (c.name, c.role, c.token_hash, c.created_at, c.expires_at)
+        times_and_more = (c.created_at, c.expires_at, c.queues, c.session_version)
+        wanted = (c.name, c.role, c.token_hash, *times_and_more)
         listed = select(*wanted).where(c.table_prefix == self._prefix).order_by(c.name)
         rows = self._run(lambda connection: connection.execute(listed).all())
         found = []
         for row in rows:
             try:
                 times = instant(row[3]), optional_instant(row[4])
-                found.append(StoredToken(str(row[0]), Role(row[1]), str(row[2]), *times))
+                queues = tuple(str(row[5]).split(",")) if row[5] else ()
+                more = queues, int(row[6] or 0)
+                found.append(StoredToken(str(row[0]), Role(row[1]), str(row[2]), *times, *more))
             except (QueueError, ValueError) as error:
                 _log.warning("A token is left out of the list: %s", error)
         return found
 
-    def remove_token(self, name: str) -> bool:
-        """Remove a token, and end all sessions that were made from it; False if there is none."""
+    def remove_token(self, name: str, *, last_admin: bool = False) -> bool:
+        """Remove a token, and end all sessions that were made from it; False if there is none.
+
+        Args:
+            name: its owner.
+            last_admin: whether it may be the last token of an admin.
+
+        Raises:
+            LastAdminToken: it is, and nothing was removed.
+        """
+        table, engine = self.tables.tokens, inside.engine(self._service)
+        c = table.c
+        mine = c.table_prefix == self._prefix
+        gone = delete(table).where(mine, c.name == name)
+        # Two of them that are removed at once wait for each other.
+        admins = select(c.name, c.expires_at).where(mine, c.role == Role.ADMIN.value)
+        locked = admins.order_by(c.name).with_for_update()
+
+        def remove(connection: Connection) -> bool:
+            if not last_admin:
+                rows, now = connection.execute(locked).all(), engine.read_clock(connection)
+                left = [row.name for row in rows if row.expires_at is None or row.expires_at > now]
+                if left == [name]:
+                    raise LastAdminToken(_LAST_ADMIN.format(name=name))
+            return connection.execute(gone).rowcount > 0
+
+        return self._run(remove, atomic=True, counts=True)
+
+    def end_sessions(self, name: str) -> None:
+        """End all sessions that were made from a token; others notice within a second."""
         table = self.tables.tokens
-        gone = delete(table).where(table.c.table_prefix == self._prefix, table.c.name == name)
-        return self._run(lambda connection: connection.execute(gone).rowcount > 0, counts=True)
+        c = table.c
+        more = func.coalesce(c.session_version, 0) + 1
+        ended = update(table).where(c.table_prefix == self._prefix, c.name == name)
+        statement = ended.values(session_version=more)
+        self._run(lambda connection: connection.execute(statement).close())
 
     # -- audit
 

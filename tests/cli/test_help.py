@@ -49,6 +49,7 @@ EXPECTED = [
     "worker",
     "reaper",
     "serve",
+    "openapi",
     "demo",
     "archive export",
     "archive prune",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -58,6 +59,34 @@ def test_nobody_comes_in_without_a_token_where_there_is_one(
         headers = {"authorization": f"Bearer {token}"}
         answer = httpx2.get(f"{root}/api/v1/queues", headers=headers, trust_env=False)
         assert 200 == answer.status_code
+
+
+def test_behind_a_proxy(sqlite_url: str, jobs: Queue, tmp_path: Path) -> None:
+    """Two servers with one secret take each other's forms; other sites are answered if listed."""
+    assert "jobs" == jobs.name
+    options = ["--proxy-header", "X-User", "--proxy-from", "127.0.0.1"]
+    options += ["--proxy-role-header", "X-Role", "--secret", "a long one"]
+    options += ["--origins", "https://queues.example.org"]
+    options += ["--cors-origins", "https://shop.example.org"]
+    user = {"X-User": "ada", "X-Role": "operator"}
+    roots, logs = [], [tmp_path / name for name in ("one.log", "two.log")]
+    with ExitStack() as stack:
+        for log in logs:
+            command = ("serve", "--http", "0", *options)
+            process = stack.enter_context(started(*command, url=sqlite_url, log=log))
+            wait_until(lambda: process.poll() is not None or address_in(log) is not None)  # noqa: B023 - at once
+            roots.append(address_in(log))
+        me = httpx2.get(f"{roots[0]}/api/v1/me", headers=user, trust_env=False).json()
+        assert "operator" == me["role"]
+        form = {"Origin": "https://queues.example.org", "Sec-Fetch-Site": "same-origin"}
+        form |= {**user, "X-CSRF-Token": me["csrf"]}
+        paused = httpx2.post(f"{roots[1]}/api/v1/queues/jobs/pause", headers=form, trust_env=False)
+        assert 204 == paused.status_code, paused.text
+        asked = {"Origin": "https://shop.example.org", "Access-Control-Request-Method": "GET"}
+        preflight = httpx2.options(f"{roots[0]}/api/v1/queues", headers=asked, trust_env=False)
+        assert asked["Origin"] == preflight.headers["access-control-allow-origin"]
+    for wrong in (["--origins", "queues"], ["--cors-origins", "https://x/"]):
+        assert 2 == run("serve", "--http", "0", *wrong, url=sqlite_url).exit_code
 
 
 def test_others_are_not_served_without_a_token(sqlite_url: str, jobs: Queue) -> None:

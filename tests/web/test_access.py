@@ -18,6 +18,7 @@ from queue_over_sql.queues import tables as ddl
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.web import access as access_module
 from queue_over_sql.web.access import COOKIE, Access, Principal, Refused, check_binding, is_loopback
+from queue_over_sql.web.api.app import ENDPOINTS
 from queue_over_sql.web.attempts import Attempts
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
@@ -66,10 +67,11 @@ def logged_in(server: Server, access: Access, token: str) -> tuple[str, str]:
 
 
 def test_roles(server: Server) -> None:
-    """Each role may do what the one before it may, and no more."""
+    """Each role may do what the one before it may, and no more; but a viewer does not publish."""
     wanted: list[tuple[str, str, dict[str, Any], Role]] = [
         ("GET", "/queues", {}, Role.VIEWER),
-        ("POST", "/queues/jobs/messages", {"json": {"payload": 1}}, Role.OPERATOR),
+        ("POST", "/queues/jobs/messages", {"json": {"payload": 1}}, Role.PUBLISHER),
+        ("POST", "/queues/jobs/claim", {}, Role.OPERATOR),
         ("GET", "/audit", {}, Role.OPERATOR),
         ("PUT", "/queues/more", {"json": {}}, Role.ADMIN),
         ("GET", "/tokens", {}, Role.ADMIN),
@@ -448,6 +450,28 @@ def test_proxy_header_is_not_believed_from_others(make_server: MakeServer) -> No
         WebSettings(proxy_header="X-User")
 
 
+def test_two_servers_behind_a_proxy(make_server: MakeServer) -> None:
+    """With one secret and its origins, they take each other's forms, whatever Host is set."""
+    shared = {**PROXY, "secret": "a long one", "origins": ["https://queues.example.org"]}
+    bases = ("http://one.internal:8080", "http://two.internal:8080")
+    one, two = (make_server(peer="10.1.2.3", base=base, **shared) for base in bases)
+    two.tokens = one.tokens
+    proxied = {"X-Forwarded-User": "ada", "X-Role": "admin"}
+    own = {"Origin": "https://queues.example.org", "Sec-Fetch-Site": "same-origin"}
+    csrf = one.ask("GET", "/api/v1/me", headers=proxied).json()["csrf"]
+    form = {**proxied, **own, "X-CSRF-Token": csrf}
+    assert two.ask("PUT", "/api/v1/queues/jobs", headers=form, json={}).is_success
+    cookie, _ = logged_in(one, access_of(one, **shared), one.tokens[Role.ADMIN])
+    session = {"cookie": f"{COOKIE}={cookie}"}
+    csrf = one.ask("GET", "/api/v1/me", headers=session).json()["csrf"]
+    form = {**session, **own, "X-CSRF-Token": csrf}
+    assert two.ask("PUT", "/api/v1/queues/jobs", headers=form, json={}).is_success
+    other = make_server(peer="10.1.2.3", base=bases[0], **{**shared, "secret": "another"})
+    alien = other.ask("GET", "/api/v1/me", headers=proxied).json()["csrf"]
+    form = {**proxied, **own, "X-CSRF-Token": alien}
+    assert (403, "csrf") == two.refused("PUT", "/api/v1/queues/jobs", headers=form, json={})
+
+
 # -- what holds for all
 
 
@@ -552,3 +576,163 @@ def test_no_internals_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) 
     assert 500 == answer.status_code
     assert "secret" not in answer.text
     assert isinstance(answer, httpx2.Response)
+
+
+def test_other_sites(make_server: MakeServer) -> None:
+    """Scripts of listed sites may use the API with a token, after a preflight; by default none."""
+    asked = {
+        "Origin": "https://shop.example.org",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+    }
+    closed = make_server()
+    preflight = closed.ask("OPTIONS", PUBLISH, headers=asked)
+    assert 405 == preflight.status_code
+    assert "access-control-allow-origin" not in preflight.headers
+    server = make_server(cors_origins=["https://shop.example.org"])
+    server.tokens = closed.tokens
+    server.service.create_queue("jobs")
+    preflight = server.ask("OPTIONS", PUBLISH, headers=asked)
+    assert 200 == preflight.status_code
+    assert "https://shop.example.org" == preflight.headers["access-control-allow-origin"]
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    assert "Idempotency-Key" in preflight.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in preflight.headers
+    assert "nosniff" == preflight.headers["x-content-type-options"]
+    origin = {"Origin": "https://shop.example.org"}
+    for status, headers in ((201, server.as_(Role.OPERATOR)), (401, {})):
+        answer = server.ask("POST", PUBLISH, headers={**origin, **headers}, json={"payload": 1})
+        assert status == answer.status_code
+        assert "https://shop.example.org" == answer.headers["access-control-allow-origin"]
+    other = server.ask("OPTIONS", PUBLISH, headers={**asked, "Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+    with pytest.raises(ValueError, match="without a token"):
+        WebSettings(cors_origins=["*"], open_role=Role.VIEWER)
+    for wrong in ("shop.example.org", "https://shop.example.org/", "https://Shop.example.org", ""):
+        with pytest.raises(ValueError, match="not an origin"):
+            WebSettings(origins=[wrong])
+
+
+def test_compressed_answers(server: Server) -> None:
+    """Long answers of the API are compressed for who accepts it, also streams; short ones never."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([{"n": 1, "text": "x" * 200} for _ in range(50)])
+    for accept in ("application/json", "application/x-ndjson"):
+        sent = {}
+        for encoding in ("gzip", "identity"):
+            headers = {"Accept-Encoding": encoding, "Accept": accept}
+            answer = server.call("GET", "/queues/jobs/messages", headers=headers)
+            assert 50 == answer.text.count('"payload"')
+            assert (encoding == "gzip") == (answer.headers.get("content-encoding") == "gzip")
+            sent[encoding] = answer.num_bytes_downloaded
+        assert sent["gzip"] < sent["identity"] / 5
+    assert "content-encoding" not in server.call("GET", "/me").headers
+
+
+# -- rights per queue
+
+
+def test_publisher(server: Server) -> None:
+    """Who may only publish sees nothing, claims nothing and cannot sign in."""
+    jobs = server.service.create_queue("orders", archive="all")
+    token = server.store.add_token("shop", Role.PUBLISHER)[0]
+    headers = {"Authorization": f"Bearer {token}"}
+    path = "/api/v1/queues/orders"
+    one = server.ask("POST", f"{path}/messages", headers=headers, json={"payload": 1})
+    assert 201 == one.status_code
+    lines = {**headers, "Content-Type": "application/x-ndjson"}
+    streamed = server.ask("POST", f"{path}/messages/stream", headers=lines, content='{"payload":2}')
+    assert 1 == streamed.json()["created"]
+    assert "publisher" == server.ask("GET", "/api/v1/me", headers=headers).json()["role"]
+    for method, refused in (
+        ("GET", ""),
+        ("GET", "/messages"),
+        ("GET", "/stats"),
+        ("POST", "/claim"),
+    ):
+        answer = server.refused(method, f"{path}{refused}", headers=headers)
+        assert (403, "role-needed") == answer, refused
+    with pytest.raises(Refused, match="for programs"):
+        server.portal.call(access_of(server).login, request_of(headers=OWN), token)
+    assert 2 == jobs.stats().ready
+
+
+def test_rights_per_queue(server: Server) -> None:
+    """A token with patterns is for these queues only, whatever its role, and for no page."""
+    for name in ("orders", "orders_eu", "mail"):
+        server.service.create_queue(name).publish(1)
+    server.service.create_topic("events").subscribe("mail", "#")
+    made = server.json("POST", "/tokens", {"name": "eu", "role": "admin", "queues": ["orders*"]})
+    assert ["orders*"] == made["queues"]
+    headers = {"Authorization": f"Bearer {made['token']}"}
+
+    def ask(method: str, path: str, **options: Any) -> int:
+        return server.ask(method, f"/api/v1{path}", headers=headers, **options).status_code
+
+    assert ["orders*"] == server.ask("GET", "/api/v1/me", headers=headers).json()["queues"]
+    listed = server.ask("GET", "/api/v1/queues", headers=headers).json()["queues"]
+    assert ["orders", "orders_eu"] == [queue["name"] for queue in listed]
+    body = {"json": {"payload": 1}}
+    assert [201, 201, 403] == [
+        ask("POST", f"/queues/{name}/messages", **body) for name in ("orders", "orders_eu", "mail")
+    ]
+    assert [200, 403] == [ask("POST", f"/queues/{name}/claim") for name in ("orders", "mail")]
+    assert [200, 403] == [ask("PUT", f"/queues/{name}", json={}) for name in ("orders_x", "x")]
+    # Whatever names no queue in its path could reach others.
+    documented = {(each.method, each.path) for each in ENDPOINTS if "{queue}" not in each.path}
+    for method, path in documented - {("GET", "/me"), ("GET", "/queues")}:
+        given = path.replace("{topic}", "events").replace("{name:path}", "x").replace("{name}", "x")
+        assert 403 == ask(method, given), (method, path)
+    with pytest.raises(Refused, match="some queues only"):
+        server.portal.call(access_of(server).login, request_of(headers=OWN), made["token"])
+    with pytest.raises(ValueError, match="patterns"):
+        server.store.add_token("x", Role.VIEWER, queues=["Orders"])
+
+
+def test_a_new_token_is_good_at_once(server: Server) -> None:
+    """On each server, also one that has just read the tokens; a removed one ends in a second."""
+    access = access_of(server)
+    assert server.portal.call(access.principal, request_of()) is None
+    wrong = {"Authorization": "Bearer qos_wrong"}
+    with pytest.raises(Refused):
+        server.portal.call(access.principal, request_of(headers=wrong))
+    token = server.store.add_token("new", Role.VIEWER)[0]
+    right = {"Authorization": f"Bearer {token}"}
+    who = server.portal.call(access.principal, request_of(headers=right))
+    assert who is not None
+    assert "new" == who.name
+
+
+def test_the_last_admin_stays(server: Server) -> None:
+    """Their token goes only if the caller says so; an expired one counts for none."""
+    server.store.add_token("brief", Role.ADMIN, timedelta(microseconds=1))
+    answer = server.call("DELETE", "/tokens/admin")
+    assert (409, "/problems/last-admin-token") == (answer.status_code, answer.json()["type"])
+    assert "last one of an admin" in answer.json()["detail"]
+    server.json("DELETE", "/tokens/brief")
+    second = server.json("POST", "/tokens", {"name": "second", "role": "admin"})
+    server.json("DELETE", "/tokens/second")
+    assert second["token"]
+    server.json("DELETE", "/tokens/admin?last_admin=true")
+    assert {"publisher", "viewer", "operator"} == {each.name for each in server.store.tokens()}
+
+
+def test_sign_out_ends_sessions_everywhere(server: Server) -> None:
+    """A copy of the cookie is worth nothing afterwards, on the other servers after a second."""
+    here, there = access_of(server), access_of(server)
+    cookie, _ = logged_in(server, here, server.tokens[Role.VIEWER])
+    other, _ = logged_in(server, here, server.tokens[Role.OPERATOR])
+    asked = request_of(headers={"cookie": f"{COOKIE}={cookie}"})
+    who = server.portal.call(there.principal, asked)
+    assert who is not None
+    response = Response()
+    server.portal.call(here.sign_out, asked, response, who)
+    assert "Max-Age=0" in response.headers["set-cookie"]
+    assert server.portal.call(here.principal, asked) is None
+    eventually(lambda: server.portal.call(there.principal, asked) is None, "the session ends")
+    for access in (here, there):
+        kept = request_of(headers={"cookie": f"{COOKIE}={other}"})
+        assert server.portal.call(access.principal, kept) is not None
+    again, _ = logged_in(server, here, server.tokens[Role.VIEWER])
+    asked = request_of(headers={"cookie": f"{COOKIE}={again}"})
+    assert server.portal.call(there.principal, asked) is not None

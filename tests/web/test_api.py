@@ -16,6 +16,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, 
 from queue_over_sql import (
     ArchiveSelection,
     DatabaseUnavailable,
+    NoRetry,
     Publication,
     Queue,
     QueueError,
@@ -843,6 +844,42 @@ def test_messages_of_a_group(server: Server) -> None:
     refused = server.call("GET", "/queues/jobs/messages?group=a")
     assert 422 == refused.status_code, refused.text
     assert "has no groups" in refused.text
+
+
+def test_put_takes_what_get_shows(server: Server, sqlite_url: str) -> None:
+    """Of each kind of queue, unchanged or as a copy; what is no setting must be as it is."""
+    day = timedelta(days=1)
+    service = server.service
+    service.create_queue("more", archive_ttl={"done": day}, archive_limit={"failed": 5}, lease=7)
+    service.create_queue("lines", group_limit=2, group_rate="5/s", when_full="reject")
+    service.create_queue("blobs", payload="bytes", retry=NoRetry(), expires=day, dedup_window=day)
+    engine = create_engine(sqlite_url)
+    table = Table("orders", MetaData(), Column("id", Integer, primary_key=True))
+    table.metadata.create_all(engine)
+    engine.dispose()
+    service.adopt_queue("orders", table)
+    for name in ("jobs", "more", "lines", "blobs", "orders"):
+        shown = server.json("GET", f"/queues/{name}")
+        assert shown == server.json("PUT", f"/queues/{name}", shown), name
+    server.json("POST", "/queues/more/pause")
+    paused = server.json("GET", "/queues/more")
+    assert server.json("PUT", "/queues/more", {**paused, "lease": 8})["paused"]
+    copy = {**server.json("GET", "/queues/lines"), "name": "copied"}
+    assert copy == server.json("PUT", "/queues/copied", copy)
+    for wrong in ({"paused": False}, {"name": "x"}, {"retry": {"policy": "x"}}, {"columns": ["x"]}):
+        answer = server.call("PUT", "/queues/more", json={**paused, **wrong})
+        assert 422 == answer.status_code
+        assert next(iter(wrong)) in answer.json()["detail"]
+
+
+def test_a_claim_of_the_longest_names(make_server: MakeServer) -> None:
+    """The token of a claim names its queue, so it is long; it settles all the same."""
+    server = make_server()
+    name = "q" * 40
+    server.service.create_queue(name).publish(1)
+    (message,) = server.json("POST", f"/queues/{name}/claim")["messages"]
+    body = {"claims": [message["claim"]]}
+    assert {"settled": 1} == server.json("POST", f"/queues/{name}/ack", body)
 
 
 def test_groups(server: Server) -> None:

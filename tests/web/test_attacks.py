@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -14,9 +18,12 @@ import pytest
 from starlette.routing import Route
 
 from queue_over_sql.web import app as app_module
+from queue_over_sql.web import server as server_module
+from queue_over_sql.web import site as site_module
 from queue_over_sql.web.access import COOKIE
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.buttons import BUTTONS
+from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from tests.web.conftest import HOST, MakeServer, Server
 
@@ -101,7 +108,9 @@ def _without_none(headers: dict[str, str | None]) -> dict[str, str]:
 
 def test_each_route_by_role(site: Site) -> None:
     """No role does what is a higher one's, whatever the page offers; a stranger does nothing."""
-    sessions: dict[Role | None, tuple[str, str]] = {role: site.session(role) for role in Role}
+    signed_in = [role for role in Role if role is not Role.PUBLISHER]
+    assert 403 == site.sign_in(Role.PUBLISHER).status_code
+    sessions: dict[Role | None, tuple[str, str]] = {role: site.session(role) for role in signed_in}
     sessions[None] = "", ""
     form = {"queue": "jobs", "all": "1", "schedule": "x", "consumer": "x", "like": "1"}
     for (name, (operation, _)), (role, (cookie, csrf)) in itertools.product(
@@ -116,11 +125,17 @@ def test_each_route_by_role(site: Site) -> None:
     routes = {route.path for route in site.server.app.routes if isinstance(route, Route)}
     pages = {path.replace("{name}", "jobs").replace("{number}", "1") for path in routes}
     others = {"/do/{action}", "/theme", "/sign-in", "/sign-out", "/events", "/livez", "/readyz"}
+    others |= {"/metrics"}
     for page in pages - others:
         assert "/sign-in" == site.ask("GET", page).headers["location"].partition("?")[0]
         seen = site.ask("GET", page, sessions[Role.VIEWER][0]).status_code
         assert (page in {"/audit", "/tokens"}) == (seen == 403), page
     assert 401 == site.ask("GET", "/events").status_code
+    assert 401 == site.ask("GET", "/metrics").status_code
+    scraped = site.ask("GET", "/metrics", headers=site.server.as_(Role.VIEWER))
+    assert 'queue_over_sql_messages{queue="jobs",status="ready"} 0.0' in scraped.text
+    assert scraped.headers["content-type"].startswith("text/plain; version=")
+    assert 403 == site.ask("GET", "/metrics", headers=site.server.as_(Role.PUBLISHER)).status_code
 
 
 def test_login_leads_nowhere_else(site: Site) -> None:
@@ -200,6 +215,70 @@ def test_frames_and_types(site: Site) -> None:
             assert "unsafe" not in policy
             assert "DENY" == headers["x-frame-options"]
             assert "nosniff" == headers["x-content-type-options"]
+
+
+def test_errors_of_the_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that fails in an unforeseen way says nothing of it, and has the headers, too."""
+
+    def broken(*_: Any) -> str:
+        raise RuntimeError("secret")
+
+    cookie, _ = site.session()
+    monkeypatch.setattr(site_module.Site, "render", broken)
+    answer = site.ask("GET", "/", cookie)
+    assert 500 == answer.status_code
+    assert "secret" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "no-store" == answer.headers["cache-control"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHo",
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
+    ],
+    ids=["nothing", "half", "a second half", "half a body that nobody reads"],
+)
+def test_unfinished_requests(site: Site, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A connection ends soon without a whole request, however often another byte of it comes."""
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
+    with (
+        serving(site.server.app) as root,
+        socket.create_connection(("127.0.0.1", urlsplit(root).port or 0)) as connection,
+    ):
+        connection.settimeout(0.05)
+        connection.sendall(sent)
+        deadline = time.monotonic() + 30
+        while _is_open(connection):
+            assert time.monotonic() < deadline
+
+
+def _is_open(connection: socket.socket) -> bool:
+    # Sends another byte whenever nothing comes.
+    try:
+        return bool(connection.recv(10_000))
+    except TimeoutError:
+        with contextlib.suppress(OSError):
+            connection.sendall(b"x")
+        return True
+    except OSError:
+        return False
+
+
+def test_requests_that_are_no_http(site: Site) -> None:
+    """What cannot be read gets an answer with the headers, and the connection ends."""
+    with (
+        serving(site.server.app) as root,
+        socket.create_connection(("127.0.0.1", urlsplit(root).port or 0), 30) as connection,
+    ):
+        connection.sendall(b"nonsense\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(10_000), b"")).lower()
+    assert answer.startswith(b"http/1.1 400 ")
+    assert b"content-security-policy: default-src 'none'" in answer
+    assert b"x-content-type-options: nosniff" in answer
 
 
 def test_methods(site: Site) -> None:

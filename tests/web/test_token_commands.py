@@ -20,10 +20,17 @@ def test_the_life_of_a_token(sqlite_url: str) -> None:
     assert record["expires_at"] is None
     listed = succeed("token", "list", "--json", url=url)
     assert ["ada", "bob"] == [each["name"] for each in listed.records]
+    shop = ("--role", "publisher", "--queue", "orders*", "--queue", "mail", "--json")
+    assert ["orders*", "mail"] == succeed("token", "add", "shop", *shop, url=url).record["queues"]
+    assert "orders*, mail" in succeed("token", "list", url=url).out
     assert token not in listed.out
     assert "Remove the token of ada?" in run("token", "remove", "ada", url=url).err
     assert succeed("token", "remove", "ada", "--yes", url=url).out.startswith("The token of ada")
     assert 3 == run("token", "remove", "ada", "--yes", url=url).exit_code
+    succeed("token", "add", "root", "--role", "admin", url=url)
+    refused = run("token", "remove", "root", "--yes", url=url)
+    assert (2, True) == (refused.exit_code, "--last-admin" in refused.err)
+    succeed("token", "remove", "root", "--yes", "--last-admin", url=url)
 
 
 def test_wrong_options(sqlite_url: str) -> None:

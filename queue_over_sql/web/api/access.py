@@ -14,13 +14,14 @@ from queue_over_sql.web.settings import Role
 endpoints = Endpoints("access")
 
 
-@endpoints.add("GET", "/me", Role.VIEWER)
+@endpoints.add("GET", "/me", None, of_some_queues=True)
 def show_me(call: Call) -> shapes.Me:
     """Show the caller's name and role."""
     who = call.principal
     return shapes.Me(
         name=who.name,
         role=who.role,
+        queues=list(who.queues),
         way=who.way,
         read_only=call.api.access.read_only,
         csrf=who.csrf,
@@ -36,18 +37,19 @@ def list_tokens(call: Call) -> shapes.Tokens:
 
 def _add_token(call: Call, body: shapes.NewToken) -> shapes.MadeToken:
     lasts = None if body.expires is None else timedelta(seconds=body.expires)
-    secret, token = call.do(body.name, role=body.role, lasts=lasts).value
+    secret, token = call.do(body.name, role=body.role, lasts=lasts, queues=body.queues).value
     call.api.access.forget_tokens()
     return shapes.MadeToken(**_facts(token), token=secret)
 
 
-def _remove_token(call: Call, name: str) -> None:
-    call.do(name)
+def _remove_token(call: Call, name: str, query: shapes.RemovedToken) -> None:
+    call.do(name, last_admin=query.last_admin)
     call.api.access.forget_tokens()
 
 
 def _facts(token: tables.StoredToken) -> dict[str, Any]:
-    return {name: getattr(token, name) for name in shapes.Token.__struct_fields__}
+    facts = {name: getattr(token, name) for name in shapes.Token.__struct_fields__}
+    return facts | {"queues": list(token.queues)}
 
 
 endpoints.operation("add-token", _add_token)

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
@@ -23,7 +25,15 @@ from queue_over_sql.web.api import audit, claims, messages, publishing, queues, 
 from queue_over_sql.web.api.clients import Clients
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.api.document import document
-from queue_over_sql.web.api.endpoints import JSON, Api, Dispatcher, Endpoint, answer_to
+from queue_over_sql.web.api.endpoints import (
+    IDEMPOTENCY,
+    JSON,
+    REPLAYED,
+    Api,
+    Dispatcher,
+    Endpoint,
+    answer_to,
+)
 from queue_over_sql.web.changes import Changes
 from queue_over_sql.web.idempotency import Idempotency
 from queue_over_sql.web.masking import Mask
@@ -36,6 +46,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _log = logging.getLogger(__name__)
+
+GZIP_LEVEL: Final = 4
+"""How hard answers are compressed: more than this takes longer than a network saves."""
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint
@@ -87,7 +100,18 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
         ),
     ]
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _refused}
-    made = Starlette(routes=routes, exception_handlers=handlers)
+    middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)]
+    if settings.cors_origins:
+        # No credentials: a script of another site has its own token, not the browser's session.
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=sorted({endpoint.method for endpoint in ENDPOINTS}),
+            allow_headers=["Authorization", IDEMPOTENCY],
+            expose_headers=[REPLAYED, "Retry-After"],
+        )
+        middleware.insert(0, cors)
+    made = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     # A redirect would repeat the Host header, which may say anything.
     made.router.redirect_slashes = False
     made.state.end_waits = clients.end_waits
@@ -137,9 +161,18 @@ class _Route(Route):
         self.methods = None
 
 
+def openapi_document(server: str = "/api/v1") -> dict[str, Any]:
+    """The OpenAPI 3.1 document of the API.
+
+    Args:
+        server: the path of the API, or its address.
+    """
+    return document(ENDPOINTS, server)
+
+
 @functools.lru_cache(maxsize=8)
 def _document(server: str) -> bytes:
-    return to_json(document(ENDPOINTS, server)).encode()
+    return to_json(openapi_document(server)).encode()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -14,9 +14,13 @@ endpoints = Endpoints("access")
 def list_audit(call: Call, query: shapes.AuditQuery) -> shapes.Audit:
     """List changes and sign-ins, the newest first."""
     rows = insist_on_tables(call.api.access.store).audit(query.limit, query.before, query.queue)
-    names = set(shapes.AuditRow.__struct_fields__) - {"id"}
+    names, mask = set(shapes.AuditRow.__struct_fields__) - {"id", "detail"}, call.api.mask
     shown = [
-        shapes.AuditRow(id=str(row.id), **{name: getattr(row, name) for name in names})
+        shapes.AuditRow(
+            id=str(row.id),
+            detail=None if row.detail is None else mask.text(row.detail),
+            **{name: getattr(row, name) for name in names},
+        )
         for row in rows
     ]
     return shapes.Audit(rows=shown, next=shown[-1].id if len(rows) == query.limit else None)

@@ -31,9 +31,15 @@ async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Cla
 
     With `wait` the answer comes as soon as there is a message. A client that disconnects before the
     answer gets no messages. If a client dies later, its lease ends and the messages are delivered
-    again.
+    again. A server that masks fields shows them here, so it refuses people who signed in, and notes
+    each hour in the audit which token claims.
     """
     clients, threads = call.api.clients, call.api.threads
+    if call.api.mask:
+        if call.principal.way != "token":
+            text = "This web server masks fields, and a claim would show them. Send a token."
+            raise Problem(403, "masked", text)
+        await threads.run_quick(lambda: call.api.changes.note_claims(call.principal, queue))
     wait = min(body.wait, call.api.settings.longest_wait)
     target = await threads.run_quick(lambda: clients.queue(queue))
     messages: list[Message] = []

@@ -92,7 +92,7 @@ def _described(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
         "operationId": endpoint.id,
         "tags": [endpoint.tag],
         "summary": summary.rstrip("."),
-        "description": f"{more}\n\nNeeds the role {endpoint.role}.".strip(),
+        "description": f"{more}\n\n{_needs(endpoint)}".strip(),
         "responses": _responses(endpoint, refs),
     }
     if parameters := [*_path(endpoint), *_query(endpoint), *_headers(endpoint)]:
@@ -108,6 +108,10 @@ def _described(endpoint: Endpoint, refs: Mapping[str, Any]) -> dict[str, Any]:
             "content": {NDJSON: _with(BODIES[endpoint.id], {"type": "string"})},
         }
     return described
+
+
+def _needs(endpoint: Endpoint) -> str:
+    return "Needs any role." if endpoint.role is None else f"Needs the role {endpoint.role}."
 
 
 def _with(example: Any, schema: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,13 @@ from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.values.json_text import InexactJson, read_exactly
-from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
+from queue_over_sql.web.access import (
+    ANY_QUEUE,
+    CSRF_HEADER,
+    SAFE_METHODS,
+    Access,
+    Principal,
+)
 from queue_over_sql.web.changes import Changes, Result
 from queue_over_sql.web.idempotency import Answer, Idempotency
 from queue_over_sql.web.problems import Problem, headers_of, problem_of, reading
@@ -70,7 +76,8 @@ class Endpoint:
 
     method: str
     path: str
-    role: Role
+    role: Role | None
+    """Who may use it; None: every caller."""
     tag: str
     function: Callable[..., Any]
     id: str
@@ -92,6 +99,8 @@ class Endpoint:
     """Whether it does a request with an Idempotency-Key only once; see ``Call.once``."""
     shape: Any = None
     """The class of the body, if not that of the function."""
+    of_some_queues: bool = False
+    """Whether it shows a caller only the caller's own queues, although its path names none."""
 
     @cached_property
     def takes(self) -> dict[str, Any]:
@@ -133,7 +142,7 @@ class Endpoints:
         self._quick = quick
         self.all: list[Endpoint] = []
 
-    def add(self, method: str, path: str, role: Role, **more: Any) -> Callable[[F], F]:
+    def add(self, method: str, path: str, role: Role | None, **more: Any) -> Callable[[F], F]:
         """Declare the following function as an endpoint; its docstring describes it."""
 
         def declare(function: F) -> F:
@@ -151,7 +160,7 @@ class Endpoints:
         self._add(role=operation.role, function=function, operation=operation, **declared)
 
     def _add(
-        self, method: str, path: str, role: Role, function: Callable[..., Any], **more: Any
+        self, method: str, path: str, role: Role | None, function: Callable[..., Any], **more: Any
     ) -> None:
         options = {"writes": method not in SAFE_METHODS, "quick": self._quick, **more}
         self.all.append(Endpoint(method, path, role, self._tag, function, **options))
@@ -303,7 +312,9 @@ class Dispatcher:
     async def _answer(self, request: Request) -> Response:
         endpoint = self._chosen(request)
         api = self._api
-        who = await api.access.need(request, endpoint.role, writes=endpoint.writes)
+        named = str(request.path_params.get("queue", ""))
+        queue = ANY_QUEUE if endpoint.of_some_queues else named
+        who = await api.access.need(request, endpoint.role, writes=endpoint.writes, queue=queue)
         if request.method not in SAFE_METHODS:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
         call = Call(api, endpoint, request, who, endpoint.status)

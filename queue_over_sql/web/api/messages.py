@@ -38,6 +38,7 @@ def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noq
         found = place.messages(where=where).first()
         if found is not None:
             trace = target.last_traceback(number)
+            trace = None if trace is None else call.api.mask.text(trace)
             shown = showing.message(found, call.api.mask)
             return shapes.MessageStory(message=shown, archived=archived, last_traceback=trace)
     raise Problem(404, "message-not-found", f"Queue {queue} has no message {number}.")
@@ -49,7 +50,7 @@ def explain_message(call: Call, queue: str, id: str) -> shapes.Explanation:  # n
     found = call.service.queue(queue).why(read_id(id))
     if found.reason is Reason.MISSING:
         raise Problem(404, "message-not-found", found.text)
-    return showing.explanation(found)
+    return showing.explanation(found, call.api.mask)
 
 
 @endpoints.add("POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,))
@@ -167,7 +168,7 @@ def _selected(call: Call, given: shapes.SelectedMessages) -> Choice:
 
 
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:
-    hidden = [path for path in fields if call.api.mask.hides(path)]
+    hidden = [path for path, value in fields.items() if call.api.mask.hides(path, value)]
     if hidden:
         text = f"{hidden[0]} is masked, so you cannot search by it."
         raise Problem(403, "masked", text)

@@ -30,7 +30,7 @@ _BATCH: Final = 1_000
 @endpoints.add(
     "POST",
     "/queues/{queue}/messages",
-    Role.OPERATOR,
+    Role.PUBLISHER,
     status=201,
     problems=(404, 409, 413),
     idempotent=True,
@@ -54,7 +54,7 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
     return call.once(put, body, queue=target)
 
 
-@endpoints.add("POST", "/queues/{queue}/messages/batch", Role.OPERATOR, problems=(404, 409, 413))
+@endpoints.add("POST", "/queues/{queue}/messages/batch", Role.PUBLISHER, problems=(404, 409, 413))
 def publish_many(
     call: Call, queue: str, query: shapes.OnConflictQuery, body: shapes.NewMessages
 ) -> shapes.PublishedMessages:
@@ -67,7 +67,7 @@ def publish_many(
 @endpoints.add(
     "POST",
     "/queues/{queue}/messages/stream",
-    Role.OPERATOR,
+    Role.PUBLISHER,
     lines_in=True,
     problems=(404, 408, 409, 413),
 )

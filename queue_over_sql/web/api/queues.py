@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from queue_over_sql import QueueService, inside
-from queue_over_sql.errors import QueueError
+from queue_over_sql import ExponentialBackoff, QueueService, inside
+from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, run_named
 from queue_over_sql.web.problems import Problem
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 endpoints = Endpoints("queues")
 
+_NO_SETTINGS: Final = ("name", "paused", "retry", "columns", "table")
 
-@endpoints.add("GET", "/queues", Role.VIEWER)
+
+@endpoints.add("GET", "/queues", Role.VIEWER, of_some_queues=True)
 def list_queues(call: Call) -> shapes.Queues:
-    """List all queues and their settings, by name."""
+    """List all queues of the caller and their settings, by name."""
     found = []
     unreadable = []
     for record in inside.records(call.service):
+        if not call.principal.may_use(record.name):
+            continue
         try:
             found.append(_shown(call.service, record))
         except QueueError:
@@ -39,9 +43,33 @@ def show_queue(call: Call, queue: str) -> shapes.Queue:
     return _shown(call.service, inside.record(call.service, queue))
 
 
-def _create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
-    created = call.do(queue, **msgspec.to_builtins(body)).value
+def _create_queue(call: Call, queue: str, body: shapes.PutQueue) -> shapes.Queue:
+    given = _settings_in(call.service, queue, msgspec.to_builtins(body))
+    created = call.do(queue, **given).value
     return _shown(call.service, inside.record(call.service, created.name))
+
+
+def _settings_in(service: QueueService, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    # All that GET shows may come back, but only settings can change.
+    if given.keys().isdisjoint(_NO_SETTINGS):
+        return given
+    try:
+        present = msgspec.to_builtins(_shown(service, inside.record(service, name)))
+    except QueueNotFound:
+        retry = inside.settings(service).retry_policies.describe(ExponentialBackoff())
+        present = {"name": name, "paused": False, "retry": retry, "columns": [], "table": None}
+    for each in _NO_SETTINGS:
+        if each in given and given[each] != present[each]:
+            text = (
+                f"{each} of queue {name} cannot be changed here: leave it out, or send it as GET "
+                "shows it."
+            )
+            raise Problem(422, "not-valid", text)
+    settings = {each: value for each, value in given.items() if each not in _NO_SETTINGS}
+    if present["table"] is None:
+        return settings
+    # An adopted table does not accept all settings.
+    return {each: value for each, value in settings.items() if value != present[each]}
 
 
 def _drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:

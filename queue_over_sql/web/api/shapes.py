@@ -29,6 +29,8 @@ MOST_CLAIMED = 100
 MOST_SETTLED = 1_000
 MOST_PUBLISHED = 10_000
 MOST_CHOSEN = 1_000
+# It names the queue, so the longest name of one must fit.
+LONGEST_CLAIM = 500
 _YEAR = 366 * 86_400.0
 
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -214,7 +216,7 @@ class Claimed(Given, kw_only=True):
 
 
 ClaimTokens: TypeAlias = Annotated[
-    list[Annotated[str, Meta(min_length=1, max_length=100)]],
+    list[Annotated[str, Meta(min_length=1, max_length=LONGEST_CLAIM)]],
     Meta(min_length=1, max_length=MOST_SETTLED, description="The tokens of the claims."),
 ]
 
@@ -433,6 +435,22 @@ class QueueSettings(Taken, kw_only=True):
     kind_timeout: Span | UnsetType = UNSET
 
 
+class PutQueue(QueueSettings, kw_only=True):
+    """Settings of a queue, or all that GET shows of one.
+
+    What is no setting cannot be changed here, so it must be as GET shows it: ``name``, ``paused``,
+    ``retry``, ``columns`` and ``table``.
+    """
+
+    name: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    retry: dict[str, Any] | UnsetType = UNSET
+    columns: (
+        Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=1_000)] | UnsetType
+    ) = UNSET
+    table: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
+
+
 class Queue(Given, kw_only=True):
     """A queue and its settings."""
 
@@ -588,6 +606,7 @@ class Me(Given, kw_only=True):
     way: str
     read_only: bool
     csrf: Annotated[str | None, Meta(description="For X-CSRF-Token; null with a bearer token.")]
+    queues: Annotated[list[str], Meta(description="Only these queues; empty: all.")]
 
 
 # -- schedules and topics
@@ -672,6 +691,10 @@ class NewToken(Taken, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     role: Role
     expires: Annotated[Span | None, Meta(description="Seconds from now; null: never.")] = None
+    queues: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=60)]],
+        Meta(max_length=20, description="Only for queues with such names: orders*; empty: all."),
+    ] = msgspec.field(default_factory=list)
 
 
 class Token(Given, kw_only=True):
@@ -681,6 +704,13 @@ class Token(Given, kw_only=True):
     role: Role
     created_at: Instant
     expires_at: Instant | None
+    queues: Annotated[list[str], Meta(description="Only for these queues; empty: for all.")]
+
+
+class RemovedToken(Taken, kw_only=True):
+    """Whether the last token of an admin may go."""
+
+    last_admin: bool = False
 
 
 class Tokens(Given, kw_only=True):

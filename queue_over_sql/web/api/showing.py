@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
@@ -81,17 +80,18 @@ def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:
         "columns": mask.apply(dict(found.columns)),
         "outcome": inside.row_of(found).outcome,
         **{name: getattr(found, name) for name in _FACTS},
+        "last_error": None if found.last_error is None else mask.text(found.last_error),
     }
 
 
 def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
     payload = found.payload if found.row is None else dict(found.row)
     if isinstance(payload, bytes):
-        return in_base64(payload), "base64"
+        return in_base64(mask.data(payload)), "base64"
     stored = inside.row_of(found).payload
     if isinstance(payload, str) and payload is stored:
-        # A text payload, or an unreadable one, which cannot be masked.
-        return (_masked_text(payload, mask) if mask else payload), UNSET
+        # A text payload, or an unreadable one.
+        return mask.text(payload), UNSET
     if isinstance(stored, str):
         try:
             check_depth(stored.encode("utf-8", "replace"))
@@ -99,15 +99,6 @@ def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
             return (stored if not mask else "…"), "json"
     shown = mask.apply(payload)
     return (to_json(shown), "json") if as_text else (shown, UNSET)
-
-
-def _masked_text(text: str, mask: Mask) -> str:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return "…" if text.lstrip()[:1] in {"{", "["} else text
-    shown = mask.apply(value)
-    return text if shown == value else to_json(shown)
 
 
 def pages(
@@ -144,13 +135,14 @@ def _bytes_of(page: list[Message]) -> int:
     return sum(len(each) for each in stored if isinstance(each, str | bytes))
 
 
-def explanation(found: Explanation) -> shapes.Explanation:
+def explanation(found: Explanation, mask: Mask) -> shapes.Explanation:
     """Why a message does not run."""
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     holder = None if found.consumer is None else consumer(found.consumer)
     return shapes.Explanation(
         **fields
         | {"message_id": str(found.message_id), "reason": found.reason.value, "consumer": holder}
+        | {"text": mask.text(found.text)}
         | {"waits_for": None if found.waits_for is None else str(found.waits_for)}
     )
 
@@ -211,12 +203,18 @@ def schedule(found: Schedule, mask: Mask) -> shapes.Schedule:
     return shapes.Schedule(
         **fields
         | {
-            "payload": in_base64(found.payload) if binary else mask.apply(found.payload),
+            "payload": _of_schedule(found.payload, mask),
             "payload_encoding": "base64" if binary else UNSET,
             "every": None if found.every is None else found.every.total_seconds(),
             "options": mask.apply(_plain(found.options)),
         }
     )
+
+
+def _of_schedule(payload: Any, mask: Mask) -> Any:
+    if isinstance(payload, bytes):
+        return in_base64(mask.data(payload))
+    return mask.text(payload) if isinstance(payload, str) else mask.apply(payload)
 
 
 def _plain(value: Any) -> Any:
@@ -225,11 +223,11 @@ def _plain(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def subscription(found: Subscription) -> shapes.Subscription:
+def subscription(found: Subscription, mask: Mask) -> shapes.Subscription:
     """A subscription."""
     return shapes.Subscription(
         queue=found.queue,
         pattern=found.pattern,
-        where=None if found.where is None else dict(found.where),
+        where=None if found.where is None else mask.apply(dict(found.where)),
         created_at=found.created_at,
     )

@@ -26,13 +26,14 @@ def list_topics(call: Call) -> shapes.Topics:
 def list_subscriptions(call: Call, topic: str) -> shapes.Subscriptions:
     """List the subscriptions to a topic, by queue and pattern."""
     found = call.service.topic(topic).subscriptions()
-    return shapes.Subscriptions(subscriptions=[showing.subscription(each) for each in found])
+    mask = call.api.mask
+    return shapes.Subscriptions(subscriptions=[showing.subscription(each, mask) for each in found])
 
 
 @endpoints.add(
     "POST",
     "/topics/{topic}/messages",
-    Role.OPERATOR,
+    Role.PUBLISHER,
     status=201,
     problems=(404, 409, 413),
     idempotent=True,
@@ -71,5 +72,5 @@ def try_route(call: Call, topic: str, body: shapes.Route) -> shapes.Routed:
     ]
     return shapes.Routed(
         queues=sorted({each.queue for each in found}),
-        subscriptions=[showing.subscription(each) for each in found],
+        subscriptions=[showing.subscription(each, call.api.mask) for each in found],
     )

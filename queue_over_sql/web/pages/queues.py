@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
+from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import shown_messages
 from queue_over_sql.web.buttons import filters_of
@@ -90,7 +91,7 @@ def _list(view: View, *, archived: bool) -> Response:
     found = _queue(view)
     given = {name: view.query(name) for name in _FILTERS}
     chosen = filters_of(given)
-    if view.site.mask.hides(given.get("field", "")):
+    if view.site.mask.hides(given["field"], json_or_text(given["value"])):
         msg = "This field is masked, so you cannot search by it."
         raise ValueError(msg)
     selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
