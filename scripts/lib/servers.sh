@@ -225,6 +225,12 @@ ensure_browser() {
   export QUEUE_OVER_SQL_TEST_AXE
 }
 
+# ensure_generators: get the generators of HTTP clients.
+ensure_generators() {
+  fetch_generators || fail "npm and pip could not get the generators of HTTP clients: see" \
+    "fetch_generators in scripts/lib/packages.sh"
+}
+
 ensure_axe() {
   command -v npm >/dev/null || { may_install && apt_install npm; } ||
     fail "npm is required to get axe-core: install it, or put axe.min.js at $AXE_PATH"
