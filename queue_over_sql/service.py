@@ -372,6 +372,8 @@ class QueueService:
                 requeued or removed. False (default): the next one follows.
             queue_limit: how many messages of the whole queue are in hand at once, over all
                 processes, 1 to 10,000; None (default): any number.
+            queue_rate: how fast messages of the whole queue start, over all processes, as
+                ``group_rate`` says it for one group; None (default): as fast as they can.
             when_full: what a publish does when its group, or the queue if it has no group, has as
                 many unfinished messages as its limit allows to be in hand. ``"wait"`` (default):
                 the message waits. ``"reject"``: the publish raises ``GroupFull``. ``"replace"``: it
@@ -391,8 +393,8 @@ class QueueService:
                 another ``unique``.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
-            UnsupportedByEngine: there is a ``group_limit`` or ``queue_limit``, and H2 is older than
-                2.2.220.
+            UnsupportedByEngine: there is a ``group_limit``, ``queue_limit`` or ``queue_rate``, and
+                H2 is older than 2.2.220.
             TypeError, ValueError: a setting has an invalid value.
         """
         check_known("QueueService.create_queue", settings, QueueOptions)

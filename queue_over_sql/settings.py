@@ -105,6 +105,7 @@ class QueueSettings:
     group_fair: bool | Unset = UNSET
     block_on_failure: bool | Unset = UNSET
     queue_limit: int | Unset | None = UNSET
+    queue_rate: str | Unset | None = UNSET
     when_full: WhenFull | Unset = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
@@ -141,6 +142,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     group_rate: str | Unset | None
     group_fair: bool | Unset
     queue_limit: int | Unset | None
+    queue_rate: str | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
@@ -208,6 +210,7 @@ class EffectiveSettings:
     group_fair: bool = False
     block_on_failure: bool = False
     queue_limit: int | None = None
+    queue_rate: str | None = None
     when_full: WhenFull = "wait"
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
@@ -230,9 +233,19 @@ class EffectiveSettings:
         return self.queue_limit is not None
 
     @property
+    def rated(self) -> bool:
+        """Whether messages of the whole queue may start only so fast."""
+        return self.queue_rate is not None
+
+    @property
+    def bounds(self) -> tuple[bool, bool]:
+        """Whether the whole queue has a limit, and a rate."""
+        return self.limited, self.rated
+
+    @property
     def has_rules(self) -> bool:
-        """Whether claims keep rules that earlier releases do not know: of groups, or a limit."""
-        return self.grouped or self.limited
+        """Whether claims keep rules that earlier releases do not know: of groups, or limits."""
+        return self.grouped or any(self.bounds)
 
     @property
     def blocks_groups(self) -> bool:
@@ -282,7 +295,7 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
             "keeps it taken after the end: a queue can have one of them"
         )
         raise ValueError(msg)
-    if wanted.when_full != "wait" and not wanted.has_rules:
+    if wanted.when_full != "wait" and not (wanted.grouped or wanted.limited):
         msg = (
             f"when_full={wanted.when_full!r} says what a publish does when a limit is reached, "
             "but the queue has none: give it a group_limit or a queue_limit, too"
@@ -328,7 +341,7 @@ def settings_json(
     if settings.grouped:
         # An earlier release, which would not keep the order, sees that it has other columns.
         columns = {**columns, GROUP_KEY: "VARCHAR"}
-    if settings.limited:
+    if any(settings.bounds):
         columns = {**columns, _OF_LIMITS: "BIGINT"}
     adopted = {} if settings.adoption is None else {"adoption": settings.adoption.stored()}
     stored = {
@@ -625,6 +638,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "group_fair": _Kind(check_flag),
     "block_on_failure": _Kind(check_flag),
     "queue_limit": _whole(1, MOST_SLOTS).or_none(),
+    "queue_rate": _RATE.or_none(),
     "when_full": _one_of(WHENS_FULL),
     "kind_timeout": _DURATION,
     "max_payload_bytes": _whole(1, 2**30),

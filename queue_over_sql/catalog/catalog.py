@@ -33,7 +33,8 @@ from queue_over_sql.existing_tables.adopt import (
     with_groups,
 )
 from queue_over_sql.groups.groups import wake_all
-from queue_over_sql.limits.slots import count_others, set_slots
+from queue_over_sql.limits.bounds import set_bounds
+from queue_over_sql.limits.slots import count_others
 from queue_over_sql.payloads.types import Kinds
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
@@ -341,9 +342,9 @@ class Catalog:
                 ruled=tables.has_rules,
                 oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
-            if added and settings.queue_limit is not None:
+            if added and tables.bounded:
                 sql = StatementCache(tables, self.connections.engine.dialect)
-                set_slots(connection, sql, settings.queue_limit)
+                set_bounds(connection, sql, settings.queue_limit, settings.queue_rate)
             return added
 
     def _change(self, record: QueueRecord, requested: QueueSettings) -> None:
@@ -382,9 +383,9 @@ class Catalog:
         if wanted.dedup_window is not None and present.dedup_window is None:
             self._add_tables(_needed(core_of(queue).context.tables, wanted))
         text = settings_json(wanted, columns, policies)
-        rules = ("group_limit", "group_order", "group_rate", "group_fair")
-        of_groups = any(getattr(wanted, name) != getattr(present, name) for name in rules)
-        of_limit = wanted.queue_limit != present.queue_limit
+        rules = {"group_limit", "group_order", "group_rate", "group_fair"}
+        of_groups = not rules.isdisjoint(changed)
+        of_limit = not {"queue_limit", "queue_rate"}.isdisjoint(changed)
         store = partial(
             self._store,
             name=record.name,
@@ -406,7 +407,7 @@ class Catalog:
             turn_off = partial(store, settings=text, ruled=wanted.has_rules)
             self._turn_groups_off(queue, turn_off, turn_on)
         else:
-            ruled = wanted.has_rules if wanted.limited != present.limited else None
+            ruled = wanted.has_rules if wanted.bounds != present.bounds else None
             self.connections.run(Operation(partial(store, settings=text, ruled=ruled), atomic=True))
         queue.refresh()
         if of_limit:
@@ -450,16 +451,16 @@ class Catalog:
     def _slots(
         self, name: str, wanted: EffectiveSettings, present: EffectiveSettings
     ) -> Callable[[Connection], None]:
-        """Gives the queue as many slots as the settings say, in the transaction that stores them.
+        """Gives the queue its slots and its rate, in the transaction that stores the settings.
 
         On some engines a new table is a transaction of its own, so it is created before.
         """
-        limited = wanted if wanted.limited else present
-        tables = self._define(name, dataclasses.replace(limited, columns=()))
-        if tables.limits is not None and wanted.limited:
+        bounded = wanted if any(wanted.bounds) else present
+        tables = self._define(name, dataclasses.replace(bounded, columns=()))
+        if tables.limits is not None and any(wanted.bounds):
             self._add_tables([tables.limits])
         sql = StatementCache(tables, self.connections.engine.dialect)
-        return partial(set_slots, sql=sql, limit=wanted.queue_limit)
+        return partial(set_bounds, sql=sql, limit=wanted.queue_limit, rate=wanted.queue_rate)
 
     def _limit_changed(self, queue: Queue, former: EffectiveSettings) -> None:
         context = core_of(queue).context
@@ -647,6 +648,7 @@ class Catalog:
             dialect=self.connections.dialect,
             grouped=settings.grouped,
             limited=settings.limited,
+            rated=settings.rated,
             unique=settings.unique,
         )
 

@@ -32,7 +32,9 @@ from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.groups.taking import Picking
-from queue_over_sql.limits.slots import has_room, occupy_taken, reserve_for_caller
+from queue_over_sql.limits.bounds import outlook
+from queue_over_sql.limits.slots import occupy_taken, reserve_for_caller
+from queue_over_sql.limits.tokens import give_back, look, spend_some
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
@@ -124,6 +126,13 @@ class Claimer:
         self._unanswered: deque[_Unanswered] = deque()
         # How many messages to claim at once while there are suspects; None: any number.
         self._at_most: int | None = None
+        # When the rate of the queue allows the next message, by the monotonic clock.
+        self._token_at = 0.0
+
+    @property
+    def token_at(self) -> float:
+        """When the queue's rate allows the next message, on the monotonic clock; may be past."""
+        return self._token_at
 
     def consume(
         self,
@@ -161,6 +170,12 @@ class Claimer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
+            token_in = self._token_at - time.monotonic()
+            if token_in > 0:
+                # No poll before then finds more, unless somebody changes the rate.
+                seldom = poll_pauses(LAST_POLL, LAST_POLL)
+                self._context.wakeups.await_next_poll(seen, seldom, min(left, token_in))
+                continue
             pauses = pauses or poll_pauses(FIRST_POLL, LAST_POLL)
             self._context.wakeups.await_next_poll(seen, pauses, left)
 
@@ -448,7 +463,7 @@ class Claimer:
                 lows[level],
                 edits=edits,
                 where=where,
-                guarded=any(lows) or sql.subject.limited,
+                guarded=any(lows) or sql.subject.bounded,
             )
             for level in levels
         ]
@@ -481,7 +496,7 @@ class Claimer:
         if len(settled) == expected:
             for request, found in claims:
                 self._found(found, request, began)
-            if not rows and (any(lows) or sql.subject.limited):
+            if not rows and (any(lows) or sql.subject.bounded):
                 self._was_edited()
         return settled, rows
 
@@ -546,9 +561,10 @@ class Claimer:
         """Remove messages inside the caller's transaction; see ``take``."""
         count = check_whole("count", count)
         messages: list[Message] = []
-        slots = self._slots_to_take(connection, count, where)
-        if slots is not None:
-            count = len(slots)
+        slots: Sequence[int] = ()
+        tokens = 0
+        if self._context.tables.bounded:
+            count, tokens, slots = self._reserved_to_take(connection, count, where)
         for level in range(self._context.settings.priorities):
             while left := count - len(messages):
                 sql, values, picking = self._context.sql, wanted(level, left), None
@@ -575,30 +591,60 @@ class Claimer:
                 # found but not delivered.
                 if found < left:
                     break
+        if tokens > len(messages):
+            spare = tokens - len(messages)
+            self._apart_from(connection, partial(give_back, count=spare))
         return messages
 
-    def _slots_to_take(
-        self, connection: Connection, count: int, where: Where | None
-    ) -> list[int] | None:
-        """Lock slots for as many messages as there are in the caller's transaction; None: no limit.
+    @property
+    def _has_others(self) -> bool:
+        """Whether a query may run beside the caller's transaction."""
+        connections = self._context.connections
+        return connections.background and connections.has_others
 
-        The caller may keep the transaction open for long, so it takes no slot that it does not use.
+    def _apart_from(self, connection: Connection, do: Callable[..., T]) -> T:
+        """Do it in a transaction of its own, since a caller's may stay open for long.
+
+        Where the caller's has the only lock for writing, or its connection is the only one, it is
+        done there.
         """
+        context = self._context
+        if not (self._has_others and context.dialect.features.skip_locked):
+            return do(connection, context.sql)
+        once = Operation(partial(do, sql=context.sql), atomic=True, repeatable=False)
+        return context.run(once)
+
+    def _reserved_to_take(
+        self, connection: Connection, count: int, where: Where | None
+    ) -> tuple[int, int, Sequence[int]]:
+        """How many messages a ``take`` may get, the tokens that it has spent, and its slots."""
+        tables, tokens = self._context.tables, 0
+        count = self._due_to_take(connection, count, where)
+        if tables.rated and count:
+            if self._context.connections.background:
+                # After a step of the clock it mends the rate.
+                self._apart_from(connection, look)
+            tokens = count = self._apart_from(connection, partial(spend_some, count=count))
+        if not tables.limited:
+            return count, tokens, ()
+        # The caller may keep the transaction open for long, so it takes none in vain.
+        elsewhere = self._context.run if self._has_others else None
+        slots = reserve_for_caller(connection, self._context.sql, count, elsewhere)
+        return len(slots), tokens, slots
+
+    def _due_to_take(self, connection: Connection, count: int, where: Where | None) -> int:
+        """How many messages a ``take`` may find, at most so many."""
         context, sql = self._context, self._context.sql
-        if not sql.subject.limited:
-            return None
         context.dialect.sessions.lock_for_writing(connection, sql)
         levels = range(context.settings.priorities)
 
         def due(target: Connection) -> int:
             return sum(count_due(target, sql, wanted(level, count), where) for level in levels)
 
-        others = context.connections.background and context.connections.has_others
-        elsewhere = context.run if others else None
         found = due(connection)
-        if elsewhere is not None and sql.subject.features.reads_the_past:
-            found = max(found, elsewhere(due))
-        return reserve_for_caller(connection, sql, min(count, found), elsewhere)
+        if self._has_others and sql.subject.features.reads_the_past:
+            found = max(found, context.run(due))
+        return min(count, found)
 
     def _pick(
         self,
@@ -742,7 +788,7 @@ class Claimer:
             rows += in_order(found)
             low, fully = request.claim.low, False
             if not request.claim.count:
-                # The limit of the queue is reached.
+                # The limit of the queue is reached, or its rate is used up.
                 break
             if not found.seen:
                 # The claim is of no use if an edit changed the limits.
@@ -822,16 +868,19 @@ class Claimer:
         return self._walk.request(claim, self._rules, past, most)
 
     def _has_room(self) -> bool:
-        """Whether the limit of the queue, if it has one, leaves room for another message."""
-        context = self._context
-        if not context.tables.limited:
+        """Whether limit and rate of the queue, if it has any, allow another message."""
+        if not self._context.tables.bounded:
             return True
-        # Somebody may have changed the limit, or have turned it off.
+        # Somebody may have changed them, or have turned them off.
         return self._sees_room() or (self._was_edited() and self._sees_room())
 
     def _sees_room(self) -> bool:
         context = self._context
-        return not context.tables.limited or context.run(lambda c: has_room(c, context.sql))
+        if not context.tables.bounded:
+            return True
+        found = context.run(lambda c: outlook(c, context.sql))
+        self._token_at = time.monotonic() + found.seconds
+        return found.has_room
 
     @property
     def _rules(self) -> GroupRules:
@@ -863,7 +912,7 @@ class Claimer:
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
         """Claim matching messages from the beginning, because the watermark does not cover them."""
-        if not self._context.tables.limited:
+        if not self._context.tables.bounded:
             return self._look(None, self._request(level, count, lease_us, 0, where=where))
         edits = self._known_edits()
         found = self._look(None, self._request(level, count, lease_us, 0, edits=edits, where=where))
@@ -874,9 +923,10 @@ class Claimer:
         return found
 
     def _looks_in_vain(self, request: ClaimRequest) -> bool:
-        """Whether a read finds nothing to claim, on an engine whose writers take the only lock."""
+        """Whether a read finds nothing to claim, where a claim takes a lock that others need."""
         context = self._context
-        return context.dialect.features.look_first and not context.run(
+        first = context.dialect.features.look_first or context.tables.rated
+        return first and not context.run(
             lambda connection: anything_to_claim(connection, context.sql, request)
         )
 
@@ -888,7 +938,7 @@ class Claimer:
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
-            if sql.subject.limited:
+            if sql.subject.bounded:
                 claim = Operation(partial(claim_within, sql=sql, request=request), atomic=True)
                 claim = claim._replace(repeatable=False)
                 request, rows = self._answered([request], claim)
@@ -929,7 +979,7 @@ class Claimer:
             lease_us=lease_us,
             queue_lease_us=self._context.known_settings.lease_us,
             edits=edits,
-            guarded=low != 0 or self._context.tables.limited if guarded is None else guarded,
+            guarded=low != 0 or self._context.tables.bounded if guarded is None else guarded,
             where=where,
         )
 

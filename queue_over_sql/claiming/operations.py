@@ -10,7 +10,7 @@ from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.groups.exits import note_capacity
 from queue_over_sql.groups.fair import claims_of
 from queue_over_sql.groups.strategy import GroupClaim, group_of
-from queue_over_sql.limits.slots import occupy, reserve
+from queue_over_sql.limits.bounds import reserve, use
 from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.sql.operation import Operation
@@ -38,17 +38,17 @@ def claim_messages(
 def claim_within(
     connection: Connection, sql: StatementCache, request: ClaimRequest
 ) -> tuple[ClaimRequest, list[MessageRow]]:
-    """As ``claim_messages``, within the limit of the queue, inside a transaction.
+    """As ``claim_messages``, within the bounds of the queue, inside a transaction.
 
     Returns:
-        The request as the limit allows it, perhaps for no message, and the messages.
+        The request as the bounds allow it, perhaps for no message, and the messages.
     """
-    if not sql.subject.limited:
+    if not sql.subject.bounded:
         return request, claim_messages(connection, sql, request)
-    slots = reserve(connection, sql, request.count)
-    request = request.of(len(slots))
-    rows = claim_messages(connection, sql, request) if slots else []
-    occupy(connection, sql, slots, [row.id for row in rows], request.claim)
+    reserved = reserve(connection, sql, request.count)
+    request = request.of(reserved.most)
+    rows = claim_messages(connection, sql, request) if reserved.most else []
+    use(connection, sql, reserved, [row.id for row in rows], request.claim)
     return request, rows
 
 
@@ -72,13 +72,13 @@ def claim_of_groups_within(
     connection: Connection, sql: StatementCache, request: GroupRequest
 ) -> tuple[GroupRequest, GroupClaim]:
     """As ``claim_within``, from groups."""
-    if not sql.subject.limited:
+    if not sql.subject.bounded:
         return request, claim_of_groups(connection, sql, request)
-    slots = reserve(connection, sql, request.claim.count)
-    request, found = request.of(len(slots)), GroupClaim([], [], 0)
-    if slots:
+    reserved = reserve(connection, sql, request.claim.count)
+    request, found = request.of(reserved.most), GroupClaim([], [], 0)
+    if reserved.most:
         found = claim_of_groups(connection, sql, request)
-    occupy(connection, sql, slots, [row.id for row in found.rows], request.claim.claim)
+    use(connection, sql, reserved, [row.id for row in found.rows], request.claim.claim)
     return request, found
 
 
@@ -92,7 +92,7 @@ def claiming_of_groups(
     sql: StatementCache, request: GroupRequest
 ) -> Operation[tuple[GroupRequest, GroupClaim]]:
     """The operation that claims from groups by itself; it is never repeated."""
-    at_once = claims_of(sql, request.rules).at_once and not sql.subject.limited
+    at_once = claims_of(sql, request.rules).at_once and not sql.subject.bounded
     do = partial(claim_of_groups_within, sql=sql, request=request)
     return Operation(do, atomic=not at_once, repeatable=False)
 

@@ -239,6 +239,16 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--queue-limit", lambda text: _number(text, "none")),
     ),
+    "queue_rate": SharedOption(
+        str,
+        typer.Option(
+            metavar="RATE|none",
+            show_default="none for a new queue",
+            help="How fast messages of the queue may start, over all processes, as 100/min or 5/s "
+            "burst 1.",
+        ),
+        read=lambda text: None if text == "none" else text,
+    ),
     "when_full": SharedOption(
         str,
         typer.Option(
@@ -287,6 +297,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
         ("groups of ", _groups(settings)),
         ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),
+        ("rate ", settings.queue_rate or ""),
         ("when full ", "" if settings.when_full == "wait" else settings.when_full),
         ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )

@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from queue_over_sql.claiming.statements import mark
 from queue_over_sql.groups import exits, operations, statements
-from queue_over_sql.groups.strategy import Bucket, GroupClaim, GroupClaims, GroupRequest, Seen
+from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRequest, Seen
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements.claims import fitting, stamp_values
@@ -46,6 +46,7 @@ from queue_over_sql.statements.parameters import (
 )
 from queue_over_sql.statements.requests import Where, stamped_row
 from queue_over_sql.values.options import GROUP_KEY
+from queue_over_sql.values.rates import Bucket
 
 Row: TypeAlias = Sequence[Any]
 

@@ -12,11 +12,10 @@ from queue_over_sql.durable import statements as rounds
 from queue_over_sql.durable.requests import RoundRequest, rounds_values
 from queue_over_sql.durable.rounds import Rounds
 from queue_over_sql.groups import exits
-from queue_over_sql.limits.slots import occupy, reserve
+from queue_over_sql.limits.bounds import Reserved, reserve, use
 from queue_over_sql.message import Claim
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.schema.existing import SUCCESS
-from queue_over_sql.settings import MOST_SLOTS
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.statements.requests import read_rows
@@ -226,14 +225,14 @@ def claim_round(
     """
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
     claim = dialect.strategy(Rounds).claim if groups is None else groups.claim
-    slots: Sequence[int] = ()
-    if sql.subject.limited:
-        slots = reserve(connection, sql, min(wanted.message_limit, MOST_SLOTS))
-        wanted = dataclasses.replace(wanted, message_limit=len(slots))
+    reserved = Reserved(0)
+    if sql.subject.bounded:
+        reserved = reserve(connection, sql, wanted.message_limit)
+        wanted = dataclasses.replace(wanted, message_limit=reserved.most)
     count = _by_priority(wanted, stamp, priorities, lambda request: claim(connection, sql, request))
-    if slots and count:
+    if reserved.most and count:
         rows = read_round(connection, sql, consumer_id, wanted.consumer_round)
-        occupy(connection, sql, slots, [row.id for row in rows], stamp)
+        use(connection, sql, reserved, [row.id for row in rows], stamp)
     return count
 
 

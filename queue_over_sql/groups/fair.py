@@ -50,11 +50,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.groups.strategy import Bucket, GroupRequest
+    from queue_over_sql.groups.strategy import GroupRequest
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import Builder, StatementCache
     from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.statements.requests import Where
+    from queue_over_sql.values.rates import Bucket
 
 Row: TypeAlias = "Sequence[Any]"
 Read: TypeAlias = "Callable[[Builder, Sequence[Any], Mapping[str, Any]], Sequence[Row]]"

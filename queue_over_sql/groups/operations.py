@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import (
-        Bucket,
-        GroupClaims,
-        GroupRequest,
-        GroupRules,
-        Seen,
-    )
+    from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, Seen
     from queue_over_sql.sql.compiled import Builder, StatementCache
+    from queue_over_sql.values.rates import Bucket
 
 _MOST_TRIES = 5
 # For at most this long a message is put off for a token. Then a claim looks at the group anew.

@@ -9,7 +9,7 @@ from queue_over_sql.groups import statements
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.values.limits import MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
-from queue_over_sql.values.rates import Rate
+from queue_over_sql.values.rates import Bucket, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -67,36 +67,6 @@ class GroupRules(NamedTuple):
 
 RateRow: TypeAlias = "Sequence[Any]"
 """What ``statements.rate_columns`` reads."""
-
-
-class Bucket(NamedTuple):
-    """The tokens of a group at one moment; see ``Rate``."""
-
-    rate: Rate
-    now: int
-    tat: int | None
-
-    @property
-    def tokens(self) -> int:
-        """How many messages may be taken now."""
-        return self.rate.tokens(self.now, self.tat)
-
-    @property
-    def next_at(self) -> int:
-        """When the next message may be taken."""
-        return self.rate.next_at(self.now, self.tat)
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether it was cut, because the clock was set back or the rate was changed.
-
-        That must be written, or it would be cut again at each look and never have a token.
-        """
-        return self.tat is not None and self.spent(0).tat != max(self.tat, self.now)
-
-    def spent(self, count: int) -> Bucket:
-        """After so many were taken."""
-        return self._replace(tat=self.rate.spent(self.now, self.tat, count))
 
 
 class GroupRequest(NamedTuple):

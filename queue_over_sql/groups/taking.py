@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.groups.strategy import Bucket, GroupRules
+    from queue_over_sql.groups.strategy import GroupRules
     from queue_over_sql.sql.compiled import Builder, StatementCache
     from queue_over_sql.statements.requests import Where
+    from queue_over_sql.values.rates import Bucket
 
 _MOST_LOOKS = 20
 _LEAST_SEEN = 50

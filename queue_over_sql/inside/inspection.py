@@ -18,6 +18,7 @@ from queue_over_sql.groups.blocking import find_blocked_by_nothing
 from queue_over_sql.groups.repair import find_broken
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.inside.operations import EngineFacts
+from queue_over_sql.limits import tokens
 from queue_over_sql.limits.slots import find_others
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.stats import subtractable
@@ -198,12 +199,17 @@ class Inspection:
         return len(find_others(connection, StatementCache(tables, connection.dialect)))
 
     @staticmethod
-    def queue_limit(record: QueueRecord) -> int | None:
-        """How many messages of a queue may be in hand at once; None: any number."""
-        limit: int | None = StoredSettings.read(record.name, record.settings).data.get(
-            "queue_limit"
-        )
-        return limit
+    def lacks_rate(connection: Connection, tables: QueueTables) -> bool:
+        """Whether the row of the queue's rate is gone, so that nobody claims."""
+        if not tables.rated:
+            return False
+        return tokens.read(connection, StatementCache(tables, connection.dialect)) is None
+
+    @staticmethod
+    def bounds(record: QueueRecord) -> tuple[int | None, str | None]:
+        """How many messages of a queue may be in hand at once, and how fast they may start."""
+        data = StoredSettings.read(record.name, record.settings).data
+        return data.get("queue_limit"), data.get("queue_rate")
 
     @staticmethod
     def group_rate(record: QueueRecord) -> Rate | None:
@@ -321,6 +327,7 @@ class Inspection:
             dialect=parts.connections.dialect,
             grouped=settings.grouped,
             limited=settings.limited,
+            rated=settings.rated,
         )
         self._known.queues[record.name] = record.settings, tables, settings.priorities
         return tables, settings.priorities

@@ -1,4 +1,4 @@
-"""Statements about the slots of a queue with a limit."""
+"""Statements about the slots and the tokens of a queue with a limit or a rate."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _NONE: Final[ColumnElement[int]] = literal_column("0")
 
 
 def slots_of(tables: QueueTables) -> Table:
-    """The table of the slots; only for queues with a limit."""
+    """The table of the slots; only for queues with a limit or a rate."""
     if tables.limits is None:
-        msg = f"queue {tables.queue!r} has no queue_limit"
+        msg = f"queue {tables.queue!r} has neither queue_limit nor queue_rate"
         raise ValueError(msg)
     return tables.limits
 
@@ -181,3 +181,62 @@ def claimed_stamps(tables: QueueTables) -> Select[Any]:
     live = tables.live
     found = select(live.c.id, live.c.consumer_id, live.c.consumer_round)
     return found.where(tables.expressions.is_claimed(live), *tables.live_only())
+
+
+# -- the rate
+
+
+def bucket(tables: QueueTables) -> Select[Any]:
+    """The rate and what is left of it: interval, burst, when it is full again, the clock."""
+    c = slots_of(tables).c
+    now = tables.expressions.now().label("now")
+    return select(c.interval_us, c.burst, c.tat_us, now).where(c.slot == _NONE)
+
+
+def lock_bucket(tables: QueueTables) -> Select[Any]:
+    """As ``bucket``, locked until the transaction ends."""
+    return bucket(tables).with_for_update()
+
+
+def spend(tables: QueueTables) -> Update:
+    """Take ``p_count`` tokens, from the time of this statement on."""
+    slots, now = slots_of(tables), tables.expressions.now()
+    base = case((slots.c.tat_us > now, slots.c.tat_us), else_=now)
+    return _of_bucket(slots, {"tat_us": base + number("p_count") * slots.c.interval_us})
+
+
+def give_back(tables: QueueTables) -> Update:
+    """Give back ``p_count`` tokens that were taken and not used."""
+    slots = slots_of(tables)
+    return _of_bucket(slots, {"tat_us": slots.c.tat_us - number("p_count") * slots.c.interval_us})
+
+
+def empty_bucket(tables: QueueTables) -> Update:
+    """Let it be full at ``p_tat``, unless somebody has changed ``p_before`` meanwhile."""
+    slots = slots_of(tables)
+    emptied = _of_bucket(slots, {"tat_us": number("p_tat")})
+    return emptied.where(slots.c.tat_us == number("p_before"))
+
+
+def add_bucket(tables: QueueTables) -> Insert:
+    """Create the row of a rate, with all tokens."""
+    return insert(slots_of(tables)).values({"slot": _NONE, **_rate()})
+
+
+def change_bucket(tables: QueueTables) -> Update:
+    """Change the rate; ``p_full`` is the time in which all tokens come back.
+
+    What was taken at another rate leaves no fewer tokens than none.
+    """
+    slots = slots_of(tables)
+    most = tables.expressions.now() + number("p_full")
+    tat = case((slots.c.tat_us > most, most), else_=slots.c.tat_us)
+    return _of_bucket(slots, {"tat_us": tat, **_rate()})
+
+
+def _of_bucket(slots: Table, values: dict[str, Any]) -> Update:
+    return update(slots).where(slots.c.slot == _NONE).values(values)
+
+
+def _rate() -> dict[str, Any]:
+    return {"interval_us": number("p_interval"), "burst": number("p_burst")}

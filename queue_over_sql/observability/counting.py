@@ -62,6 +62,7 @@ class QueueCounts:
         paused_groups: how many groups an operator paused.
         throttled_groups: how many groups have messages due, but have used up their rate.
         queue_limit: how many of its messages may be in hand at once; None: any number.
+        queue_rate: how fast its messages may start; None: as fast as they can.
     """
 
     name: str
@@ -73,6 +74,7 @@ class QueueCounts:
     paused_groups: int = 0
     throttled_groups: int = 0
     queue_limit: int | None = None
+    queue_rate: str | None = None
 
     @property
     def dead(self) -> int:
@@ -153,7 +155,7 @@ class Counting:
         columns = _columns(tables, levels, self.names, self._limit)
         groups = inside.group_counts(tables, inspection.group_rate(record))
         text = inspection.text_of(select(literal(record.name), *groups.c, *columns))
-        return _Known(record, text, inspection.queue_limit(record))
+        return _Known(record, text, *inspection.bounds(record))
 
     def _alone(self, inspection: Inspection, known: _Known) -> QueueCounts:
         try:
@@ -173,7 +175,7 @@ class Counting:
         by_name = {each.record.name: each for each in known}
         found = []
         for name, blocked, paused, throttled, age, first, newest, *numbers in rows:
-            record, limit = by_name[name].record, by_name[name].queue_limit
+            one = by_name[name]
             seen = dict.fromkeys(self.names, newest)
             seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
             counts = {
@@ -183,14 +185,15 @@ class Counting:
             seconds = None if age is None else max(0.0, int(age) / 1_000_000)
             found.append(
                 QueueCounts(
-                    record.name,
-                    record.paused,
+                    name,
+                    one.record.paused,
                     counts,
                     seconds,
                     blocked_groups=int(blocked),
                     paused_groups=int(paused),
                     throttled_groups=int(throttled),
-                    queue_limit=limit,
+                    queue_limit=one.queue_limit,
+                    queue_rate=one.queue_rate,
                 )
             )
         return found
@@ -203,11 +206,12 @@ class Counting:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A queue, the SELECT for its counts as text, and its limit."""
+    """A queue, the SELECT for its counts as text, its limit and its rate."""
 
     record: QueueRecord
     counts: str
     queue_limit: int | None
+    queue_rate: str | None
 
 
 def _columns(
@@ -350,6 +354,7 @@ def _count(
             paused_groups=each.paused_groups,
             throttled_groups=each.throttled_groups,
             queue_limit=each.queue_limit,
+            queue_rate=each.queue_rate,
         )
     return found
 

@@ -74,6 +74,7 @@ class _Doctor:
             "queues blocked": self._blocked,
             "queues with groups": self._broken_groups,
             "queues with limits": self._beside_limits,
+            "queues with rates": self._without_rates,
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
@@ -317,6 +318,15 @@ class _Doctor:
                     "They count as soon as a reaper sees them. Do not claim by SQL, and stop "
                     "services of earlier releases."
                 )
+                yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _without_rates(self) -> Iterator[Finding]:
+        for name, tables in self._queues.items():
+            with self._inspection.connection() as connection:
+                lacks = self._inspection.lacks_rate(connection, tables)
+            if lacks:
+                said = f"{name}: the row of its queue_rate is gone, so nobody claims from it"
+                advice = "A reaper puts it back in time. Do not change the queue's tables by SQL."
                 yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from queue_over_sql.observability.counting import (
     QueueCounts,
     SharedSnapshot,
 )
+from queue_over_sql.values.rates import Rate
 from queue_over_sql.values.states import DEAD, Status
 
 try:
@@ -200,6 +201,8 @@ class DatabaseCollector(Collector):
                                                     whose rate is used up
     ``queue_over_sql_queue_limit``                  by ``queue``: how many messages may be in hand;
                                                     only of queues with a ``queue_limit``
+    ``queue_over_sql_queue_rate``                   by ``queue``: how many messages may start in a
+                                                    second; only of queues with a ``queue_rate``
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
     ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
                                                     longest ago; 0 without one
@@ -269,6 +272,7 @@ class DatabaseCollector(Collector):
         stopped = gauge("paused_groups", "Groups of messages that an operator paused.")
         throttled = gauge("throttled_groups", "Groups with due messages and a used up rate.")
         limit = gauge("queue_limit", "How many messages of the queue may be in hand at once.")
+        rate = gauge("queue_rate", "How many messages of the queue may start in a second.")
         # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
@@ -279,13 +283,16 @@ class DatabaseCollector(Collector):
             throttled.add_metric([each.name], each.throttled_groups)
             if each.queue_limit is not None:
                 limit.add_metric([each.name], each.queue_limit)
+            if each.queue_rate is not None:
+                rate.add_metric([each.name], Rate.of(each.queue_rate).per_second)
         there = {each.name for each in state.queues}
         counted = [each for each in self._counts.last or () if each.problem is None]
         for each in (queue for queue in counted if queue.name in there):
             for status in _UNCLAIMED:
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
-        found: list[Metric] = [messages, dead, age, paused, blocked, stopped, throttled, limit]
+        found: list[Metric] = [messages, dead, age, paused, blocked, stopped, throttled]
+        found += [limit, rate]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

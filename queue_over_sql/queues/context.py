@@ -141,7 +141,7 @@ class QueueContext:
                 "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
-        if (fresh.grouped, fresh.limited) != (present.grouped, present.limited):
+        if (fresh.grouped, fresh.bounds) != (present.grouped, present.bounds):
             self._redefine(fresh)
         self._settings, self.expiring = fresh, record.expiring
         self._read_at = time.monotonic()
@@ -163,6 +163,7 @@ class QueueContext:
             dialect=present.dialect,
             grouped=settings.grouped,
             limited=settings.limited,
+            rated=settings.rated,
             unique=settings.unique,
         )
         known_kinds, temporary = present.known_kinds, present.temporary

@@ -187,6 +187,7 @@ class QueueStats:
         paused_groups: groups of messages that an operator paused.
         throttled_groups: groups that have messages due, and whose rate is used up.
         queue_limit: how many messages may be claimed at once; None: any number.
+        queue_rate: how fast messages may start; None: as fast as they can.
         wal_bytes: size of SQLite's write-ahead log; None on other engines.
     """
 
@@ -207,6 +208,7 @@ class QueueStats:
     queue_limit: int | None = None
     paused_groups: int = 0
     throttled_groups: int = 0
+    queue_rate: str | None = None
 
     @property
     def live(self) -> int:
@@ -242,6 +244,7 @@ def count_messages(context: QueueContext) -> QueueStats:
         queue_limit=context.settings.queue_limit,
         paused_groups=groups[1],
         throttled_groups=groups[2],
+        queue_rate=context.settings.queue_rate,
     )
 
 

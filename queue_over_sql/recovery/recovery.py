@@ -14,6 +14,8 @@ from queue_over_sql.groups.blocking import find_blocked_by_nothing, unblock_all
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import count_others
+from queue_over_sql.limits.tokens import read as read_bucket
+from queue_over_sql.limits.tokens import restore_rate
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import expiry
 from queue_over_sql.recovery import clock_steps
@@ -280,11 +282,18 @@ class Recovery:
         self._idle_after = (began, after)
 
     def limits(self) -> Iterator[ReaperReport]:
-        """Let what somebody claimed without regard to the limit of the queue count."""
+        """Let what somebody claimed without regard to the limit of the queue count.
+
+        And bring the row of its rate back, which somebody deleted.
+        """
         context, began = self._context, time.monotonic()
-        if not context.tables.limited or began - self._counted_at < _COUNTED_SECONDS:
+        if not context.tables.bounded or began - self._counted_at < _COUNTED_SECONDS:
             return
         self._counted_at = began
+        if context.tables.rated and context.run(lambda c: read_bucket(c, context.sql)) is None:
+            yield ReaperReport(repaired=self._with_rate())
+        if not context.tables.limited:
+            return
         count = context.run(count_others.of(context.sql))
         if count:
             _log.warning(
@@ -295,6 +304,24 @@ class Recovery:
                 extra={"queue": context.name},
             )
         yield ReaperReport(repaired=count)
+
+    def _with_rate(self) -> int:
+        context = self._context
+        # Somebody may have changed the rate, or have turned it off.
+        context.refresh()
+        if not context.tables.rated:
+            return 0
+        sql, rate = context.sql, context.settings.queue_rate
+        restored = context.run(restore_rate.of(sql, rate))
+        if restored:
+            _log.warning(
+                "Queue %s: the row of its rate was gone, so that nobody could claim. It is there "
+                "again. Somebody must have deleted it by SQL.",
+                context.name,
+                extra={"queue": context.name},
+            )
+            context.wake_consumers()
+        return int(restored)
 
     def repaired_groups(self) -> Iterator[ReaperReport]:
         """Wake groups whose parked messages nobody would wake, from where the last turn ended."""

@@ -125,8 +125,9 @@ class QueueTables:
         groups: the groups of messages; None if the queue has no groups. Only with groups ``live``
             has the columns ``group_key``, ``parked_at`` and ``blocks``, and ``own_columns`` ends
             with ``group_key``.
-        limits: the slots of a queue with a ``queue_limit``; None if it has no limit of its own.
+        limits: the slots and the tokens of a queue that is ``bounded``; else None.
         limited: whether only so many messages of the whole queue may be in hand.
+        rated: whether messages of the whole queue may start only so fast.
         frees_claimed_keys: whether a publish takes the key of a claimed message
             (``unique="waiting"``).
     """
@@ -152,6 +153,7 @@ class QueueTables:
     groups: Table | None = None
     limits: Table | None = None
     limited: bool = False
+    rated: bool = False
     frees_claimed_keys: bool = False
 
     @cached_property
@@ -160,8 +162,13 @@ class QueueTables:
         return self.groups is not None
 
     @cached_property
+    def bounded(self) -> bool:
+        """Whether the whole queue has a limit or a rate."""
+        return self.limited or self.rated
+
+    @cached_property
     def has_rules(self) -> bool:
-        """Whether claims keep rules that earlier releases do not know: of groups, or a limit."""
+        """Whether claims keep rules that earlier releases do not know: of groups, or limits."""
         return self.groups is not None or self.limits is not None
 
     @cached_property
@@ -425,6 +432,7 @@ def queue_tables(
     dialect: QueueDialect,
     grouped: bool = False,
     limited: bool = False,
+    rated: bool = False,
     unique: str = "live",
 ) -> QueueTables:
     """Define the tables of one queue, which may have groups; the name must have been checked."""
@@ -478,8 +486,9 @@ def queue_tables(
         dialect,
         names,
         groups=rows_of_groups_in(table, metadata, expressions) if grouped else None,
-        limits=limits_of(table, metadata, expressions) if limited else None,
+        limits=limits_of(table, metadata, expressions) if limited or rated else None,
         limited=limited,
+        rated=rated,
         frees_claimed_keys=bool(released),
     )
 
@@ -530,7 +539,7 @@ def limits_of(base: str, metadata: MetaData, expressions: Expressions) -> Table:
 
     Slots count from 1, one for each message that may be in hand. A slot is taken as long as its
     stamp is that of a claimed message. Below 0 are slots that a lowered limit took away, and those
-    of messages that were claimed before there was a limit.
+    of messages that were claimed before there was a limit. Slot 0 is that of the rate.
     """
     return Table(
         f"{base}_limits",
@@ -539,7 +548,10 @@ def limits_of(base: str, metadata: MetaData, expressions: Expressions) -> Table:
         Column("message_id", BigInteger),
         Column("consumer_id", expressions.exact_string(CONSUMER_LENGTH)),
         Column("consumer_round", BigInteger),
-        # Of slot 0: when the next message may start at the earliest, by the rate.
+        # Only of slot 0: the time between two messages, how many may start at once after a rest,
+        # and when the tokens that were taken will have come back; NULL: none was ever taken.
+        Column("interval_us", BigInteger),
+        Column("burst", Integer),
         Column("tat_us", BigInteger),
         **expressions.table_options,
     )

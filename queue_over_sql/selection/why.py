@@ -10,6 +10,7 @@ from queue_over_sql.consumers.registrations import ConsumerInfo
 from queue_over_sql.errors import visible
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import has_room
+from queue_over_sql.limits.tokens import read as read_bucket
 from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
@@ -316,6 +317,18 @@ class _Why:
         )
         return self._because(Reason.QUEUE_LIMIT, text)
 
+    def _throttled(self) -> Explanation | None:
+        context, sql = self._context, self._context.sql
+        bucket = context.run(lambda c: read_bucket(c, sql)) if context.tables.rated else None
+        if bucket is None or bucket.tokens:
+            return None
+        at = _moment(bucket.next_at)
+        text = (
+            f"Queue {context.name} has used up its rate of {bucket.rate}. The next message may "
+            f"start{_at(at)}. To allow more: queue-over-sql create {context.name} --queue-rate RATE"
+        )
+        return self._because(Reason.QUEUE_RATE, text, until=at)
+
     def _nobody(self) -> str:
         name, sql = self._context.name, self._context.sql
         clients = self._context.run(lambda c: permanent_consumers(c, sql))
@@ -328,8 +341,8 @@ class _Why:
         return text
 
     def _in_line(self, found: Live) -> Explanation | None:
-        if (full := self._full()) is not None:
-            return full
+        if (stopped := self._full() or self._throttled()) is not None:
+            return stopped
         sql, place = self._context.sql, (found.priority, found.available_at)
         ahead = self._context.run(lambda c: ahead_of(c, sql, self._id, place))
         if ahead is None:

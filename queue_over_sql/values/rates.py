@@ -71,8 +71,43 @@ class Rate(NamedTuple):
         # is a bit ahead, only whoever took the last one read the clock later.
         return most if tat > most + _AT_ONCE_US else max(tat, now)
 
+    @property
+    def per_second(self) -> float:
+        """How many may be taken in a second, in the long run."""
+        return _SECOND / self.interval
+
     def __str__(self) -> str:
         return _text(self.interval, self.burst)
+
+
+class Bucket(NamedTuple):
+    """The tokens of a rate at one moment; see ``Rate``."""
+
+    rate: Rate
+    now: int
+    tat: int | None
+
+    @property
+    def tokens(self) -> int:
+        """How many messages may be taken now."""
+        return self.rate.tokens(self.now, self.tat)
+
+    @property
+    def next_at(self) -> int:
+        """When the next message may be taken."""
+        return self.rate.next_at(self.now, self.tat)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it was cut, because the clock was set back or the rate was changed.
+
+        That must be written, or it would be cut again at each look and never have a token.
+        """
+        return self.tat is not None and self.spent(0).tat != max(self.tat, self.now)
+
+    def spent(self, count: int) -> Bucket:
+        """After so many were taken."""
+        return self._replace(tat=self.rate.spent(self.now, self.tat, count))
 
 
 UNLIMITED: Final = "unlimited"

@@ -102,6 +102,8 @@ class Reason(enum.StrEnum):
     """As many messages of its queue are in hand as the queue's limit allows."""
     GROUP_RATE = "group_rate"
     """The rate of its group is used up."""
+    QUEUE_RATE = "queue_rate"
+    """The rate of its queue is used up."""
     SUSPECT = "suspect"
     """It is next, but a consumer died with it in hand, so that it has to run alone."""
     IN_LINE = "in_line"

@@ -23,7 +23,7 @@ class Polls:
 
     def __init__(self, arrivals: Arrivals, bounds: tuple[float, float]) -> None:
         self._arrivals = arrivals
-        self._pauses, self._next_at = poll_pauses(*bounds), 0.0
+        self._pauses, self._longest, self._next_at = poll_pauses(*bounds), bounds[1], 0.0
         # The count of arrivals before a poll that found nothing.
         self._seen: int | None = None
         # How many calls had ended before that poll.
@@ -59,13 +59,21 @@ class Polls:
             return True
         return self._seen != self._arrivals.count or time.monotonic() >= self._next_at
 
-    def note(self, *, found: bool, arrived: int, ended_calls: int) -> None:
-        """Note the result of a poll, with both counts from before it."""
+    def note(self, *, found: bool, arrived: int, ended_calls: int, token_at: float = 0.0) -> None:
+        """Note the result of a poll, with both counts from before it.
+
+        ``token_at``: nothing is to be found before then, on the monotonic clock.
+        """
         if found:
             self._seen = None
             self._pauses.reset()
         else:
-            self._next_at = time.monotonic() + self._pauses.pause()
+            now = time.monotonic()
+            if token_at > now:
+                # Somebody may change the rate meanwhile.
+                self._next_at = min(token_at, now + self._longest)
+            else:
+                self._next_at = now + self._pauses.pause()
             self._seen = arrived
         self._seen_after = ended_calls
 

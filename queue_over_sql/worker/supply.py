@@ -185,7 +185,7 @@ class Supply:
         self._ended_calls = 0
         # Whether the queue had groups at the last claim.
         self._is_grouped = False
-        self._is_limited = False
+        self._is_limited = self._is_bounded = False
         # The messages of abandoned calls that keep their groups from going on.
         self._hanging: dict[int, Sequence[Message]] = {}
         # Requests of other threads: to check again what to do, and to end.
@@ -462,8 +462,8 @@ class Supply:
             self.next_claim.at = time.monotonic()
 
     def _ahead(self) -> int:
-        if self._is_limited:
-            # What it would keep for later, others could do now.
+        if self._is_bounded:
+            # What it would keep for later, others could do now; and it has spent its token.
             return 0
         return self._forecast.ahead(self._threads.share)
 
@@ -480,9 +480,15 @@ class Supply:
             found = self._exchanged(count)
             tables = core_of(self.queue).context.tables
             self._is_grouped, self._is_limited = tables.grouped, tables.limited
+            self._is_bounded = tables.bounded
             if count:
                 self._backoff.reset()
-                self._polls.note(found=bool(found), arrived=arrived, ended_calls=ended_calls)
+                self._polls.note(
+                    found=bool(found),
+                    arrived=arrived,
+                    ended_calls=ended_calls,
+                    token_at=core_of(self.queue).claimer.token_at,
+                )
             if found:
                 self._forecast.note_found(found)
                 found, spare = self._kept(found)

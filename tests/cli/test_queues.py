@@ -68,10 +68,11 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     fair = succeed("create", "jobs", "--group-fair", "yes", "--json", url=sqlite_url)
     assert fair.record["group_fair"] is True
     assert "groups of any size, any order, fair" in succeed("list", url=sqlite_url).out
-    full = ("--queue-limit", "20", "--when-full", "reject")
+    full = ("--queue-limit", "20", "--queue-rate", "5/s", "--when-full", "reject")
     limited = succeed("create", "jobs", *full, "--json", url=sqlite_url)
     assert (20, "reject") == (limited.record["queue_limit"], limited.record["when_full"])
-    assert "in hand 20; when full reject" in succeed("list", url=sqlite_url).out
+    assert "5/s" == limited.record["queue_rate"]
+    assert "in hand 20; rate 5/s; when full reject" in succeed("list", url=sqlite_url).out
 
 
 def test_create_again_changes_only_what_is_given(sqlite_url: str) -> None:

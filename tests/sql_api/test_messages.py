@@ -315,13 +315,17 @@ def test_the_group_reaches_the_library(installed: QueueService, client: SqlClien
 def test_limits_are_refused_where_sql_does_not_keep_them(
     installed: QueueService, client: SqlClient
 ) -> None:
-    """No get from a queue with a limit, and no put that would have to look whether it is full."""
+    """No get from a queue with a limit or a rate, and no put that would look whether it is full."""
     jobs = installed.create_queue("jobs", queue_limit=1)
     client.put("1")
     with pytest.raises(DBAPIError, match="queue_limit") as caught:
         client.get()
     assert WRONG == refusal(caught.value)
-    installed.create_queue("jobs", when_full="reject")
+    installed.create_queue("jobs", queue_limit=None, queue_rate="1/s")
+    with pytest.raises(DBAPIError, match="queue_rate") as caught:
+        client.get()
+    assert WRONG == refusal(caught.value)
+    installed.create_queue("jobs", queue_limit=1, when_full="reject")
     with pytest.raises(DBAPIError, match="when_full") as caught:
         client.put("2")
     assert WRONG == refusal(caught.value)

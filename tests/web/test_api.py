@@ -79,9 +79,11 @@ def test_a_group_is_published_and_shown(server: Server) -> None:
 def test_a_full_queue_refuses_over_http(server: Server) -> None:
     """A conflict with what is full, and with the place of the refused one of several."""
     path = "/queues/jobs/messages"
-    changed = server.json("PUT", "/queues/jobs", {"queue_limit": 2, "when_full": "reject"})
-    assert (2, "reject") == (changed["queue_limit"], changed["when_full"])
-    assert 2 == server.json("GET", "/queues/jobs/stats")["queue_limit"]
+    limits = {"queue_limit": 2, "queue_rate": "9/s", "when_full": "reject"}
+    changed = server.json("PUT", "/queues/jobs", limits)
+    assert limits == {name: changed[name] for name in limits}
+    stats = server.json("GET", "/queues/jobs/stats")
+    assert (2, "9/s") == (stats["queue_limit"], stats["queue_rate"])
     server.json("POST", path, {"payload": 1})
     answer = server.call("POST", f"{path}/batch", json=[{"payload": n} for n in range(2)])
     assert 409 == answer.status_code, answer.text

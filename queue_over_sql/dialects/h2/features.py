@@ -13,8 +13,8 @@ from queue_over_sql.sql.features import Features
 _SKIP_LOCKED_SINCE = (2, 2, 220)
 _NO_GROUPS: Final = (
     "Queues with groups or limits require H2 2.2.220 or newer, because earlier versions cannot "
-    "skip locked rows; this database is {found}. Use a newer H2, or leave out group_limit and "
-    "queue_limit. Nothing was changed."
+    "skip locked rows; this database is {found}. Use a newer H2, or leave out group_limit, "
+    "queue_limit and queue_rate. Nothing was changed."
 )
 _SETTINGS = """
     SELECT SETTING_NAME, SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS

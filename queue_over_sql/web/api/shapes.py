@@ -430,6 +430,7 @@ class QueueSettings(Taken, kw_only=True):
     group_fair: bool | UnsetType = UNSET
     block_on_failure: bool | UnsetType = UNSET
     queue_limit: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType | None = UNSET
+    queue_rate: Rate | UnsetType | None = UNSET
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
@@ -473,6 +474,7 @@ class Queue(Given, kw_only=True):
     group_fair: bool
     block_on_failure: bool
     queue_limit: int | None
+    queue_rate: str | None
     when_full: str
     max_payload_bytes: int
     kind_timeout: float
@@ -563,6 +565,9 @@ class Stats(Given, kw_only=True):
     ]
     queue_limit: Annotated[
         int | None, Meta(description="How many messages may be claimed at once; null: any number.")
+    ]
+    queue_rate: Annotated[
+        str | None, Meta(description="How fast messages may start; null: as fast as they can.")
     ]
 
 

@@ -77,7 +77,8 @@ def test_each_message_has_exactly_one_reason(
     _finished(ask, consumed, engine)
     _expiring(ask, consumed, engine)
     _in_line(ask, consumed, engine)
-    of_rules = {reason for reason in Reason if reason.startswith("group_")} | {Reason.QUEUE_LIMIT}
+    of_rules = {reason for reason in Reason if reason.startswith("group_")}
+    of_rules |= {Reason.QUEUE_LIMIT, Reason.QUEUE_RATE}
     assert set(Reason) - of_rules == ask.reasons
 
 

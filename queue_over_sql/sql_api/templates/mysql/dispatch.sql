@@ -59,6 +59,9 @@ BEGIN
   IF <setting queue_limit> IS NOT NULL THEN
     CALL queue_over_sql_refuse(31003, 'The SQL API cannot get from a queue with a queue_limit. Use the library, the command line or HTTP.');
   END IF;
+  IF <setting queue_rate> IS NOT NULL THEN
+    CALL queue_over_sql_refuse(31003, 'The SQL API cannot get from a queue with a queue_rate. Use the library, the command line or HTTP.');
+  END IF;
   IF _paused_at IS NOT NULL THEN
     SET _settings = NULL;
   END IF;

@@ -74,6 +74,11 @@ BEGIN
       MESSAGE = format('The SQL API cannot get messages of queue %L, because it has a queue_limit.', queue),
       HINT = 'Consume it with the library, the command line or HTTP.';
   END IF;
+  IF settings->>'queue_rate' IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003',
+      MESSAGE = format('The SQL API cannot get messages of queue %L, because it has a queue_rate.', queue),
+      HINT = 'Consume it with the library, the command line or HTTP.';
+  END IF;
   IF EXISTS (SELECT FROM <schema>.queue_over_sql_queues AS q
               WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.paused_at IS NOT NULL) THEN
     RETURN;
