@@ -10,8 +10,8 @@ Some waits are *prompt*: a heartbeat, the check of an idle session, and what com
 statement on a connection. A working server answers them at once. If new connections are answered
 and a prompt wait is not, a proxy has lost its way to the server for the old ones. Then they are
 closed, too. Any other wait looks like that of a slow statement. So the server is asked on that new
-connection what the session of a waiting operation does. If it waits for a command, the request or
-its answer is lost.
+connection what the session of a waiting operation does. If it has ended, or waits for a command,
+the request or its answer is lost.
 
 Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
@@ -81,7 +81,7 @@ class Watchdog:
         seconds: how long the database may not answer; at least five seconds.
         ask: sends a test query on a connection of its own; raises if it fails. Of connections on
             which operations wait, it returns those that have been quiet for so many seconds while
-            the server waits for their next command.
+            the server works on nothing for them.
 
     Attributes:
         waits: one object for each caller that waits for an answer now, and the connection on which
@@ -272,8 +272,8 @@ class Watchdog:
             raw = None if connection.invalidated else connection.connection.dbapi_connection
             if raw is not None:
                 _log.warning(
-                    "The database waits for a command, and its client for an answer, for more than "
-                    "%.0f s, so this connection is closed.",
+                    "A connection has heard nothing for more than %.0f s, and the server works on "
+                    "nothing for it, so it is closed.",
                     _QUIET_POLLS * self._step,
                 )
                 sever(connection.dialect, raw)

@@ -87,7 +87,7 @@ class EngineSessions:
     def awaits_command(
         self, asking: Connection, driver: Any, info: Mapping[str, Any], age: float
     ) -> bool:
-        """Whether the server says that a session waits for its next command.
+        """Whether the server says that a session waits for its next command, or has ended.
 
         Args:
             asking: another connection of the same engine.

@@ -262,10 +262,14 @@ def services(proxy: Proxy, bridge: Bridge, *, asynchronous: bool) -> Any:
 
 @pytest.mark.engines(*ASYNCHRONOUS)
 @pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("ended", [False, True], ids=["idle", "ended"])
 def test_a_call_whose_request_is_lost_is_left(
-    asynchronous: bool, proxy: Proxy, bridge: Bridge
+    ended: bool, asynchronous: bool, proxy: Proxy, bridge: Bridge
 ) -> None:
-    """Others are answered, and no heartbeat waits: the server says that its session is idle."""
+    """Others are answered, and no heartbeat waits: the server knows what its session does.
+
+    It is idle, or has ended because the proxy left only that end.
+    """
     service = services(proxy, bridge, asynchronous=asynchronous)
     queue = service.create_queue("jobs")
     used, silent = threading.Event(), threading.Event()
@@ -279,6 +283,8 @@ def test_a_call_whose_request_is_lost_is_left(
     calling = in_daemon(call)
     assert used.wait(BOUND)
     proxy.fall_silent()
+    if ended:
+        proxy.end_at_server()
     proxy.recover()
     silent.set()
     assert isinstance(calling.exception(BOUND), DatabaseUnavailable)

@@ -64,7 +64,7 @@ class MySQLSessions(EngineSessions):
         if server != asking.info.get(SESSION, (None,))[0]:
             return False
         query = f"SELECT command FROM information_schema.processlist WHERE id = {number:d}"
-        return bool(asking.exec_driver_sql(query).scalar() == "Sleep")
+        return asking.exec_driver_sql(query).scalar() in {None, "Sleep"}
 
     def server_reads_only(self, connection: Connection) -> bool:
         return self._is_on(connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS)

@@ -24,9 +24,12 @@ _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
 _READS_ONLY: Final = """
     SELECT pg_is_in_recovery(), setting, source
     FROM pg_settings WHERE name = 'default_transaction_read_only'"""
+# After a step of the server's clock nothing is known.
 _IDLE: Final = """
-    SELECT left(state, 4) = 'idle' FROM pg_stat_activity WHERE pid = {pid}
-    AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age:.3f}) < 5"""
+    SELECT pg_backend_pid() = {own} AND NOT EXISTS (
+        SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND NOT (
+            coalesce(left(state, 4) = 'idle', false)
+            AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age:.3f}) < 5))"""
 _TURN_OFF: Final = "SET default_transaction_read_only = off."
 # Where a setting comes from that is not the whole server's, and how to undo it.
 _OF_LOGINS: Final = {
@@ -102,9 +105,8 @@ class PostgreSQLSessions(EngineSessions):
         self, asking: Connection, driver: Any, info: Mapping[str, Any], age: float
     ) -> bool:
         """By its process, which began when it was opened; a pooler gives other numbers."""
-        known = getattr(driver, "info", None)
-        pid = driver.get_server_pid() if known is None else known.backend_pid
-        return bool(asking.exec_driver_sql(_IDLE.format(pid=int(pid), age=age)).scalar())
+        own, pid = _process(driver_connection(asking)), _process(driver)
+        return bool(asking.exec_driver_sql(_IDLE.format(own=own, pid=pid, age=age)).scalar())
 
     def server_reads_only(self, connection: Connection) -> bool:
         """In recovery, or by its configuration, as some services set it on a full disk."""
@@ -120,6 +122,12 @@ class PostgreSQLSessions(EngineSessions):
             "The setting default_transaction_read_only is on for this login, set for the "
             f"{source}. {_OF_LOGINS[source]}"
         )
+
+
+def _process(driver: Any) -> int:
+    """The server's process of a connection; a pooler makes numbers up."""
+    known = getattr(driver, "info", None)
+    return int(driver.get_server_pid() if known is None else known.backend_pid)
 
 
 class PostgreSQLCallers(CallersSessions):
