@@ -41,6 +41,7 @@ from queue_over_sql.queues import registry
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.settling.operations import finish as finishing
+from queue_over_sql.settling.operations import finish_quickly as finishing_quickly
 from queue_over_sql.settling.operations import release
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.requests import (
@@ -512,7 +513,7 @@ class Claimer:
         most: int | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
-        finish = finishing(sql, settlements, keep=keep)
+        finish = finishing_quickly(sql, settlements, keep=keep)
         expected = count_ids(settlements)
         requests = [
             self._group_request(level, count, lease_us, where, most=most)

@@ -312,6 +312,20 @@ def test_a_claim_from_groups_sends_no_more(
     assert [expected if _form(queue) == "sqlite" else "WITH"] * 2 == seen[1:]
 
 
+@pytest.mark.engines("sqlite", "postgresql")
+def test_an_exchange_of_groups_sends_no_more(traffic: Traffic, quiet: QueueService) -> None:
+    """Nothing waits behind what it acks, and it gets the first messages of groups."""
+    queue = quiet.create_queue("jobs", lease=3600, group_limit=1)
+    messages: list[Message] = []
+    seen = ""
+    for _ in range(3):
+        queue.publish_many([Publication(number, group=str(number)) for number in range(100)])
+        seen = _shown(traffic.of(lambda: messages.extend(queue.exchange(messages[-100:], 100))))
+    assert 300 == len({message.id for message in messages})
+    claims = "UPDATE" if _form(queue) == "sqlite" else "WITH"
+    assert f"BEGIN DELETE {claims} COMMIT" == seen
+
+
 def test_versions_cost_one_statement_at_a_start(
     traffic: Traffic, quiet: QueueService, database: TestDatabase
 ) -> None:
