@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -44,7 +44,12 @@ _NEGLECTED_SECONDS: Final = 60.0
 
 
 class AtLeast(int):
-    """A count that may be higher, because counting stopped at a limit."""
+    """A count that may be higher, because counting stopped at a limit; so may a sum with it."""
+
+    def __add__(self, other: int) -> AtLeast:
+        return AtLeast(int(self) + int(other))
+
+    __radd__ = __add__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,24 +84,18 @@ class QueueCounts:
     @property
     def dead(self) -> int:
         """How many dead letters the archive has."""
-        return _sum(self.counts.get(name, 0) for name in DEAD)
+        return sum(self.counts.get(name, 0) for name in DEAD)
 
     @property
     def live(self) -> int:
         """How many messages are not finished."""
-        return _sum(self.counts.get(status.value, 0) for status in Status)
+        return sum(self.counts.get(status.value, 0) for status in Status)
 
     @property
     def neglected(self) -> bool:
         """Whether messages wait and no consumer takes any."""
         waited = self.oldest_ready or 0.0
         return not (self.paused or self.counts.get("claimed")) and waited > _NEGLECTED_SECONDS
-
-
-def _sum(counts: Iterable[int]) -> int:
-    parts = list(counts)
-    total = sum(parts)
-    return AtLeast(total) if any(isinstance(each, AtLeast) for each in parts) else total
 
 
 class Counting:

@@ -25,7 +25,7 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.attempts import Attempts, parsed_address
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.tables import StoredToken, WebStore, hash_of, utc_now
+from queue_over_sql.web.tables import StoredToken, WebStore, hash_of
 from queue_over_sql.web.threads import Threads
 
 if TYPE_CHECKING:
@@ -164,10 +164,11 @@ class Access:
         # Without the tables nobody has a session; callers without a token may still read.
         cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
         if cookie is not None:
-            found = _session_of(cookie, await self._tokens.by_name(self.threads))
+            known = await self._tokens.by_name(self.threads)
+            found = _session_of(cookie, known, self._now())
             if found is None:
                 known = await self._tokens.by_name(self.threads, _NEWER_SECONDS)
-                found = _session_of(cookie, known)
+                found = _session_of(cookie, known, self._now())
             if found is not None:
                 token, session = found
                 csrf = _signed(token.token_hash.encode(), "csrf", session)
@@ -306,7 +307,7 @@ class Access:
             )
             raise Refused(403, "role-needed", text)
         seconds = self.settings.session_hours * 3600
-        until = utc_now() + timedelta(seconds=seconds)
+        until = self.store.clock.at_hand() + timedelta(seconds=seconds)
         if token.expires_at is not None:
             until = min(until, token.expires_at)
         return WebSession(token, _new_session(token, until), until, address)
@@ -347,6 +348,10 @@ class Access:
 
     # -- inner
 
+    def _now(self) -> datetime:
+        # Whoever reads the tokens reads the clock.
+        return self.store.clock.at_hand()
+
     async def _by_token(self, given: str, address: str | None) -> Principal:
         token = await self._find(given, address)
         if token is not None:
@@ -366,7 +371,7 @@ class Access:
             # Another server may just have made it. Wrong tokens are limited, so this is, too.
             token = (await self._tokens.by_hash(self.threads, 0.0)).get(given)
         # The lookup only reveals how a hash begins; the comparison takes constant time.
-        if token is None or not _equal(token.token_hash, given) or token.expired(utc_now()):
+        if token is None or not _equal(token.token_hash, given) or token.expired(self._now()):
             return None
         return token
 
@@ -495,6 +500,7 @@ class _FreshTokens:
             if self._read_at < since:
                 began = time.monotonic()
                 self._known = self._store.tokens()
+                self._store.clock.now()
                 self._read_at = began
             return self._known
 
@@ -598,7 +604,9 @@ def _session_signature(token: StoredToken, body: str) -> str:
     return _signed(token.token_hash.encode(), "session", body, str(token.session_version))
 
 
-def _session_of(cookie: str, known: dict[str, StoredToken]) -> tuple[StoredToken, str] | None:
+def _session_of(
+    cookie: str, known: dict[str, StoredToken], now: datetime
+) -> tuple[StoredToken, str] | None:
     body, _, signature = cookie.rpartition(".")
     name, _, rest = body.partition(".")
     ends = rest.partition(".")[0]
@@ -610,5 +618,4 @@ def _session_of(cookie: str, known: dict[str, StoredToken]) -> tuple[StoredToken
         return None
     if token is None or not _equal(signature, _session_signature(token, body)):
         return None
-    now = utc_now()
     return None if until <= now or token.expired(now) else (token, body)

@@ -322,7 +322,9 @@ class _Live:
                 except QueueError:
                     return
                 now = (seen.queues, seen.consumers, seen.dead_consumers, seen.problem)
-                yield "event: changed\ndata: \n\n" if before not in (None, now) else ": \n\n"
+                if before not in (None, now):
+                    yield "event: changed\ndata: \n\n"
+                yield f"event: age\ndata: {snapshots.age:.0f}\n\n"
                 before = now
                 with anyio.move_on_after(_EVENT_SECONDS):
                     await self.end.wait()

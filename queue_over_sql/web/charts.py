@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from markupsafe import Markup
@@ -28,15 +28,18 @@ _SETTLED: Final = ("done", "retried", "failed", "rejected", "expired", "released
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
-def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: str) -> Markup:
+def sparkline(
+    minutes: Sequence[Minute], value: Callable[[Minute], int], name: str, at: datetime
+) -> Markup:
     """A line with one value per minute of the last hour, small enough for a table row.
 
     Args:
         minutes: the active minutes of one queue.
         value: the value of a minute.
         name: the value's name, for screen readers.
+        at: the present time.
     """
-    first = _this_minute() - timedelta(minutes=_HOUR - 1)
+    first = at.replace(second=0, microsecond=0) - timedelta(minutes=_HOUR - 1)
     values = [0] * _HOUR
     for minute in minutes:
         place = int((minute.begins_at - first).total_seconds() // 60)
@@ -61,15 +64,16 @@ def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: s
     return Markup(drawn)  # noqa: S704 - numbers, and a text that is clean
 
 
-def charts(minutes: Sequence[Minute], span: str) -> Markup:
+def charts(minutes: Sequence[Minute], span: str, at: datetime) -> Markup:
     """The plots of one queue: published and settled messages, wait and handling time.
 
     Args:
         minutes: the active minutes of this queue; see ``read_history``.
         span: a name of ``SPANS``.
+        at: the present time.
     """
     seconds, width = SPANS[span]
-    now = int(datetime.now(UTC).timestamp())
+    now = int(at.timestamp())
     starts = list(range((now - seconds) // width * width + width, now + 1, width))
     bins: list[Minute | None] = [None] * len(starts)
     for minute in minutes:
@@ -106,7 +110,3 @@ def _durations(title: str, times: Times, bins: Sequence[Sequence[int] | None]) -
 def _finite(value: float | None) -> float | None:
     # The last bin of the histogram has no upper limit.
     return None if value is None or math.isinf(value) else value
-
-
-def _this_minute() -> datetime:
-    return datetime.now(UTC).replace(second=0, microsecond=0)

@@ -51,11 +51,11 @@ def age(seconds: float | None) -> str:
     return " ".join(duration_text(round(seconds)).split()[:4])
 
 
-def when(at: datetime | None) -> Markup:
+def when(at: datetime | None, now: datetime) -> Markup:
     """A time, as its distance from now."""
     if at is None:
         return Markup("&ndash;")
-    seconds = (datetime.now(UTC) - at).total_seconds()
+    seconds = (now - at).total_seconds()
     text = "now"
     if abs(seconds) >= 1:
         length = about(abs(seconds))
@@ -63,11 +63,11 @@ def when(at: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), text)
 
 
-def moment(at: datetime | None) -> Markup:
+def moment(at: datetime | None, now: datetime) -> Markup:
     """As ``when``, with the time itself."""
     if at is None:
-        return when(at)
-    return when(at) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
+        return when(at, now)
+    return when(at, now) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
 
 
 def _utc(at: datetime) -> str:
@@ -123,9 +123,13 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "count": count,
     "duration": duration_words,
     "fields": fields,
-    "moment": moment,
     "raw": raw,
     "setting": setting,
-    "when": when,
 }
 """Their names in templates."""
+
+TIME_FILTERS: Final[Mapping[str, Callable[[datetime | None, datetime], Markup]]] = {
+    "moment": moment,
+    "when": when,
+}
+"""The same, of filters that need the present time."""

@@ -10,10 +10,12 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -22,7 +24,8 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.buttons import BUTTONS, Form, Notice
 from queue_over_sql.web.changes import message_id
-from queue_over_sql.web.humanize import FILTERS, shown
+from queue_over_sql.web.clock import DatabaseClock
+from queue_over_sql.web.humanize import FILTERS, TIME_FILTERS, shown
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
@@ -83,7 +86,8 @@ class Site:
         self.access = access
         self.snapshots = snapshots
         self.mask = Mask(settings.masked)
-        self._templates = _environment(self.mask)
+        self.clock = access.store.clock
+        self._templates = _environment(self.mask, self.clock)
 
     def route(self, path: str, name: str, page: Page, role: Role = Role.VIEWER) -> Route:
         """A route to a page for this role."""
@@ -337,7 +341,12 @@ class View:
         return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def _environment(mask: Mask) -> Environment:
+def _environment(mask: Mask, clock: DatabaseClock) -> Environment:
+    def by_clock(
+        show: Callable[[datetime | None, datetime], Markup],
+    ) -> Callable[[datetime | None], Markup]:
+        return lambda at: show(at, clock.now())
+
     def masked(value: Any) -> Any:
         return mask.text(value) if isinstance(value, str) else mask.apply(value)
 
@@ -349,5 +358,6 @@ def _environment(mask: Mask) -> Environment:
         lstrip_blocks=True,
         finalize=shown,
     )
-    environment.filters |= {**FILTERS, "masked": masked}
+    times = {name: by_clock(show) for name, show in TIME_FILTERS.items()}
+    environment.filters |= {**FILTERS, **times, "masked": masked}
     return environment

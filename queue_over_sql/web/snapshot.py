@@ -25,6 +25,7 @@ from queue_over_sql.observability import (
     diagnose,
 )
 from queue_over_sql.observability.history import Minute, read_history
+from queue_over_sql.values.durations import instant
 from queue_over_sql.values.states import DEAD, Status
 from queue_over_sql.web.problems import problem_of
 from queue_over_sql.web.shown_messages import Held, held_of
@@ -118,6 +119,17 @@ class Snapshots:
         """The last reading, or a new one if it is too old."""
         return self._shared.seen()
 
+    @property
+    def age(self) -> float:
+        """How many seconds ago the last reading began."""
+        return self._shared.age
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds between two readings, if they are so slow that it is not the interval."""
+        pause = self._shared.pause
+        return pause if pause > self._interval else None
+
     def queue(self, name: str) -> QueueCounts | None:
         """The counts of one queue, without a reading of all; None if it does not exist.
 
@@ -159,8 +171,8 @@ class Snapshots:
 
     def _read(self, before: Overview | None) -> Overview:
         inspection = Inspection(self._service, self._timeout)
-        now = datetime.now(UTC)
         try:
+            now = instant(inspection.now())
             records = inspection.records()
             counting = self._counting if len(records) <= MANY else self._coarse
             queues = counting.count(inspection, records)
@@ -170,7 +182,7 @@ class Snapshots:
                 self._read_history()
         except QueueError as error:
             problem = problem_of(error).text
-            return dataclasses.replace(before or Overview(now), problem=problem)
+            return dataclasses.replace(before or Overview(datetime.now(UTC)), problem=problem)
         return Overview(now, queues, len(running), len(dead), self._history)
 
     def _read_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:

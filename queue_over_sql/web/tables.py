@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 import secrets
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import (
@@ -37,6 +37,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.values.durations import MICROSECOND, instant, optional_instant
 from queue_over_sql.values.limits import NAME_LENGTH, PREFIX_LENGTH
 from queue_over_sql.values.texts import printable
+from queue_over_sql.web.clock import DatabaseClock
 from queue_over_sql.web.settings import Role, WebSettings
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class WebStore:
     """The operations on the tables of tokens and of the audit. Any thread may use it.
 
     Attributes:
+        clock: the database's, which decides when tokens and sessions expire.
         problem: for people: what is missing if the tables do not exist and could not be created.
         no_requests: the same for the table of requests with an Idempotency-Key.
     """
@@ -215,6 +217,7 @@ class WebStore:
         self._tables: WebTables | None = None
         self._written = 0
         self._last_id = 0
+        self.clock = DatabaseClock(service)
         self.problem: str | None = None
         self.no_requests: str | None = None
 
@@ -512,8 +515,3 @@ class WebStore:
         counts: bool = False,
     ) -> T:
         return inside.run(self._service, do, atomic=atomic, repeat=repeat, counts=counts)
-
-
-def utc_now() -> datetime:
-    """This process's clock, which decides when tokens and sessions expire."""
-    return datetime.now(UTC)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import html
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -690,11 +691,16 @@ def test_browsers_hear_of_changes(
 
     thread = threading.Thread(target=listen)
     thread.start()
-    wait_until(lambda: ": " in lines or ":" in lines)
+    wait_until(lambda: "event: age" in lines)
     jobs.publish({"n": 1})
     thread.join(30)
     assert "event: changed" in lines
+    ages = [lines[at + 1] for at, line in enumerate(lines) if line == "event: age"]
+    assert all(re.fullmatch(r"data: \d+", age) for age in ages), ages
     assert "12" in browser.get("/?live=1")
+    assert "because counting takes long" not in browser.get("/")
+    monkeypatch.setattr(Snapshots, "pause", 40.0)
+    assert "and every 40 s, because counting takes long" in browser.get("/")
 
 
 def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -705,8 +711,32 @@ def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.M
     assert 11 == jobs.stats().ready
     monkeypatch.setattr(snapshot, "MANY", 0)
     site = open_site()
-    assert ">4+</a>" in site.get("/")
+    page = site.get("/")
+    assert ">4+</a>" in page
+    # What is added to such a count is one, too.
+    assert "<b>4+</b><span>ready</span>" in page
     assert ">5+</b>" in site.get("/queues/jobs")
+
+
+def test_the_clock_is_the_databases(
+    open_site: Open, service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A web server whose clock is wrong by an hour shows the same as one whose clock is right."""
+
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Late:
+            return cls.fromtimestamp(time.time() + 3600, tz)
+
+    service.start()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("queue_over_sql.web.") and hasattr(module, "datetime"):
+            monkeypatch.setattr(module, "datetime", Late)
+    browser = open_site()
+    page = browser.get("/consumers")
+    assert "alive</span>" in page
+    assert "expired</span>" not in page
+    assert not re.search(r">\d+ (min|h) ago<|>in \d", page), page
 
 
 def test_all_viewers_share_one_look(service: QueueService) -> None:

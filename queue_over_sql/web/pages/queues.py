@@ -45,16 +45,18 @@ def overview(view: View) -> Response:
     seen = view.site.snapshots.overview()
     sparks = {
         name: (
-            sparkline(minutes, lambda minute: minute.done, "done"),
+            sparkline(minutes, lambda minute: minute.done, "done", seen.at),
             sparkline(
                 minutes,
                 lambda minute: minute.failed + minute.rejected + minute.expired,
                 "dead letters",
+                seen.at,
             ),
         )
         for name, minutes in seen.history.items()
     }
-    return view.page("overview.html", "overview", overview=seen, sparks=sparks)
+    pause = view.site.snapshots.pause
+    return view.page("overview.html", "overview", overview=seen, sparks=sparks, pause=pause)
 
 
 def queue(view: View) -> Response:
@@ -71,7 +73,7 @@ def queue(view: View) -> Response:
         queue=found,
         settings=found.settings,
         now=view.site.snapshots.queue(found.name),
-        charts=charts(minutes, span) if minutes else None,
+        charts=charts(minutes, span, view.site.clock.now()) if minutes else None,
         span=span,
         spans=list(SPANS),
     )

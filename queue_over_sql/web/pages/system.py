@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import inside
@@ -40,7 +39,7 @@ def consumers(view: View) -> Response:
     found = sorted(view.service.consumers(), key=lambda each: each.started_at, reverse=True)
     held = view.site.snapshots.held()
     return view.page(
-        "consumers.html", "consumers", consumers=found, held=held, now=datetime.now(UTC)
+        "consumers.html", "consumers", consumers=found, held=held, now=view.site.clock.now()
     )
 
 

@@ -13,6 +13,7 @@
     state.textContent = text;
     state.classList.toggle("stale", stale);
     state.classList.toggle("paused", paused);
+    state.classList.remove("old");
   };
   const fetchAgain = () => {
     const held = document.activeElement;
@@ -25,8 +26,13 @@
     let lost = false;
     source = new EventSource(live.dataset.events);
     source.addEventListener("changed", fetchAgain);
+    // How many seconds ago the queues were counted, which takes long for many messages.
+    source.addEventListener("age", (event) => {
+      const age = Number(event.data);
+      say(age < 5 ? "Live" : `${age} s old`, false);
+      state.classList.toggle("old", age >= 10);
+    });
     source.onopen = () => {
-      say("Live", false);
       if (lost) fetchAgain();
       lost = false;
     };

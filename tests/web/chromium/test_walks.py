@@ -229,6 +229,8 @@ def _tokens(window: Window, shop: QueueService) -> None:
     window.press("Remove", window.row("ada"))
     window.says("Remove the token of ada?")
     window.press("Remove")
+    window.says("The token of ada is the last one of an admin.")
+    window.press("Remove")
     window.says("Until there is one, everybody on this machine may do everything.")
     del shop
 
