@@ -371,7 +371,7 @@ class QueueService:
                 rejected, blocks its group until ``queue.groups[…].unblock()``, or until it is
                 requeued or removed. False (default): the next one follows.
             queue_limit: how many messages of the whole queue are in hand at once, over all
-                processes, 1 to 10,000; None (default): any number.
+                processes, 1 to 1,000; None (default): any number.
             queue_rate: how fast messages of the whole queue start, over all processes, as
                 ``group_rate`` says it for one group; None (default): as fast as they can.
             when_full: what a publish does when its group, or the queue if it has no group, has as

@@ -39,7 +39,7 @@ GROUP_ORDERS: Final = ("fifo", "any")
 GroupOrder = Literal["fifo", "any"]
 WHENS_FULL: Final = ("wait", "reject", "replace")
 WhenFull = Literal["wait", "reject", "replace"]
-MOST_SLOTS: Final = 10_000
+MOST_SLOTS: Final = 1_000
 """The largest ``queue_limit``: each claim may look at as many slots."""
 UNIQUES: Final = ("live", "waiting")
 Unique = Literal["live", "waiting"]

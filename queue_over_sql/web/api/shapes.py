@@ -429,7 +429,7 @@ class QueueSettings(Taken, kw_only=True):
     group_rate: Rate | UnsetType | None = UNSET
     group_fair: bool | UnsetType = UNSET
     block_on_failure: bool | UnsetType = UNSET
-    queue_limit: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType | None = UNSET
+    queue_limit: Annotated[int, Meta(ge=1, le=1_000)] | UnsetType | None = UNSET
     queue_rate: Rate | UnsetType | None = UNSET
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
