@@ -9,6 +9,7 @@ from collections import Counter, deque
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from queue_over_sql.claiming.group_walk import MOST_LOOKS, GroupWalk, in_order, place_after
 from queue_over_sql.claiming.low_watermark import LowWatermark
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pyarrow import RecordBatch
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, RootTransaction
 
     from queue_over_sql.consumers.consumer import Holder
     from queue_over_sql.consumers.isolation import Isolation
@@ -127,6 +128,8 @@ class Claimer:
         self._unanswered: deque[_Unanswered] = deque()
         # How many messages to claim at once while there are suspects; None: any number.
         self._at_most: int | None = None
+        # The slots that transactions of callers have used, where no other connection can tell.
+        self._used: WeakKeyDictionary[RootTransaction, set[int]] = WeakKeyDictionary()
         # When the rate of the queue allows the next message, by the monotonic clock.
         self._token_at = 0.0
 
@@ -587,6 +590,8 @@ class Claimer:
                 if slots:
                     of_these = slots[len(messages) :]
                     occupy_taken(connection, sql, of_these, [message.id for message in taken])
+                    if not self._has_others:
+                        self._slots_used(connection).update(of_these[: len(taken)])
                 messages += taken
                 # If ``found`` reached ``left`` there may be more, because unreadable rows were
                 # found but not delivered.
@@ -630,8 +635,14 @@ class Claimer:
             return count, tokens, ()
         # The caller may keep the transaction open for long, so it takes none in vain.
         elsewhere = self._context.run if self._has_others else None
-        slots = reserve_for_caller(connection, self._context.sql, count, elsewhere)
+        used = () if self._has_others else self._slots_used(connection)
+        slots = reserve_for_caller(connection, self._context.sql, count, elsewhere, used)
         return len(slots), tokens, slots
+
+    def _slots_used(self, connection: Connection) -> set[int]:
+        """The slots of what the caller's transaction has taken, on the only connection."""
+        transaction = connection.get_transaction()
+        return set() if transaction is None else self._used.setdefault(transaction, set())
 
     def _due_to_take(self, connection: Connection, count: int, where: Where | None) -> int:
         """How many messages a ``take`` may find, at most so many."""

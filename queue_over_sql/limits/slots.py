@@ -23,7 +23,7 @@ from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy import Connection
 
@@ -55,7 +55,11 @@ def reserve(connection: Connection, sql: StatementCache, count: int) -> list[int
 
 
 def reserve_for_caller(
-    connection: Connection, sql: StatementCache, count: int, elsewhere: Elsewhere | None
+    connection: Connection,
+    sql: StatementCache,
+    count: int,
+    elsewhere: Elsewhere | None,
+    used: Collection[int] = (),
 ) -> list[int]:
     """As ``reserve``, in a caller's transaction, which may have used slots already.
 
@@ -64,8 +68,11 @@ def reserve_for_caller(
         sql: the queue's statements.
         count: the largest number of slots.
         elsewhere: reads what is committed, on another connection; None: there is no other one.
+        used: the slots that the transaction has used, if nothing else tells that.
     """
-    return _reserve(connection, sql, count, elsewhere or (lambda read: read(connection)))
+    here = elsewhere or (lambda read: read(connection))
+    free = _reserve(connection, sql, count + len(used) if count else 0, here)
+    return [slot for slot in free if slot not in used][:count]
 
 
 def _reserve(
