@@ -220,7 +220,14 @@ def archive_messages(
         return remove(connection, sql, settlement)
     settlement = remember_keys(connection, sql, settlement)
     move: Archiving = sql.subject.dialect.strategy(Archiving)
-    return _waking(connection, sql, settlement, partial(move.move, connection, sql))
+
+    def archive_held(settlement: Settlement) -> set[int]:
+        settled = move.move(connection, sql, settlement)
+        if settled:
+            exits.note_capacity(sql)
+        return settled
+
+    return _waking(connection, sql, settlement, archive_held)
 
 
 def _waking(
@@ -231,16 +238,12 @@ def _waking(
 ) -> set[int]:
     """Do it for messages that leave the head of their groups, and wake who waits for them."""
     if not sql.subject.grouped or settlement.unblocking:
-        settled = do(settlement)
-        if settled:
-            exits.note_capacity(sql)
-        return settled
+        return do(settlement)
     held = exits.lock_held(connection, sql, settlement.ids, settlement.claim)
     if not held:
         return set()
     settled = do(dataclasses.replace(settlement, ids=[each.id for each in held], locked=True))
     exits.wake(connection, sql, exits.carried(held))
-    exits.note_capacity(sql)
     return settled
 
 

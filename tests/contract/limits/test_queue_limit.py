@@ -9,12 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import inspect, select, text
+from sqlalchemy import create_engine, inspect, select, text
+from sqlalchemy.pool import StaticPool
 
-from queue_over_sql import FixedDelay, Publication, Reason
+from queue_over_sql import FixedDelay, Publication, QueueService, Reason
+from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
+from queue_over_sql.message import claim_of
 from queue_over_sql.observability import Level, count_queues, diagnose
 from queue_over_sql.queue import core_of
+from queue_over_sql.settling.operations import finish
+from queue_over_sql.statements.requests import Settlement
 from tests.contract.queue_state import live_rows, payloads, set_columns
 from tests.refusals import refused
 from tests.waiting import eventually
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
 
 pytestmark = pytest.mark.driver_decides
@@ -142,6 +147,24 @@ def test_a_saturated_queue_writes_nothing(service: QueueService, engine: Engine)
     assert before == (live_rows(engine, queue), slots(engine))
     queue.ack(hand)
     assert 2 == len(queue.consume(5))
+
+
+@pytest.mark.threads("what an operation notes is the same on an event loop")
+@pytest.mark.parametrize("archive", ["all", "none"])
+@pytest.mark.parametrize("groups", [{}, {"group_limit": 1}], ids=["plain", "fifo"])
+def test_an_end_notes_freed_room_once(
+    archive: str, groups: dict[str, Any], service: QueueService, engine: Engine
+) -> None:
+    """However many messages a settle ends: who waits is woken once."""
+    queue = limited(service, 3, 3, archive=archive, **groups)
+    hand = queue.consume(3)
+    sql = core_of(queue).context.sql
+    ids, claim = [message.id for message in hand], claim_of(hand[0])
+    assert claim is not None
+    end = finish(sql, [Settlement(ids, claim)], keep=archive == "all")
+    with engine.begin() as connection, noting_ready() as noted:
+        assert set(ids) == end.do(connection)
+    assert [sql] == noted
 
 
 @pytest.mark.parametrize(
@@ -275,6 +298,25 @@ def test_a_take_obeys_the_limit(service: QueueService, engine: Engine) -> None:
         assert [] == queue.take(5, connection=caller)
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a database in memory has one connection")
+def test_takes_on_the_only_connection_obey_the_limit() -> None:
+    """What a transaction has taken counts until it ends, though nobody else can look."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    with QueueService(engine) as service:
+        queue = limited(service, 3, 10)
+        for first in (0, 3):
+            with engine.begin() as caller:
+                taken = queue.take(2, connection=caller) + queue.take(5, connection=caller)
+                assert [first, first + 1, first + 2] == payloads(taken)
+                assert [] == queue.take(5, connection=caller)
+        with engine.connect() as caller:
+            for _ in range(2):
+                with caller.begin() as transaction:
+                    assert 3 == len(queue.take(5, connection=caller))
+                    transaction.rollback()
+
+
 @pytest.mark.engines("postgresql", "mysql", "mariadb")
 def test_a_take_in_an_older_snapshot_obeys_the_limit(service: QueueService, engine: Engine) -> None:
     """A slot that a claim took after the snapshot is not free for it."""
@@ -374,8 +416,8 @@ def test_rounds_obey_the_limit(service: QueueService) -> None:
 
 
 def test_settings_that_say_nothing_are_refused(service: QueueService) -> None:
-    """A limit has a range, and ``when_full`` needs one."""
-    for wrong in (0, -1, 10_001, True, "3"):
+    """A limit has a range, since claims read its slots, and ``when_full`` needs one."""
+    for wrong in (0, -1, 1_001, True, "3"):
         with refused("queue_limit", TypeError, ValueError):
             service.create_queue("jobs", queue_limit=wrong)  # type: ignore[arg-type]
     with refused("when_full", ValueError, match="has none"):
