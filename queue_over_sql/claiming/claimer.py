@@ -841,7 +841,7 @@ class Claimer:
         first = self._mark(claim.priority).idle and not request.everywhere
         if not (first and self._looks_in_vain(claim)):
             heads = None
-            if request.heads and not sql.subject.limited:
+            if request.heads and not sql.subject.bounded:
                 heads = self._answered([claim], claiming_heads(sql, request))
                 request = request._replace(heads=heads is not None)
             if heads is None:
