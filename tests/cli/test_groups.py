@@ -9,6 +9,7 @@ import pytest
 from queue_over_sql import FixedDelay, Publication
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import run, succeed
+from tests.contract.groups.rules import each_rule
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
@@ -59,6 +60,16 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     assert ["a2", "c2", "d1", "nameless"] == sorted(
         message.payload for message in queue.consume(10) + queue.consume(10)
     )
+
+
+def test_why_names_the_rule(database: TestDatabase, make_service: MakeService) -> None:
+    """The command says what the library says, for each rule of groups and limits."""
+    for queue, waiting, reason in each_rule(make_service()):
+        asked = ("why", queue.name, str(waiting), "--json")
+        record = succeed(*asked, url=database.url).record
+        known = queue.why(waiting)
+        assert (reason, known.text) == (record["reason"], record["text"])
+        assert known.waits_for == record["waits_for"]
 
 
 def test_messages_of_a_group(database: TestDatabase, make_service: MakeService) -> None:

@@ -28,6 +28,7 @@ from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.idempotency import Idempotency
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
+from tests.contract.groups.rules import each_rule
 from tests.contract.payloads.kind_types import ORDERS
 from tests.waiting import wait_until
 from tests.web.conftest import MakeServer, Server
@@ -710,6 +711,17 @@ def test_why(server: Server) -> None:
     message.release()
     assert 1 == server.json("GET", path)["position"]
     assert 404 == server.call("GET", "/queues/jobs/messages/999/why").status_code
+
+
+def test_why_of_groups_and_limits(server: Server) -> None:
+    """The same reason, text and facts as in the library, for each rule."""
+    for queue, waiting, reason in each_rule(server.service):
+        known = queue.why(waiting)
+        said = server.json("GET", f"/queues/{queue.name}/messages/{waiting}/why")
+        assert (reason, known.text) == (said["reason"], said["text"])
+        waits_for = None if known.waits_for is None else str(known.waits_for)
+        assert (waits_for, known.consumer_id) == (said["waits_for"], said["consumer_id"])
+        assert (known.until is None) == (said["until"] is None)
 
 
 def test_hostile_rows(server: Server, sqlite_url: str) -> None:

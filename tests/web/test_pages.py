@@ -33,6 +33,7 @@ from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
+from tests.contract.groups.rules import each_rule
 from tests.waiting import wait_until
 from tests.web.browser import Browser
 
@@ -140,6 +141,15 @@ def test_the_page_of_a_message_says_why_it_waits(open_site: Open, jobs: Queue) -
     assert "<dt>Why it is not done</dt>" in browser.get(path)
     message.reject("bad")
     assert "<dt>Why" not in browser.get(path)
+
+
+def test_the_page_of_a_message_names_its_rule(open_site: Open, service: QueueService) -> None:
+    """What holds it up in its group, or the limit of its queue; a name is no markup."""
+    browser = open_site()
+    for queue, waiting, _ in each_rule(service):
+        text = browser.get(f"/queues/{queue.name}/messages/{waiting}")
+        [said] = re.findall('<dt>Why it waits</dt><dd id="why">([^<]*)</dd>', text)
+        assert queue.why(waiting).text == html.unescape(said)
 
 
 def test_nothing_of_a_message_is_markup(service: QueueService, open_site: Open) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import delete, select
 from queue_over_sql import ClaimLost, FixedDelay, GroupState, Publication, Reason
 from queue_over_sql.observability import count_queues, diagnose
 from queue_over_sql.queue import core_of
+from tests.contract.groups.rules import each_rule
 from tests.contract.queue_state import set_columns
 from tests.refusals import refused
 
@@ -370,6 +371,26 @@ def test_why_names_what_a_group_waits_for(jobs: Queue, make_service: MakeService
     full = jobs.why(more[1])
     assert Reason.GROUP_LIMIT is full.reason
     assert f"has 2 messages in hand ({b1.id}, {b2.id}), and its limit is 2" in full.text
+
+
+@pytest.mark.driver_decides
+def test_each_rule_of_groups_and_limits_has_its_reason(service: QueueService) -> None:
+    """That one alone is given, at each message that waits for it; a pause of the queue comes first.
+
+    The other reasons are in the tests of queues.
+    """
+    said = []
+    for queue, waiting, reason in each_rule(service):
+        found = queue.why(waiting)
+        assert (waiting, queue.name, reason) == (found.message_id, found.queue, found.reason)
+        assert found.position is None
+        said.append(found.text)
+        queue.pause()
+        assert Reason.QUEUE_PAUSED is queue.why(waiting).reason
+        queue.resume()
+        assert reason is queue.why(waiting).reason
+    rules = {each for each in Reason if each.startswith("group_")} | {Reason.QUEUE_LIMIT}
+    assert len(rules) == len(set(said))
 
 
 @pytest.mark.driver_decides

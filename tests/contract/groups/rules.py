@@ -1,0 +1,45 @@
+"""A message that waits for each rule of groups and limits, for tests of what is said about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from queue_over_sql import Publication, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql import Queue, QueueService
+
+GROUP = "it's <mine>"
+
+
+def each_rule(service: QueueService) -> Iterator[tuple[Queue, int, Reason]]:
+    """One rule after the other: the queue, the message that it holds up, and the reason."""
+    jobs = service.create_queue("rules", group_limit=1, block_on_failure=True)
+    group = jobs.groups[GROUP]
+
+    def waiting(reason: Reason) -> tuple[Queue, int, Reason]:
+        [first] = jobs.messages(group=GROUP, status="ready").list(limit=1)
+        return jobs, first.id, reason
+
+    jobs.publish_many([Publication(number, group=GROUP) for number in range(6)])
+    [head] = jobs.consume(1)
+    yield waiting(Reason.GROUP_HEAD)
+    head.reject("no")
+    yield waiting(Reason.GROUP_BLOCKED)
+    group.unblock()
+    group.pause()
+    yield waiting(Reason.GROUP_PAUSED)
+    group.resume()
+    group.configure(limit=2)
+    in_hand = [*jobs.consume(1), *jobs.consume(1)]
+    yield waiting(Reason.GROUP_LIMIT)
+    jobs.ack(in_hand)
+    group.configure(limit=1, rate="1/h")
+    jobs.ack(jobs.consume(1))
+    yield waiting(Reason.GROUP_RATE)
+    full = service.create_queue("full", queue_limit=1)
+    ids = [full.publish(number).id for number in range(2)]
+    assert 1 == len(full.consume(2))
+    yield full, ids[1], Reason.QUEUE_LIMIT
