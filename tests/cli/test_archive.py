@@ -70,11 +70,15 @@ def test_a_file_that_cannot_be_written_is_named(
 
 
 def test_exported_messages_can_be_published_again(sqlite_url: str, jobs: Queue) -> None:
-    """What export writes is what publish --format message reads."""
-    _finish(jobs, "a", "b")
+    """What export writes is what publish --format message reads, with the groups."""
+    succeed("create", "jobs", "--group-limit", "1", url=sqlite_url)
+    jobs.refresh()
+    jobs.publish_many([Publication(kind, kind=kind, group=f"{kind} ") for kind in "ab"])
+    finished(jobs, "rejected", 2)
     lines = succeed("archive", "export", "jobs", "-", url=sqlite_url).out
     succeed("publish", "jobs", "--format", "message", url=sqlite_url, stdin=lines)
-    assert ["a", "b"] == [message.kind for message in jobs.messages().list()]
+    found = [(message.kind, message.group) for message in jobs.messages().list()]
+    assert [("a", "a "), ("b", "b ")] == found
 
 
 def test_export_shows_how_far_it_is(sqlite_url: str, jobs: Queue, tmp_path: Path) -> None:

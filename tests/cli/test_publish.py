@@ -123,13 +123,14 @@ def test_queues_of_text_and_bytes(sqlite_url: str) -> None:
 def test_messages_travel_from_queue_to_queue(sqlite_url: str) -> None:
     """What peek --json writes, publish --format message reads: content kept, delivery anew."""
     for queue in ("a", "b"):
-        succeed("create", queue, url=sqlite_url)
-    succeed("publish", "a", "[1]", "--key", "k", "--kind", "x", "-H", "h=1", url=sqlite_url)
+        succeed("create", queue, "--group-limit", "1", url=sqlite_url)
+    options = ("--key", "k", "--kind", "x", "-H", "h=1", "--group", "é ")
+    succeed("publish", "a", "[1]", *options, url=sqlite_url)
     lines = succeed("peek", "a", "--json", url=sqlite_url).out
     succeed("publish", "b", "--format", "message", url=sqlite_url, stdin=lines)
     [copy] = succeed("peek", "b", "--json", url=sqlite_url).records
-    fields = ("payload", "key", "kind", "headers", "attempt")
-    assert ([1], "k", "x", {"h": 1}, 0) == tuple(copy[name] for name in fields)
+    fields = ("payload", "key", "kind", "headers", "attempt", "group")
+    assert ([1], "k", "x", {"h": 1}, 0, "é ") == tuple(copy[name] for name in fields)
 
 
 def test_keys_in_lines_with_skip(sqlite_url: str) -> None:

@@ -78,15 +78,17 @@ def test_options_of_messages_arrive(
     spark: SparkSession, service: QueueService, database: TestDatabase
 ) -> None:
     """Columns of a DataFrame are the options of a publish."""
-    queue = service.create_queue("jobs", priorities=2)
-    rows = [("k1", "1", {"a": "b"}, 1, None), (None, "2", None, 0, 3600.0)]
+    queue = service.create_queue("jobs", priorities=2, group_limit=1)
+    rows = [("k1", "1", {"a": "b"}, 1, None, "é "), (None, "2", None, 0, 3600.0, None)]
     schema = "key STRING, value STRING, headers MAP<STRING, STRING>, priority INT, delay DOUBLE"
+    schema += ", group STRING"
     write(spark.createDataFrame(rows, schema).coalesce(1), database)
     first, second = queue.messages().list()
     assert "k1" == first.key
     assert 1 == first.payload
     assert {"a": "b"} == first.headers
     assert 1 == first.priority
+    assert ["é ", None] == [first.group, second.group]
     assert 3600.0 == (second.scheduled_at - second.published_at).total_seconds()
 
 

@@ -13,7 +13,9 @@ from queue_over_sql.cli.lines import READERS
 from queue_over_sql.values.json_lines import message_fields
 from tests.contract.durable.staged_batches import BATCH, batch_of, staged
 from tests.contract.queue_state import ARGUMENT_ERRORS, archived
+from tests.contract.request_reply.asking_and_answering import ask
 from tests.refusals import refused
+from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +122,18 @@ def test_the_group_is_kept_through_a_staged_write(orders: Queue) -> None:
     assert sorted([(1, GROUP), (2, None)] * 2, key=str) == sorted(
         ((each.payload, each.group) for each in orders.messages().list()), key=str
     )
+
+
+@pytest.mark.threads("who asks waits in a thread of its own")
+def test_the_group_is_kept_through_a_request(orders: Queue) -> None:
+    """It is that of the request; the reply has none."""
+    asked = ask(orders, "x", group=GROUP)
+    [message] = consume_exactly(orders, 1)
+    assert ("x", GROUP) == (message.payload, message.group)
+    message.reply("y")
+    message.ack()
+    reply = asked.result(30)
+    assert ("y", None) == (reply.payload, reply.group)
 
 
 def test_a_replace_by_the_group_alone_is_a_change(orders: Queue) -> None:
