@@ -185,5 +185,8 @@ def _rates(account: Account, progress: Progress) -> list[tuple[str, str]]:
         ("from first publish to last result", f"{measured['work_seconds']:.1f} s"),
     ]
     if progress.rescues:
-        shown.append(("from the kill to the last rescued", f"{measured['rescue_seconds']:.1f} s"))
+        name = "from the kill to the last rescued"
+        if len(progress.rescues) > 1:
+            name = "from a kill to its last rescued, at most"
+        shown.append((name, f"{measured['rescue_seconds']:.1f} s"))
     return shown
