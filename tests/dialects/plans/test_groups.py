@@ -30,10 +30,15 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = pytest.mark.engines("mysql", "mariadb", "h2")
+pytestmark = pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
 DEEP, GROUPS, EACH, DONE = 5_000, 1_000, 5, 2_000
-INDEXES = {"jobs.id", "jobs.claim", "jobs.group", "other.group", "jobs_groups.id"}
+INDEXES = {
+    *("jobs.id", "jobs.claim", "jobs.group", "jobs.held", "other.group"),
+    *("jobs_groups.id", "jobs_groups.key"),
+}
 """What may be read; ``other`` is the queue's table, in statements that read it twice."""
+SELECTED = {"jobs.id", "jobs.group", "jobs.held"}
+"""What a selection by group may read: few ids, but neither the claim index nor all messages."""
 
 
 def life() -> Iterator[Publication]:
@@ -99,6 +104,17 @@ def _repair(queue: Queue) -> Callable[[], object]:
     return look
 
 
+SELECTIONS: Mapping[str, Callable[[Queue], object]] = {
+    "list": lambda queue: queue.messages(group="deep").list(limit=10),
+    "next page": lambda queue: queue.messages(group="deep").list(limit=10, after=DONE + 50),
+    "newest": lambda queue: queue.messages(group="deep").list(limit=10, newest_first=True),
+    "list by status": lambda queue: queue.messages(group="group 7", status="ready").list(),
+    "list what is claimed": lambda queue: queue.messages(group="deep", status="claimed").list(),
+    "none": lambda queue: queue.messages(group="no such").list(),
+    "count": lambda queue: queue.messages(group="group 8").count(),
+}
+
+
 ACTS: Mapping[str, Callable[[Queue], Callable[[], object]]] = {
     "claim 1": lambda queue: _claim(queue, 1),
     "claim 100": lambda queue: _claim(queue, 100),
@@ -137,6 +153,14 @@ def test_acts_on_groups_read_by_their_indexes(database: TestDatabase) -> None:
             with connect() as connection:
                 for plan in plans(connection, database.engine, sent):
                     read = {each for each in plan.reads if each.startswith(("jobs", "other"))}
+                    # Of hundreds of groups at once, all that is in hand may be the shorter way.
+                    read -= {"jobs.lease"} if name == "park" else set()
                     if plan.sorts or not read <= INDEXES:
+                        wrong.append(f"{name}: {plan}")
+        for name, select in SELECTIONS.items():
+            sent = traffic.of(lambda: select(queue))  # noqa: B023 - runs at once
+            with connect() as connection:
+                for plan in plans(connection, database.engine, sent):
+                    if not {each for each in plan.reads if each.startswith("jobs")} <= SELECTED:
                         wrong.append(f"{name}: {plan}")
         assert not wrong, "\n\n".join(wrong)
