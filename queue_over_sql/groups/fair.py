@@ -678,7 +678,7 @@ def lock_shares(tables: QueueTables, size: int) -> Select[Any]:
 
 def _settings(tables: QueueTables, size: int, stops: ColumnElement[int]) -> Select[Any]:
     rows = statements.rows_of_groups(tables)
-    columns = (rows.c.group_key, rows.c.own_limit, rows.c.weight, stops)
+    columns = (rows.c.group_key, rows.c.own_limit, rows.c.weight, stops.label("stopped"))
     found = select(*columns, *statements.rate_columns(tables))
     return found.where(statements.among_groups(rows, size))
 

@@ -93,7 +93,7 @@ def standing(tables: QueueTables, size: int) -> Select[Any]:
     slots = slots_of(tables)
     taken = case((_taken(tables, slots), literal_column("1")), else_=_NONE)
     wanted = or_(slots.c.slot < _NONE, _among(slots, size))
-    return select(slots.c.slot, *_stamp(slots), taken).where(wanted)
+    return select(slots.c.slot, *_stamp(slots), taken.label("taken")).where(wanted)
 
 
 def occupy(tables: QueueTables, size: int) -> Update:

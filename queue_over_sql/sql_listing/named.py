@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from queue_over_sql.archive.operations import last_to_prune, prune_archive
@@ -12,6 +14,14 @@ from queue_over_sql.claiming import operations as claiming
 from queue_over_sql.consumers import registrations
 from queue_over_sql.durable import round_store
 from queue_over_sql.durable import staged_write_store as staged_writes
+from queue_over_sql.groups import blocking, repair
+from queue_over_sql.groups import operations as groups_operations
+from queue_over_sql.groups.fair import claims_of
+from queue_over_sql.groups.groups import change_group
+from queue_over_sql.groups.listing import read_groups
+from queue_over_sql.groups.strategy import GroupRequest, GroupRules, Seen
+from queue_over_sql.groups.taking import Picking
+from queue_over_sql.limits.slots import count_others, has_room, occupy_taken, reserve_for_caller
 from queue_over_sql.message import Claim
 from queue_over_sql.publishing import deduplication, statements
 from queue_over_sql.publishing import operations as publishing
@@ -35,6 +45,8 @@ from queue_over_sql.topics import store as topics
 from queue_over_sql.values.states import Outcome, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from queue_over_sql.queue import Queue
@@ -97,6 +109,12 @@ class Stage:
         self.dialect: QueueDialect = context.dialect
         self.system: SystemTables = self.tables.system
         self.sql = statements(self.tables)
+        self.settings = context.known_settings
+
+    @property
+    def rules(self) -> GroupRules:
+        """The rules of its groups, of which none has a rate of its own."""
+        return GroupRules.of(self.settings, own_rates=False)
 
     def run(self, do: Callable[..., object], *arguments: Any, **options: Any) -> None:
         """Run an operation on the queue's tables."""
@@ -157,13 +175,35 @@ def _request(stage: Stage) -> ClaimRequest:
 
 
 def _claim(stage: Stage) -> None:
-    stage.run(claiming.claim_messages, _request(stage))
+    if stage.tables.grouped:
+        stage.run(claiming.claim_of_groups_within, _group_request(stage))
+    else:
+        stage.run(claiming.claim_within, _request(stage))
+
+
+def _group_request(stage: Stage) -> GroupRequest:
+    return GroupRequest(_request(stage), stage.rules, stage.rows)
+
+
+def _claim_first(stage: Stage) -> None:
+    """Where the window shows the first messages of groups alone, as a claim found it before."""
+    claims = claims_of(stage.sql, stage.rules)
+    if claims.has_heads and stage.rules.ordered:
+        stage.run(claims.claim_heads, _group_request(stage)._replace(heads=True))
+
+
+def _park(stage: Stage) -> None:
+    groups = [f"x{number}" for number in range(1, stage.rows + 1)]
+    met = [Seen(number, group, 1) for number, group in enumerate(groups, 1)]
+    claims = claims_of(stage.sql, stage.rules)
+    stage.run(groups_operations.park, claims, _group_request(stage), met)
 
 
 def _claim_known_kinds(stage: Stage) -> None:
     subject = dataclasses.replace(stage.tables, known_kinds=("kind",))
-    sql = stage.statements(subject)
-    claiming.claim_messages(stage.connection, sql, _request(stage))
+    knowing = copy.copy(stage)
+    knowing.sql, knowing.tables = stage.statements(subject), subject
+    _claim(knowing)
 
 
 def _look(stage: Stage) -> None:
@@ -173,6 +213,9 @@ def _look(stage: Stage) -> None:
 
 def _take(*, keep: bool) -> Step:
     def do(stage: Stage) -> None:
+        slots = []
+        if stage.tables.limited:
+            slots = reserve_for_caller(stage.connection, stage.sql, stage.rows, None)
         stage.run(
             claiming.take,
             wanted(0, stage.rows),
@@ -181,15 +224,37 @@ def _take(*, keep: bool) -> Step:
             where=None,
             refused={},
             careful=keep,
+            picking=partial(_picked, stage) if stage.tables.grouped else None,
         )
+        if slots:
+            occupy_taken(stage.connection, stage.sql, slots, range(1, stage.rows + 1))
 
     return do
 
 
-def _finish(*, keep: bool) -> Step:
-    return lambda stage: settling.finish(stage.sql, [stage.settlement()], keep=keep).do(
-        stage.connection
+def _picked(stage: Stage) -> Sequence[Sequence[Any]]:
+    picking = Picking(
+        stage.connection,
+        stage.sql,
+        stage.rules,
+        None,
+        elsewhere=lambda read: read(stage.connection),
+        create_rows=lambda _: None,
+        park=None,
     )
+    return picking.pick(0, stage.rows, 0)
+
+
+def _finish(*, keep: bool) -> Step:
+    def do(stage: Stage) -> None:
+        if stage.tables.grouped:
+            # First all behind which nothing waits; what is left, as it is without groups.
+            quick = settling.finish_unblocking(stage.sql, [stage.settlement()], keep=keep)
+            if quick is not None:
+                quick.do(stage.connection)
+        settling.finish(stage.sql, [stage.settlement()], keep=keep).do(stage.connection)
+
+    return do
 
 
 def _exchange(*, keep: bool) -> Step:
@@ -335,6 +400,33 @@ def _of(do: Callable[..., object], *arguments: Any, **options: Any) -> Step:
 def _settled(do: Callable[..., object], *arguments: Any, **options: Any) -> Step:
     return lambda stage: stage.run(do, stage.settlement(), *arguments, **options)
 
+
+def _broken(stage: Stage) -> None:
+    stage.run(repair.find_broken, stage.rules, None, stage.rows)
+
+
+def _idle(stage: Stage) -> None:
+    stage.run(repair.remove_idle, "x", stage.rows, _SECOND)
+
+
+OF_GROUPS: Final[Mapping[str, Step]] = {
+    "groups, claim first messages": _claim_first,
+    "groups, park": _park,
+    "groups, create rows": _of(groups_operations.know, ["x1", "x2"]),
+    "groups, list": lambda stage: stage.run(read_groups, stage.rules, most=stage.rows),
+    "groups, count": lambda stage: stage.run(stats.counted_groups, stage.rules.rate),
+    "groups, change": lambda stage: stage.run(change_group, "x1", {"own_limit": 1}, stage.rules),
+    "reap, find broken groups": _broken,
+    "reap, find groups that nothing blocks": _of(blocking.find_blocked_by_nothing, _BATCH),
+    "reap, remove idle groups": _idle,
+}
+"""Only of queues with groups."""
+
+OF_LIMITS: Final[Mapping[str, Step]] = {
+    "limit, look for room": _of(has_room),
+    "reap, count what is in hand": _of(count_others),
+}
+"""Only of queues with a ``queue_limit``."""
 
 _SINGLE: Final[Mapping[str, Step]] = {
     "claim": _claim,
@@ -493,7 +585,12 @@ def statements_of(queue: Queue) -> list[Statement]:
     """
     found: list[Statement] = []
     first: dict[str, str] = {}
-    for name, (do, rows) in OPERATIONS.items():
+    tables = core_of(queue).context.tables
+    further: dict[str, Step] = {}
+    further |= OF_GROUPS if tables.grouped else {}
+    further |= OF_LIMITS if tables.limited else {}
+    several = {name: (do, _BATCH) for name, do in further.items()}
+    for name, (do, rows) in {**OPERATIONS, **several}.items():
         rehearsal = Rehearsal(core_of(queue).context.connections.engine.dialect, rows)
         stage = Stage(queue, rows, cast("Connection", rehearsal), rehearsal.statements)
         if name in _WITH_PAYLOADS and not stage.tables.has_payloads:

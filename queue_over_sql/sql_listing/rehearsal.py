@@ -8,10 +8,12 @@ import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Integer, String
+from sqlalchemy import Integer, ScalarSelect, String
 from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType
 
+from queue_over_sql.groups.statements import in_hand
 from queue_over_sql.publishing.statements import came_back
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.sql.compiled import DIRECT, DriverResult, StatementCache
@@ -34,11 +36,14 @@ _KNOWN: Final[Mapping[str, Any]] = {
     "lost": None,
     "ids": None,
     "outcome": "failed",
+    "taken": 0,
+    "due": 1,
+    "stopped": 0,
 }
 """What the columns hold in made-up rows, where the type does not decide it."""
 
 
-_FRUITLESS: Final = frozenset({came_back})
+_FRUITLESS: Final = frozenset({came_back, in_hand})
 """Queries that find something only in rare cases, in which an operation ends early."""
 
 
@@ -124,9 +129,13 @@ class Rehearsal:
         return self._rows((getattr(column, "key", None), column) for column in columns)
 
     def _rows(self, columns: Iterable[tuple[str | None, Any]]) -> MadeUpResult:
-        kinds = [(name, column.type) for name, column in columns]
-        numbers = range(1, self.rows + 1)
-        return made_up([[_value(name, kind, number) for name, kind in kinds] for number in numbers])
+        kinds = [(name, column.type, _counts(column)) for name, column in columns]
+        return made_up(
+            [
+                [0 if counts else _value(name, kind, number) for name, kind, counts in kinds]
+                for number in range(1, self.rows + 1)
+            ]
+        )
 
 
 class _Calls:
@@ -176,11 +185,20 @@ def _with_names(text: str, order: Sequence[str]) -> str:
 _NUMBER: Final = re.compile(r"(_\d+)?$")
 
 
+def _counts(column: Any) -> bool:
+    """Whether it is how many rows there are: none, so that nothing of a group is in hand."""
+    if isinstance(column, ScalarSelect):
+        [column] = column.element.exported_columns
+    return isinstance(column, FunctionElement) and getattr(column, "name", "") == "count"
+
+
 def _value(name: str | None, kind: Any, number: int) -> Any:
     if name == "id":
         return number
     if name is not None and name in _KNOWN:
         return _KNOWN[name]
+    if name is not None and name.isdigit():
+        return int(name)
     if isinstance(kind, Integer | NullType):
         return 1
     return f"x{number}" if isinstance(kind, String) else None

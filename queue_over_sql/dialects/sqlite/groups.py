@@ -225,7 +225,7 @@ def first(tables: QueueTables, size: int, where: Where | None) -> Select[Any]:
         select(
             *columns,
             live.c.id,
-            func.coalesce(due, false()),
+            func.coalesce(due, false()).label("due"),
             or_(live.c.blocks.is_not(None), live.c.parked_at.is_not(None)),
         )
         .select_from(source.join(live, live.c.id.in_(ids)))

@@ -43,3 +43,7 @@ def each_rule(service: QueueService) -> Iterator[tuple[Queue, int, Reason]]:
     ids = [full.publish(number).id for number in range(2)]
     assert 1 == len(full.consume(2))
     yield full, ids[1], Reason.QUEUE_LIMIT
+    rated = service.create_queue("rated", queue_rate="1/h")
+    ids = [rated.publish(number).id for number in range(2)]
+    rated.ack(rated.consume(1))
+    yield rated, ids[1], Reason.QUEUE_RATE

@@ -389,7 +389,8 @@ def test_each_rule_of_groups_and_limits_has_its_reason(service: QueueService) ->
         assert Reason.QUEUE_PAUSED is queue.why(waiting).reason
         queue.resume()
         assert reason is queue.why(waiting).reason
-    rules = {each for each in Reason if each.startswith("group_")} | {Reason.QUEUE_LIMIT}
+    rules = {each for each in Reason if each.startswith("group_")}
+    rules |= {Reason.QUEUE_LIMIT, Reason.QUEUE_RATE}
     assert len(rules) == len(set(said))
 
 

@@ -102,7 +102,7 @@ class Heard:
 
     def listen(self, name: str, act: Callable[[], object]) -> None:
         """Run an act, and find what it sends in the files."""
-        sent = [each for each in self._old.traffic.of(act) if _is_ours(each)]
+        sent = [each for each in self._old.traffic.of(act) if is_ours(each)]
         with self._old.service._parts.connections.engine.connect() as connection:
             for each in sent:
                 joined = as_tokens(each.text)
@@ -117,7 +117,8 @@ class Heard:
                     self.reads[text] |= reads
 
 
-def _is_ours(sent: Sent) -> bool:
+def is_ours(sent: Sent) -> bool:
+    """Whether it reads or writes rows, and is no question of the session."""
     return sent.verb in _ON_ROWS and not _OF_THE_SESSION.search(sent.text)
 
 
