@@ -12,11 +12,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import NoSuchModuleError
-from sqlalchemy.pool import Pool, QueuePool, StaticPool
+from sqlalchemy.pool import (
+    ConnectionPoolEntry,
+    Pool,
+    PoolResetState,
+    QueuePool,
+    StaticPool,
+)
 
 from queue_over_sql.database.forks import ForkGuard, NoForkGuard
 from queue_over_sql.database.opened_engine import OpenedEngine
@@ -172,7 +178,9 @@ class EngineForm:
     def _create_own(self, url: URL, **options: Any) -> Engine:
         backend = url.get_backend_name()
         own = _OWN_OPTIONS.get(backend, {})
-        engine = self.create(url, poolclass=self.pool, **_POOL, **own, **options)
+        pool = {"poolclass": self.pool, "pool_reset_on_return": None, **_POOL}
+        engine = self.create(url, **pool, **own, **options)
+        event.listen(engine, "reset", _quiet_reset(engine.dialect))
         if backend in {"mysql", "mariadb"}:
             from queue_over_sql.dialects.mysql import hooks  # noqa: PLC0415 - only for MySQL
 
@@ -234,6 +242,25 @@ def open_engine(database: str | URL | Engine) -> OpenedEngine:
         msg = f"database must be an SQLAlchemy URL or an Engine, not {type(database).__name__}"
         raise TypeError(msg)
     return EngineForm().open(read_url(database))
+
+
+def _quiet_reset(dialect: Dialect) -> Callable[..., None]:
+    """Roll back what returns to the pool, as SQLAlchemy does, but log no error if it is lost.
+
+    A connection that rested during an outage is found lost only here, and nobody uses it any more.
+    """
+
+    def reset(connection: Any, record: ConnectionPoolEntry | None, state: PoolResetState) -> None:
+        if state.transaction_was_reset or not state.asyncio_safe:
+            return
+        try:
+            dialect.do_rollback(connection)
+        except dialect.loaded_dbapi.Error as error:
+            if record is None or not dialect.is_disconnect(error, connection, None):
+                raise
+            record.invalidate(error)
+
+    return reset
 
 
 def _prepare_threshold(url: URL) -> dict[str, int | None]:

@@ -387,6 +387,25 @@ def _somebody_waits(sql: Engine) -> bool:
         )
 
 
+@pytest.mark.default_on("h2", "mariadb")
+def test_a_connection_that_was_lost_while_it_rested_is_no_error(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler's connection that returns to the pool then: SQLAlchemy logged a traceback of it."""
+    monkeypatch.setattr("queue_over_sql.database.sessions._LONGEST_PAUSE", -1.0)
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    connections = service._parts.connections
+    keeper = connections.keeping()
+    assert keeper is not None
+    for _ in range(2):
+        with connections.transaction(keeper) as connection:
+            assert 1 == connection.exec_driver_sql("SELECT 1").scalar()
+        proxy.lose_clients()
+    keeper.close()
+    assert [] == [each for each in caplog.records if each.name.startswith("sqlalchemy.pool")]
+    service.stop()
+
+
 def test_a_thread_that_ends_waits_for_nobody(proxy: Proxy) -> None:
     """A thread that has used a server which fell silent ends at once, and others go on."""
     service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
