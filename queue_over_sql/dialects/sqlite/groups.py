@@ -282,13 +282,16 @@ def stamp_heads(tables: QueueTables, where: Where | None) -> Update:
     each = (
         select(
             met.c.id,
-            func.min(case((fits, 1), else_=0)).over().label("all_fit"),
-            func.count().over().label("number"),
+            # Names that no column of an adopted table has.
+            func.min(case((fits, 1), else_=0)).over().label("window_fits"),
+            func.count().over().label("window_count"),
         )
         .select_from(met.outerjoin(groups, groups.c.group_key == met.c.group_key))
         .subquery("each")
     )
-    whole = select(each.c.id).where(each.c.all_fit == 1, each.c.number == number("p_window"))
+    whole = select(each.c.id).where(
+        each.c.window_fits == 1, each.c.window_count == number("p_window")
+    )
     return (
         update(live)
         .where(live.c.id.in_(whole), live.c.consumer_id.is_(None))

@@ -464,11 +464,17 @@ def test_the_reaper_removes_rows_of_idle_groups(service: QueueService, engine: E
     given = waiting(service, engine)
     rows = core_of(given.queue).context.tables.groups
     assert rows is not None
+    in_hand = {message.key: message for message in given.queue.consume(10)}
+    dead = in_hand.pop("b1")
+    dead.reject("no")
+    in_hand["a1"].release()
     with engine.begin() as connection:
         connection.execute(delete(rows))
         own = ("own_limit", "own_rate_us", "weight", "paused_at", "blocked_by")
         old: dict[str, Any] = {"seq": 1, "created_at": 1, **dict.fromkeys((*own, "tat_us"))}
-        kept = [{"group_key": "a"} | old, *({"group_key": name} | old | {name: 3} for name in own)]
+        # Only a dead letter that is there blocks a group.
+        kept = [{"group_key": "a"} | old]
+        kept += [{"group_key": name} | old | {name: dead.id} for name in own]
         later = 4_000_000_000_000_000
         kept += [{"group_key": name} | old | {name: later} for name in ("created_at", "tat_us")]
         connection.execute(
