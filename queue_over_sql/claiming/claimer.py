@@ -790,11 +790,11 @@ class Claimer:
         """Walk along the claim index until something is found, or nothing is left to look at."""
         rows: list[MessageRow] = []
         past: tuple[str, ...] = ()
-        fully, edits = False, 0
+        fully, edits, patient = False, 0, True
         for _ in range(MOST_LOOKS):
             left = count - len(rows)
             request = self._group_request(
-                level, left, lease_us, where, past, most=most, fully=fully
+                level, left, lease_us, where, past, most=most, fully=fully, patient=patient
             )
             request, found = self._look_at_groups(request)
             rows += in_order(found)
@@ -802,7 +802,10 @@ class Claimer:
             if not request.claim.count:
                 # The limit of the queue is reached, or its rate is used up.
                 break
-            if not found.seen:
+            if request.rules.fair and request.past and patient and not (rows or found.lacking):
+                # Behind what it looked past is nothing for it.
+                past, patient = (), False
+            elif not found.seen:
                 # The claim is of no use if an edit changed the limits.
                 if edits < _MOST_EDITS and self._was_edited():
                     edits += 1
@@ -871,13 +874,14 @@ class Claimer:
         *,
         most: int | None = None,
         fully: bool = False,
+        patient: bool = True,
     ) -> GroupRequest:
         """The next look at groups; it finds nothing if the limits were changed."""
         # Read it before the watermark and before the settings.
         edits = self._known_edits()
         low = 0 if fully or where is not None else self._mark(level).bound()
         claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
-        return self._walk.request(claim, self._rules, past, most)
+        return self._walk.request(claim, self._rules, past, most, patient=patient)
 
     def _has_room(self) -> bool:
         """Whether limit and rate of the queue, if it has any, allow another message."""

@@ -28,10 +28,10 @@ MOST_LOOKS: Final = 200
 
 # How many messages a claim looks at if what it met before was blocked.
 _WIDE: Final = 50
-# In fair shares, how many times as many as it wants, and how often it parks before it takes.
+# In fair shares, how many times as many as it wants, and how often it parks before it looks past
+# what hides others.
 _CHOICE: Final = 4
 _PATIENCE: Final = 3
-_LONG_SECONDS: Final = 0.1
 # How often it looks for parked messages that it may have while those of its group before it, which
 # it meets, are of a kind that it does not know.
 _SECONDS_BETWEEN: Final = 10.0
@@ -49,7 +49,7 @@ class _Level:
         blocked: whether the last look met only messages that their groups block.
         heads: whether it met as many messages as it wanted, each of another group, and took all.
         reach: how many messages the next parking looks at.
-        parkings: how often fair claims have parked since one took something.
+        parkings: how often a fair claim has parked what hides others.
         everywhere_at: when fair claims looked for parked messages of any group, on this host.
     """
 
@@ -80,10 +80,12 @@ class GroupWalk:
         rules: GroupRules,
         past: tuple[str, ...] = (),
         most: int | None = None,
+        *,
+        patient: bool = True,
     ) -> GroupRequest:
         """The request for the next look on the claim's level; it leaves out groups of ``past``."""
         if rules.fair:
-            return self._fair_request(claim, rules, past, most)
+            return self._fair_request(claim, rules, past, most, patient=patient)
         level = self._level(claim)
         if past or level.blocked:
             return GroupRequest(claim, rules, max(2 * claim.count, _WIDE), past, most)
@@ -91,7 +93,13 @@ class GroupWalk:
         return GroupRequest(claim, rules, claim.count, past, most, heads=heads)
 
     def _fair_request(
-        self, claim: ClaimRequest, rules: GroupRules, past: tuple[str, ...], most: int | None
+        self,
+        claim: ClaimRequest,
+        rules: GroupRules,
+        past: tuple[str, ...],
+        most: int | None,
+        *,
+        patient: bool,
     ) -> GroupRequest:
         level, everywhere = self._level(claim), claim.where is not None
         if self._context.tables.known_kinds and not everywhere:
@@ -99,10 +107,8 @@ class GroupWalk:
             everywhere = now - level.everywhere_at >= _SECONDS_BETWEEN
             if everywhere:
                 level.everywhere_at = now
-        wide, patient = max(_CHOICE * claim.count, _WIDE), level.parkings < _PATIENCE
-        return GroupRequest(
-            claim, rules, wide, past, most, patient=patient and not past, everywhere=everywhere
-        )
+        wide, patient = max(_CHOICE * claim.count, _WIDE), patient and not past
+        return GroupRequest(claim, rules, wide, past, most, patient=patient, everywhere=everywhere)
 
     def goes_on(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         """Prepare the next look, after one that met something.
@@ -117,16 +123,9 @@ class GroupWalk:
 
     def _after(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         full, level = len(found.seen) >= request.window, self._level(request.claim)
-        if found.hidden and not request.past:
-            began = time.monotonic()
-            moved = self._spread(request, level)
-            if request.patient:
-                # If it parked nothing, others are parking the same.
-                goes_on = moved and time.monotonic() - began < _LONG_SECONDS
-                level.parkings = level.parkings + 1 if goes_on else _PATIENCE
-                return ()
-            level.parkings = 0
-        elif request.rules.fair:
+        if found.hidden and request.patient:
+            return self._past_hidden(request, found, level)
+        if request.rules.fair and not (found.hidden or request.past):
             level.parkings, level.reach = 0, _LEAST_PARKED
         left = left_of(found)
         groups = [group for row in found.rows if (group := group_of(row)) is not None]
@@ -149,6 +148,17 @@ class GroupWalk:
         if found.rows or not (full or (lasts and not stays)):
             return None
         return tuple({*request.past, *names_of(blocked)}) if stays else ()
+
+    def _past_hidden(
+        self, request: GroupRequest, found: GroupClaim, level: _Level
+    ) -> tuple[str, ...]:
+        """Park what hides others. If there is much of it, or others are at it, look past it."""
+        level.parkings += 1
+        moved = self._spread(request, level)
+        if moved and level.parkings < _PATIENCE and level.reach < _MOST_PARKED:
+            return ()
+        level.parkings = 0
+        return found.hidden
 
     def _spread(self, request: GroupRequest, level: _Level) -> int:
         reach = max(level.reach, request.window)

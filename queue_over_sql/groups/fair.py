@@ -9,7 +9,8 @@ whatever waits.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import (
@@ -46,7 +47,15 @@ from queue_over_sql.values.limits import MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -58,6 +67,8 @@ if TYPE_CHECKING:
     from queue_over_sql.values.rates import Bucket
 
 Row: TypeAlias = "Sequence[Any]"
+Ranked: TypeAlias = tuple[int, int, str | None]
+"""A message that may be taken: its round, its id, its group."""
 Read: TypeAlias = "Callable[[Builder, Sequence[Any], Mapping[str, Any]], Sequence[Row]]"
 
 # Each group has a part of its own in the statement.
@@ -99,9 +110,12 @@ class Standing(NamedTuple):
 
 
 def in_turn(
-    met: Iterable[Seen], further: Mapping[str, Sequence[int]], standing: Mapping[str, Standing]
-) -> list[tuple[int, str | None]]:
-    """The messages in the order in which they should be handed out: id and group.
+    met: Iterable[Seen],
+    further: Mapping[str, Sequence[int]],
+    standing: Mapping[str, Standing],
+    lost: Container[int] = (),
+) -> list[Ranked]:
+    """The messages in the order in which they should be handed out: round, id and group.
 
     Those groups come first that have the fewest in hand for their weight; of these, the one whose
     turn is longest ago. Messages without a group come as if each were a group of its own.
@@ -110,17 +124,19 @@ def in_turn(
         met: messages in the claim index, by their places.
         further: ids of other messages of groups.
         standing: how the groups stand; others get nothing.
+        lost: ids of what others have locked: they take it, or half of what is parked, and move the
+            other half.
     """
     ranked: list[tuple[int, int, int, str | None]] = []
-    ranks = Counter[str]()
+    ranks: dict[str, float] = defaultdict(float)
     turns: dict[str, int] = {}
 
-    def rank(group: str, place: int, message_id: int) -> None:
+    def rank(group: str, place: int, message_id: int, share: float = 1.0) -> None:
         its = standing.get(group)
         if its is None or ranks[group] >= its.room:
             return
-        rounds = (its.in_hand + ranks[group]) // its.weight
-        ranks[group] += 1
+        rounds = (its.in_hand + math.ceil(ranks[group])) // its.weight
+        ranks[group] += share if message_id in lost else 1
         ranked.append((rounds, place, message_id, group))
 
     for each in met:
@@ -131,9 +147,9 @@ def in_turn(
             rank(each.group, each.available_at, each.id)
     for group, ids in further.items():
         for message_id in ids:
-            rank(group, turns.get(group, 0), message_id)
+            rank(group, turns.get(group, 0), message_id, 1 / 2)
     ranked.sort(key=lambda each: each[:3])
-    return [(message_id, group) for _, _, message_id, group in ranked]
+    return [(rounds, message_id, group) for rounds, _, message_id, group in ranked]
 
 
 def read_standings(
@@ -255,23 +271,37 @@ class Choice:
         tried: set[int] = set()
         fills, reach = 0, 1
         while (left := count - len(taken)) > 0:
-            ranked = in_turn(self._met, self._further, self.standing)
-            chosen = [each for each in ranked if each[0] not in tried][: left * reach]
-            if self._confirm({group for _, group in chosen if group is not None}):
+            ranked = in_turn(self._met, self._further, self.standing, tried - taken.keys())
+            chosen = [each for each in ranked if each[1] not in tried]
+            chosen = chosen[:left] if reach == 1 else _alike(chosen[: left * reach])
+            if self._confirm({group for _, _, group in chosen if group is not None}):
                 continue
-            if chosen:
-                ids = [message_id for message_id, _ in chosen]
-                tried.update(ids)
-                locked = self._lock(sorted(ids))
-                free = [message_id for message_id in ids if message_id in locked][:left]
-                taken |= {message_id: locked[message_id] for message_id in free}
-                # Others may have locked many of them, and each look costs a statement.
-                reach *= 4
-            elif fills == _MOST_FILLS or not self._looked_further(left, fills):
+            if fills < _MOST_FILLS and not self._are_next(chosen[:left], ranked):
+                fills = fills + 1 if self._looked_further(left, fills) else _MOST_FILLS
+                continue
+            if not chosen:
                 break
-            else:
-                fills, reach = fills + 1, 1
+            ids = [message_id for _, message_id, _ in chosen]
+            tried.update(ids)
+            locked = self._lock(sorted(ids))
+            free = [message_id for message_id in ids if message_id in locked][:left]
+            taken |= {message_id: locked[message_id] for message_id in free}
+            # Others may have locked many of them, and each look costs a statement. But what it
+            # locks and does not take others pass over.
+            reach *= 2
         return taken
+
+    def _are_next(self, chosen: Sequence[Ranked], ranked: Iterable[Ranked]) -> bool:
+        """Whether no parked message of the groups that it met could come before one of these."""
+        if not chosen:
+            return False
+        counts = Counter(group for _, _, group in ranked)
+        last = chosen[-1][0]
+        return not any(
+            counts[name] < its.room and (its.in_hand + counts[name]) // its.weight < last
+            for name, its in self.standing.items()
+            if name in self._behind
+        )
 
     def spent(self, taken: Mapping[str, int], now: int) -> dict[str, Bucket]:
         """What to write of the tokens of groups, after so many were taken of each at this time."""
@@ -318,7 +348,7 @@ class Choice:
         if names:
             shares = [open_ones[name].weight for name in names]
             share = math.ceil(left * max(shares) / sum(shares))
-            most = min(left, 2 * share << 2 * fills) + _SPARE
+            most = min(left, 2 * share << 2 * fills) + (_SPARE << 2 * fills)
             waiting = read_waiting(self._read, names, self._where, self._level, most, fits=True)
             self._further |= waiting
         elif self._everywhere and not fills:
@@ -328,6 +358,12 @@ class Choice:
             for row in rows:
                 self._further.setdefault(row[1], []).append(row[0])
         return sum(map(len, self._further.values())) > before
+
+
+def _alike(chosen: Sequence[Ranked]) -> list[Ranked]:
+    """The first ones, of which any may be taken: of one round, or of the first one's group."""
+    rounds, _, group = chosen[0] if chosen else (0, 0, None)
+    return list(takewhile(lambda each: each[0] == rounds or each[2] == group, chosen))
 
 
 class FairClaims(GroupClaims):
@@ -399,9 +435,10 @@ class _Claim:
         if choice.lacking:
             # The caller creates them, apart.
             return GroupClaim([], self._met, self._now, lacking=choice.lacking)
-        hidden = len(rows) >= request.window and bool(_crowding(self._met, choice.weight))
+        full = len(rows) >= request.window
+        hidden = tuple(_crowding(self._met, choice.weight)) if full else ()
         if hidden and request.patient:
-            return GroupClaim([], self._met, self._now, hidden=True)
+            return GroupClaim([], self._met, self._now, hidden)
         taken = choice.taken(claim.count)
         self._standing = choice.standing
         groups = [group for row in taken.values() if (group := self._group_of(row)) is not None]
@@ -546,11 +583,19 @@ class _Claim:
             most = max(lacking[name] for name in names) + _SPARE
             level = self._request.claim.priority
             waiting = read_waiting(self._read, names, self._where, level, most, fits=fits)
-            ids = sorted(each for some in waiting.values() for each in some)
-            rows = rows_by_ids(self._connection, self._sql, lock_free, ids)
-            free = {row[0] for row in rows}
-            for name, some in waiting.items():
-                found[name] = [each for each in some if each in free][: lacking[name]]
+            found |= {name: [] for name in waiting}
+            reach = 1
+            while short := {n: lacking[n] - len(found[n]) for n in waiting if waiting[n]}:
+                # No more than they need, because others look for some, too.
+                tried = {name: waiting[name][: left * reach] for name, left in short.items()}
+                ids = sorted(each for some in tried.values() for each in some)
+                rows = rows_by_ids(self._connection, self._sql, lock_free, ids)
+                free = {row[0] for row in rows}
+                for name, left in short.items():
+                    found[name] += [each for each in tried[name] if each in free][:left]
+                    full = len(found[name]) >= lacking[name]
+                    waiting[name] = [] if full else waiting[name][left * reach :]
+                reach *= 2
         return found
 
     def _end_of_round(self) -> int:

@@ -130,7 +130,7 @@ class GroupClaim(NamedTuple):
             are the first ones of groups that were met.
         seen: the window, oldest first: by ``available_at`` and id.
         now: the database's clock; 0 if nothing was seen.
-        hidden: whether messages of few groups fill the window, so that others may wait behind it.
+        hidden: the groups that fill the window, if others may wait behind it.
         lacking: in fair shares, groups that need rows and have none; nothing was taken then.
         took_all: whether ``rows`` are what it met, in that order, one of each group.
     """
@@ -138,7 +138,7 @@ class GroupClaim(NamedTuple):
     rows: list[MessageRow]
     seen: list[Seen]
     now: int
-    hidden: bool = False
+    hidden: tuple[str, ...] = ()
     lacking: Sequence[str] = ()
     took_all: bool = False
 

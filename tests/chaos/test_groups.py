@@ -21,7 +21,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import Account, archived_count, archived_tokens, live_tokens, repeated
 from tests.chaos.journal import Entry, Stamp
 from tests.chaos.processes import Crew, Process
-from tests.chaos.roles import ordered, publisher, worker
+from tests.chaos.roles import ordered, publisher, puppet, worker
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -310,30 +310,40 @@ def test_a_raised_limit_counts_though_its_operator_was_killed(
     assert 0 == reaper.reap().repaired
 
 
+@pytest.mark.parametrize("together", [False, True])
 def test_a_tenant_whose_handlers_hang_leaves_another_one_its_share(
-    make_service: MakeService, crew: Crew, database: TestDatabase
+    make_service: MakeService, crew: Crew, database: TestDatabase, *, together: bool
 ) -> None:
-    """Four workers with two handlers each: the other one has half of them until it needs none.
+    """Of eight processes that claim one after the other it gets no more than four.
 
-    So it waits at most twice as long as alone. Then the first one gets all of them.
+    So the other one, with a message in each step for each process that is free, waits at most twice
+    as long as alone; and nobody who is free gets nothing. Those that claim at the same moment do
+    not see each other, so it may get some more: the other one waits at most four times as long.
     """
     jobs = make_service().create_queue("jobs", group_fair=True)
-    tokens = [*(f"slow-{n}" for n in range(60)), *(f"quick-{n}" for n in range(100))]
-    jobs.publish_many(
-        [Publication({"token": token}, group=token.partition("-")[0]) for token in tokens]
-    )
-    arguments = worker.Arguments(
-        database.url, str(crew.journals), concurrency=2, prefetch=1, hanging="slow"
-    )
-    for process in [crew.spawn(arguments) for _ in range(4)]:
+    groups = ["slow"] * 60 + ["quick"] * 80
+    made = jobs.publish_many([Publication(n, group=group) for n, group in enumerate(groups)])
+    quick = {each.id for each in made[60:]}
+    free = [crew.spawn(puppet.Arguments(database.url)) for _ in range(8)]
+    for process in free:
         process.expect("ready")
-
-    def of(act: str, group: str) -> list[float]:
-        entries = crew.account().entries
-        return [each.at for each in entries if each.act == act and group in str(each.token)]
-
-    eventually(lambda: len(of("finished", "quick")) == 100, "the quick ones finished", within=60)
-    end = max(of("started", "quick"))
-    # Two claims at the same moment do not see each other.
-    assert 1 <= len([at for at in of("started", "slow") if at < end]) <= 5
-    eventually(lambda: len(of("started", "slow")) == 8, "the slow ones have all handlers")
+    alone = len(quick) / len(free)
+    begun = steps = 0
+    while begun < len(quick):
+        steps += 1
+        if together:
+            for process in free:
+                process.tell("consume", count=1)
+            replies = [process.expect("reply") for process in free]
+        else:
+            replies = [process.ask("consume", count=1) for process in free]
+        got = [(process, reply["messages"]) for process, reply in zip(free, replies, strict=True)]
+        assert {1} == {len(messages) for _, messages in got}
+        busy = [(process, each["id"]) for process, [each] in got if each["id"] in quick]
+        begun += len(busy)
+        for process, number in busy:
+            process.ask("ack", id=number)
+        free = [process for process, _ in busy]
+    assert steps <= (4 if together else 2) * alone
+    for process in free:
+        assert 1 == len(process.ask("consume", count=1)["messages"])

@@ -297,6 +297,9 @@ def test_what_cannot_name_groups_is_refused(make_service: MakeService, engine: E
         service.adopt_queue("other", ORDERS, group="company")
     with pytest.raises(QueueSchemaMismatch, match="cannot be turned on or off by group_limit"):
         service.create_queue("orders", group_limit=None)
+    for other in ({"group_fair": True}, {"group_rate": "5/s"}):
+        with pytest.raises(QueueSchemaMismatch, match=f"does not accept {next(iter(other))}"):
+            service.create_queue("orders", **other)
     with pytest.raises(ValueError, match=r"group is not possible.*put it into the payload"):
         orders.publish({"customer": "a"}, group="a")
     with pytest.raises(TypeError, match="has no column group_key"):

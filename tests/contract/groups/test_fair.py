@@ -294,6 +294,28 @@ def test_the_reason_is_the_place_in_the_group(jobs: Queue) -> None:
     assert (2, 2) == (info.weight, info.own_weight)
 
 
+@pytest.mark.threads
+def test_the_reaper_lets_out_one_of_a_group_that_nobody_would_wake(
+    jobs: Queue, service: QueueService, engine: Engine
+) -> None:
+    """Its turns let out the others. In what claims left behind it finds no fault."""
+    publish(jobs, ["a"] * 150 + ["b"] * 150)
+    held = jobs.consume(1) + jobs.consume(4)
+    waiting = parked(engine, jobs)
+    assert (True, 0) == (waiting > 200, service.reap().repaired)
+    # As if somebody had removed what the others wait behind.
+    live = core_of(jobs).context.tables.live
+    with engine.begin() as connection:
+        free = live.c.consumer_id.is_(None) & live.c.available_at.is_not(None)
+        connection.execute(live.delete().where(free))
+        connection.execute(live.update().values(blocks=None))
+    jobs.ack(held)
+    assert [] == jobs.consume(10)
+    assert 2 == service.reap().repaired
+    assert waiting - 2 == parked(engine, jobs)
+    assert waiting == len([each for _ in range(6) for each in jobs.consume(100)])
+
+
 @pytest.mark.parametrize("weight", [0, -1, 1001, 1.5, "3"])
 def test_a_weight_is_a_whole_number_above_zero(jobs: Queue, weight: int) -> None:
     """Anything else is refused, and nothing is changed."""
