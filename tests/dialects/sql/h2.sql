@@ -1046,7 +1046,6 @@ WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT);
 
 -- why (1 of 5)
--- reads all of queue_over_sql_consumers
 -- reads queue_over_sql_consumers by its primary key
 -- reads queue_jobs by its primary key
 SELECT CASE

@@ -1052,7 +1052,6 @@ LIMIT :p_count::BIGINT
 FOR UPDATE SKIP LOCKED;
 
 -- reap, find claims of the dead (1 of 2)
--- reads all of queue_over_sql_consumers
 -- reads queue_over_sql_consumers by its primary key
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
@@ -1353,7 +1352,6 @@ WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
 
 -- why (1 of 5)
--- reads all of queue_over_sql_consumers
 -- reads queue_over_sql_consumers by its primary key
 -- reads queue_jobs by its primary key
 SELECT CASE
