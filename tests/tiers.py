@@ -2,7 +2,7 @@
 
 fast
     what a change breaks first: SQLite, on threads and, where the driver decides, on an event loop
-    (``driver_decides``); no kills, no Spark, no browser.
+    (``driver_decides``); no kills, no Spark, no browser, no generators of clients.
 default
     fast, and what the other databases decide, short kills, the dashboard in a browser,
     Spark's core. CI runs this one.
@@ -49,5 +49,5 @@ def tier_of(item: pytest.Item) -> str:
         or (parameters.get("face") == "asyncio" and not item.get_closest_marker("driver_decides"))
     ):
         return "full"
-    slow = any(map(item.get_closest_marker, ("browser", "chaos", "spark")))
+    slow = any(map(item.get_closest_marker, ("browser", "chaos", "generators", "spark")))
     return "default" if engine != "sqlite" or slow else "fast"
