@@ -230,8 +230,8 @@ class GroupWalk:
     def create_rows(self, groups: Iterable[str | None], *, anew: bool = False) -> bool:
         """Create the rows of groups that have none, unless that is known; whether there were any.
 
-        Apart from the claim, so that nobody waits for an uncommitted row. Rows of groups without
-        messages are removed in the end; ``anew`` looks for what was known, too.
+        Apart from the claim, so that nobody waits for an uncommitted row. The reaper removes rows
+        of groups without messages, so with ``anew`` it also looks for rows that it knows.
         """
         context = self._context
         rules = self.rules

@@ -147,16 +147,7 @@ def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
     service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
     service.start()
     queue = service.create_queue("jobs")
-    used, silent = threading.Event(), threading.Event()
-
-    def call() -> None:
-        queue.stats()
-        used.set()
-        silent.wait(BOUND)
-        queue.publish({"number": 1})
-
-    calling = in_daemon(call)
-    assert used.wait(BOUND)
+    calling, silent = _publishing_later(queue)
     eventually(lambda: _has_renewed(service), "a heartbeat came")
     proxy.fall_silent()
     proxy.recover()
@@ -272,16 +263,7 @@ def test_a_call_whose_request_is_lost_is_left(
     """
     service = services(proxy, bridge, asynchronous=asynchronous)
     queue = service.create_queue("jobs")
-    used, silent = threading.Event(), threading.Event()
-
-    def call() -> None:
-        queue.stats()
-        used.set()
-        silent.wait(BOUND)
-        queue.publish({"number": 1})
-
-    calling = in_daemon(call)
-    assert used.wait(BOUND)
+    calling, silent = _publishing_later(queue)
     proxy.fall_silent()
     if ended:
         proxy.end_at_server()
@@ -428,6 +410,21 @@ def test_a_thread_that_ends_waits_for_nobody(proxy: Proxy) -> None:
     proxy.lose_clients()
     eventually(lambda: _works(queue), "others work again", within=BOUND)
     service.stop()
+
+
+def _publishing_later(queue: Queue) -> tuple[Future[object], threading.Event]:
+    """A thread that has used its connection, and publishes when the event comes."""
+    used, silent = threading.Event(), threading.Event()
+
+    def call() -> None:
+        queue.stats()
+        used.set()
+        silent.wait(BOUND)
+        queue.publish({"number": 1})
+
+    calling = in_daemon(call)
+    assert used.wait(BOUND)
+    return calling, silent
 
 
 def _has_renewed(service: QueueService) -> bool:
