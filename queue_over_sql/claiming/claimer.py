@@ -24,6 +24,8 @@ from queue_over_sql.claiming.operations import (
     count_due,
     exchange,
     exchanges_at_once,
+    exchanges_heads,
+    exchanging_heads,
     oldest_first,
     take,
     unclaim_round,
@@ -43,7 +45,7 @@ from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.settling.operations import finish as finishing
 from queue_over_sql.settling.operations import finish_quickly as finishing_quickly
-from queue_over_sql.settling.operations import release
+from queue_over_sql.settling.operations import release, without
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.requests import (
     ANY_EDITS,
@@ -516,13 +518,48 @@ class Claimer:
         most: int | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
-        finish = finishing_quickly(sql, settlements, keep=keep)
-        expected = count_ids(settlements)
+        expected, began = count_ids(settlements), time.monotonic()
         requests = [
             self._group_request(level, count, lease_us, where, most=most)
             for level in range(self._context.settings.priorities)
         ]
         looks: list[tuple[GroupRequest, GroupClaim]] = []
+        settled: set[int] = set()
+        rows: list[MessageRow] = []
+        if exchanges_heads(sql, settlements, requests):
+            (request,), (settlement,) = requests, settlements
+            at_once = exchanging_heads(sql, settlement, request, keep=keep)
+            settled, found = self._answered([request.claim], at_once)
+            if found is not None:
+                looks, rows = [(request, found)], in_order(found)
+            settlements, requests = without(settlements, settled), [request._replace(heads=False)]
+        if not looks:
+            rest, rows = self._exchange_in_steps(
+                sql, count, settlements, requests, looks, keep=keep
+            )
+            settled |= rest
+        for request, found in looks:
+            self._note_look(request, found, began)
+        # Every level must prepare its next look.
+        nexts = [self._prepare(request, found, rows) for request, found in looks if found.seen]
+        more = any(past is not None for past in nexts)
+        if not rows and len(settled) == expected and (self._was_edited() or more):
+            rows = self._claimed(count, lease_us, where, most)
+        return settled, rows
+
+    def _exchange_in_steps(
+        self,
+        sql: StatementCache,
+        count: int,
+        settlements: Sequence[Settlement],
+        requests: Sequence[GroupRequest],
+        looks: list[tuple[GroupRequest, GroupClaim]],
+        *,
+        keep: bool,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Settle, then look at groups on each level, in one transaction; it adds to ``looks``."""
+        finish = finishing_quickly(sql, settlements, keep=keep)
+        expected = count_ids(settlements)
 
         def settle_and_claim(connection: Connection) -> tuple[set[int], list[MessageRow]]:
             looks.clear()
@@ -539,17 +576,8 @@ class Claimer:
                 rows += in_order(found)
             return settled, rows
 
-        began = time.monotonic()
         operation = Operation(settle_and_claim, atomic=True, repeatable=False)
-        settled, rows = self._answered([request.claim for request in requests], operation)
-        for request, found in looks:
-            self._note_look(request, found, began)
-        # Every level must prepare its next look.
-        nexts = [self._prepare(request, found, rows) for request, found in looks if found.seen]
-        more = any(past is not None for past in nexts)
-        if not rows and len(settled) == expected and (self._was_edited() or more):
-            rows = self._claimed(count, lease_us, where, most)
-        return settled, rows
+        return self._answered([request.claim for request in requests], operation)
 
     def take(
         self,

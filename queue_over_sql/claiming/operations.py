@@ -114,6 +114,33 @@ def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) ->
     """Whether ack and claim are one statement, so that they need no transaction around them."""
     if sql.subject.has_rules or not sql.subject.dialect.strategy(Claims).exchanges_at_once:
         return False
+    return _is_single(settlements)
+
+
+def exchanges_heads(
+    sql: StatementCache, settlements: Sequence[Settlement], requests: Sequence[GroupRequest]
+) -> bool:
+    """As ``exchanges_at_once``, if the claim looks for first messages of groups."""
+    if len(requests) != 1 or not requests[0].heads or sql.subject.bounded:
+        return False
+    return claims_of(sql, requests[0].rules).exchanges_heads and _is_single(settlements)
+
+
+def exchanging_heads(
+    sql: StatementCache, settlement: Settlement, request: GroupRequest, *, keep: bool
+) -> Operation[tuple[set[int], GroupClaim | None]]:
+    """The operation of ``GroupClaims.exchange_heads``. Use it only if ``exchanges_heads``."""
+    do = partial(
+        claims_of(sql, request.rules).exchange_heads,
+        sql=sql,
+        settlement=settlement,
+        request=request,
+        keep=keep,
+    )
+    return Operation(do, atomic=False, repeatable=False)
+
+
+def _is_single(settlements: Sequence[Settlement]) -> bool:
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
     return single and settlements[0].dedup_us is None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
+from queue_over_sql.message import AGE
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.values.limits import MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from queue_over_sql.settings import EffectiveSettings
     from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.sql.dialect import QueueDialect
-    from queue_over_sql.statements.requests import ClaimRequest
+    from queue_over_sql.statements.requests import ClaimRequest, Settlement
 
 
 class GroupRules(NamedTuple):
@@ -132,7 +133,8 @@ class GroupClaim(NamedTuple):
         now: the database's clock; 0 if nothing was seen.
         hidden: the groups that fill the window, if others may wait behind it.
         lacking: in fair shares, groups that need rows and have none; nothing was taken then.
-        took_all: whether ``rows`` are what it met, in that order, one of each group.
+        took_all: whether ``rows`` are what it met, in that order, one of each group. Then ``seen``
+            has only the last one.
     """
 
     rows: list[MessageRow]
@@ -141,6 +143,13 @@ class GroupClaim(NamedTuple):
     hidden: tuple[str, ...] = ()
     lacking: Sequence[str] = ()
     took_all: bool = False
+
+    @classmethod
+    def of_all(cls, rows: list[MessageRow]) -> GroupClaim:
+        """A claim that took all that it met, one message of each group, and at least one."""
+        rows.sort(key=AGE)
+        last = Seen(rows[-1].id, group_of(rows[-1]), rows[-1].available_at or 0)
+        return cls(rows, [last], rows[0].claimed_at or 0, took_all=True)
 
 
 class GroupClaims:
@@ -162,6 +171,8 @@ class GroupClaims:
     """A claim keeps to the rates of groups, whether there are any or not."""
     has_heads: ClassVar[bool] = False
     """``claim_heads`` does something."""
+    exchanges_heads: ClassVar[bool] = False
+    """``exchange_heads`` does something."""
 
     def __init__(self, dialect: QueueDialect) -> None:
         self._dialect, self._features = dialect, dialect.features
@@ -215,6 +226,24 @@ class GroupClaims:
             Then ``claim`` does it. What is left of a window need not be blocked.
         """
         return None
+
+    def exchange_heads(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        settlement: Settlement,
+        request: GroupRequest,
+        *,
+        keep: bool,
+    ) -> tuple[set[int], GroupClaim | None]:
+        """As ``claim_heads``, together with the ack; only called if ``exchanges_heads``.
+
+        It acks only messages behind which no others of their groups wait.
+
+        Returns:
+            The ids that it acked, and what it claimed: None unless it acked all.
+        """
+        raise UnsupportedByEngine("This engine cannot ack and claim in one statement.")
 
     def move_aside(
         self,

@@ -36,7 +36,7 @@ from queue_over_sql.values.states import Outcome
 from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -130,14 +130,19 @@ def finish_quickly(
 
     def do(connection: Connection) -> set[int]:
         settled = quick.do(connection)
-        left = [
-            dataclasses.replace(each, ids=[id_ for id_ in each.ids if id_ not in settled])
-            for each in settlements
-        ]
-        left = [each for each in left if each.ids]
+        left = without(settlements, settled)
         return settled | finish(sql, left, keep=keep).do(connection) if left else settled
 
     return Operation(do, atomic=True, repeatable=False)
+
+
+def without(settlements: Sequence[Settlement], settled: Container[int]) -> list[Settlement]:
+    """The settlements without messages that are settled."""
+    left = [
+        dataclasses.replace(each, ids=[id_ for id_ in each.ids if id_ not in settled])
+        for each in settlements
+    ]
+    return [each for each in left if each.ids]
 
 
 def give_back(

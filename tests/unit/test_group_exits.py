@@ -83,7 +83,7 @@ CLAIMS: Final = {
     "dialects/locked_groups.py:mark_parked",
     "dialects/postgresql/columns.py:take_at_once",
     "dialects/postgresql/groups.py:claim_groups",
-    "dialects/postgresql/groups.py:claim_heads",
+    "dialects/postgresql/groups.py:_heads_of_window",
     "dialects/sqlite/groups.py:stamp",
     "dialects/sqlite/groups.py:stamp_heads",
     "durable/statements.py:mark",
@@ -94,7 +94,7 @@ CLAIMS: Final = {
 
 NOT_OTHERS: Final = {
     "archive/statements.py:begin_anew": "rows of a user's table, which had ended",
-    "dialects/postgresql/claim.py:exchange_at_once": "only of queues without groups",
+    "dialects/postgresql/claim.py:end_held": "in a queue with groups none waits for it",
     "dialects/sqlite/sessions.py:write_nothing": "it changes no row",
     "durable/staged_write_store.py:take_back": "nobody else has seen the messages yet",
     "existing_tables/store.py:enqueue": "rows of a user's table, which were no messages",

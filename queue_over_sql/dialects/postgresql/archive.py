@@ -32,8 +32,8 @@ class PostgreSQLArchiving(Archiving):
     def move(self, connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
         moved: set[int] = set()
         for batch in batches(settlement.ids):
-            alone = (True,) if settlement.unblocking else ()
-            statement = sql.get(archive_at_once, bucket_of(len(batch)), *alone)
+            builder = archive_unblocking if settlement.unblocking else archive_at_once
+            statement = sql.get(builder, bucket_of(len(batch)))
             values = id_values(batch) | held_values(settlement.claim) | settlement.archive_values()
             moved.update(row[0] for row in statement.run(connection, values))
         return moved
@@ -49,14 +49,15 @@ def held_before(tables: QueueTables, size: int) -> ColumnElement[bool]:
     return fence(tables, size, consumer="p_held_by", consumer_round="p_held_round")
 
 
-def archive_at_once(tables: QueueTables, size: int, unblocking: bool = False) -> Insert:
-    """Move messages to the archive under the fence; returns the ids that were still held.
-
-    If ``unblocking``, none behind which others of its group may be parked.
-    """
-    alone = [tables.live.c.blocks.is_(None)] if unblocking else []
-    held = and_(held_before(tables, size), *alone)
+def archive_at_once(tables: QueueTables, size: int, *conditions: ColumnElement[bool]) -> Insert:
+    """Move messages to the archive under the fence; returns the ids that were still held."""
+    held = and_(held_before(tables, size), *conditions)
     return _archived(tables, held).returning(tables.archive.c.id)
+
+
+def archive_unblocking(tables: QueueTables, size: int) -> Insert:
+    """As ``archive_at_once``, but none behind which others of its group may be parked."""
+    return archive_at_once(tables, size, tables.live.c.blocks.is_(None))
 
 
 def archive_rounds_at_once(tables: QueueTables) -> Insert:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    and_,
     any_,
     case,
     func,
@@ -55,16 +56,11 @@ class PostgreSQLClaims(ClaimsAtOnce):
         keep: bool,
     ) -> tuple[set[int], list[MessageRow]]:
         size = bucket_of(len(settlement.ids))
-        values = id_values(settlement.ids) | held_values(settlement.claim)
-        values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
-        if keep:
-            values |= settlement.archive_values()
+        values = exchange_values(sql, settlement, keep=keep) | request.stamp() | request.wanted()
         statement = sql.get(exchange_at_once, size, keep, request.where)
         rows: Sequence[Any] = statement.run(connection, values).all()
-        settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
-        if rows[0][0] == 0:
-            settled = set()
-        return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
+        messages = [row[2:] for row in rows if row[2] is not None]
+        return settled_of(settlement, rows[0]), read_rows(connection, sql, messages)
 
 
 def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
@@ -89,16 +85,46 @@ def exchange_at_once(
     Each row has the number of acked messages, their ids if some were lost, and a claimed message.
     If nothing was claimed, there is one row with an empty message.
     """
-    live = tables.live
-    if tables.archives(keep=keep):
-        acked = archive_at_once(tables, size).cte("acked")
-    else:
-        acked = settle.end(tables, held_before(tables, size)).returning(live.c.id).cte("acked")
-    all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
-    claimed = claim_at_once(tables, where, all_held).cte("claimed")
-    count = func.count()
-    lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
-    settled = select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
+    acked = end_held(tables, size, keep=keep)
+    claimed = claim_at_once(tables, where, all_acked(acked)).cte("claimed")
+    settled = count_acked(acked)
     return select(settled.c.acked, settled.c.ids, *claimed.c).select_from(
         settled.outerjoin(claimed, true())
     )
+
+
+def end_held(tables: QueueTables, size: int, *conditions: ColumnElement[bool], keep: bool) -> CTE:
+    """Ack ``size`` messages of a claim beside another claim, as far as they meet conditions."""
+    if tables.archives(keep=keep):
+        return archive_at_once(tables, size, *conditions).cte("acked")
+    held = and_(held_before(tables, size), *conditions)
+    return settle.end(tables, held).returning(tables.live.c.id).cte("acked")
+
+
+def all_acked(acked: CTE) -> ColumnElement[bool]:
+    """Whether none of the ``p_expected`` messages was lost."""
+    return select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
+
+
+def count_acked(acked: CTE) -> CTE:
+    """How many messages were acked, and their ids if some were lost."""
+    count = func.count()
+    lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
+    return select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
+
+
+def exchange_values(sql: StatementCache, settlement: Settlement, *, keep: bool) -> dict[str, Any]:
+    """The bind parameters of the ack, and of its size."""
+    values = id_values(settlement.ids) | held_values(settlement.claim)
+    values |= {"p_expected": len(settlement.ids)}
+    if keep:
+        return values | settlement.archive_values()
+    values |= sql.subject.values_of_end(settlement.archive_values)
+    return values
+
+
+def settled_of(settlement: Settlement, row: Sequence[Any]) -> set[int]:
+    """The acked ids, from what ``count_acked`` gave."""
+    if row[0] == 0:
+        return set()
+    return set(settlement.ids) if row[1] is None else set(row[1])

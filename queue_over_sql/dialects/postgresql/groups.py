@@ -13,7 +13,9 @@ from sqlalchemy import (
     CompoundSelect,
     Connection,
     Float,
+    FromClause,
     Select,
+    all_,
     and_,
     any_,
     case,
@@ -29,6 +31,13 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.dialects.locked_groups import LockedGroupClaims
+from queue_over_sql.dialects.postgresql.claim import (
+    all_acked,
+    count_acked,
+    end_held,
+    exchange_values,
+    settled_of,
+)
 from queue_over_sql.groups.statements import rows_of_groups, stopped, window
 from queue_over_sql.groups.strategy import (
     GroupClaim,
@@ -37,12 +46,11 @@ from queue_over_sql.groups.strategy import (
     Seen,
     group_of,
 )
-from queue_over_sql.message import AGE
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements import claims as claim
-from queue_over_sql.statements.parameters import number
-from queue_over_sql.statements.requests import Where, read_rows
+from queue_over_sql.statements.parameters import bucket_of, number
+from queue_over_sql.statements.requests import Settlement, Where, read_rows
 
 
 class PostgreSQLGroupClaims(GroupClaims):
@@ -54,6 +62,7 @@ class PostgreSQLGroupClaims(GroupClaims):
 
     at_once = True
     has_heads = True
+    exchanges_heads = True
 
     def with_rates(self) -> GroupClaims:
         return LockedGroupClaims(self._dialect)
@@ -74,19 +83,44 @@ class PostgreSQLGroupClaims(GroupClaims):
         self, connection: Connection, sql: StatementCache, request: GroupRequest
     ) -> GroupClaim | None:
         statement = sql.get(claim_heads, request.claim.where)
-        found: Sequence[Any] = statement.run(connection, request.values()).all()
+        found = statement.run(connection, request.values()).all()
+        return self._heads(connection, sql, request, found)
+
+    def exchange_heads(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        settlement: Settlement,
+        request: GroupRequest,
+        *,
+        keep: bool,
+    ) -> tuple[set[int], GroupClaim | None]:
+        statement = sql.get(
+            exchange_heads, bucket_of(len(settlement.ids)), keep, request.claim.where
+        )
+        values = exchange_values(sql, settlement, keep=keep) | request.values()
+        rows: Sequence[Any] = statement.run(connection, values).all()
+        settled = settled_of(settlement, rows[0])
+        if len(settled) < len(settlement.ids):
+            return settled, None
+        found = [row[2:] for row in rows if row[2] is not None or row[5] is not None]
+        return settled, self._heads(connection, sql, request, found)
+
+    @staticmethod
+    def _heads(
+        connection: Connection, sql: StatementCache, request: GroupRequest, found: Sequence[Any]
+    ) -> GroupClaim | None:
         rows = read_rows(connection, sql, [row[3:] for row in found if row[0] is None])
-        rows.sort(key=AGE)
+        if rows and len(rows) == len(found):
+            return GroupClaim.of_all(rows)
         seen = [Seen(row.id, group_of(row), row.available_at or 0) for row in rows]
-        if len(rows) < len(found):
-            seen += [Seen(*row[:3]) for row in found if row[0] is not None]
-            seen.sort(key=lambda each: (each.available_at, each.id))
+        seen += [Seen(*row[:3]) for row in found if row[0] is not None]
+        seen.sort(key=lambda each: (each.available_at, each.id))
         if not rows:
             groups = [each.group for each in seen if each.group is not None]
             if len(seen) < request.window or len(set(groups)) < len(groups):
                 return None
-        now = rows[0].claimed_at or 0 if rows else 0
-        return GroupClaim(rows, seen, now, took_all=len(rows) == len(found))
+        return GroupClaim(rows, seen, rows[0].claimed_at or 0 if rows else 0)
 
 
 def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
@@ -94,6 +128,33 @@ def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
 
     Nothing if there are fewer than ``p_window`` messages, or several of one group. Each row has a
     message that was left, or one that was claimed.
+    """
+    columns, found, counted = _heads_of_window(tables, where)
+    return select(*columns).select_from(found).add_cte(counted)
+
+
+def exchange_heads(tables: QueueTables, size: int, keep: bool, where: Where | None) -> Select[Any]:
+    """As ``claim_heads``, and ack ``size`` messages of one claim behind which no others wait.
+
+    If some were lost, or others wait, it claims nothing. Each row begins as in
+    ``exchange_at_once``.
+    """
+    acked = end_held(tables, size, tables.live.c.blocks.is_(None), keep=keep)
+    columns, found, counted = _heads_of_window(tables, where, acked)
+    settled = count_acked(acked)
+    return (
+        select(settled.c.acked, settled.c.ids, *columns)
+        .select_from(settled.outerjoin(found, true()))
+        .add_cte(counted)
+    )
+
+
+def _heads_of_window(
+    tables: QueueTables, where: Where | None, acked: CTE | None = None
+) -> tuple[list[ColumnElement[Any]], FromClause, CTE]:
+    """The columns and rows of ``claim_heads``, and what counts the claims of groups.
+
+    What is acked meanwhile is not in hand any more, although the snapshot has it.
     """
     live, groups, now = tables.live, rows_of_groups(tables), tables.expressions.now()
     other, held = live.alias("other"), live.alias("held")
@@ -107,7 +168,11 @@ def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
     )
     # A LIMIT keeps the planner from reading all rows for a join.
     row = (
-        select(groups.c.seq, func.coalesce(groups.c.own_limit, number("p_limit")).label("most"))
+        select(
+            _place().label("place"),
+            groups.c.seq,
+            func.coalesce(groups.c.own_limit, number("p_limit")).label("most"),
+        )
         .where(groups.c.group_key == picked.c.group_key, ~stopped(groups))
         .limit(literal_column("1"))
         .lateral("row")
@@ -123,33 +188,42 @@ def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
         .correlate(picked)
         .scalar_subquery()
     )
-    in_hand = (
-        select(func.count())
+    others: list[ColumnElement[bool]] = []
+    free: list[ColumnElement[bool]] = [whole, picked.c.parked_at.is_(None)]
+    if acked is not None:
+        others = [held.c.id != all_(func.array(select(acked.c.id).scalar_subquery()))]
+        free.insert(0, all_acked(acked))
+    # The one that may not be in hand beside another.
+    last_in_hand = (
+        select(literal_column("1"))
         .select_from(held)
-        .where(held.c.group_key == picked.c.group_key, held.c.lease_expires_at.is_not(None))
-        .correlate(picked)
+        .where(
+            held.c.group_key == picked.c.group_key, held.c.lease_expires_at.is_not(None), *others
+        )
+        .offset(row.c.most - literal_column("1"))
+        .limit(literal_column("1"))
+        .correlate(picked, row)
         .scalar_subquery()
     )
-    free = whole, picked.c.parked_at.is_(None)
     wanted = _fenced(
-        select(picked.c.id, picked.c.group_key, row.c.seq)
+        select(picked.c.id, row.c.place, row.c.seq)
         .select_from(picked.join(row, true()))
-        .where(*free, picked.c.id == head, in_hand < row.c.most),
+        .where(*free, picked.c.id == head, last_in_hand.is_(None)),
         "wanted",
     )
     newest = (
         select(literal_column("1").label("one"))
         .select_from(groups)
-        .where(groups.c.group_key == wanted.c.group_key, groups.c.seq == wanted.c.seq)
+        .where(_place() == wanted.c.place, groups.c.seq == wanted.c.seq)
         .with_for_update(skip_locked=True)
         .lateral("newest")
     )
     locked = _fenced(
-        select(wanted.c.id, wanted.c.group_key).select_from(wanted.join(newest, true())), "locked"
+        select(wanted.c.id, wanted.c.place).select_from(wanted.join(newest, true())), "locked"
     )
     counted = (
         update(groups)
-        .where(groups.c.group_key == _any_of(locked.c.group_key))
+        .where(_place() == _any_of(locked.c.place))
         .values(seq=groups.c.seq + literal_column("1"))
         .cte("counted")
     )
@@ -168,11 +242,8 @@ def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
         case((changed_id.is_(None), column))
         for column in (picked.c.id, picked.c.group_key, picked.c.available_at)
     ]
-    return (
-        select(*left, *changed.c)
-        .select_from(picked.outerjoin(changed, picked.c.id == changed_id))
-        .add_cte(counted)
-    )
+    found = picked.outerjoin(changed, picked.c.id == changed_id)
+    return [*left, *changed.c], found, counted
 
 
 def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: int) -> Select[Any]:
@@ -221,6 +292,11 @@ def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: 
 def _fenced(statement: Select[Any] | CompoundSelect[Any], name: str) -> CTE:
     """MATERIALIZED keeps the planner from running it twice, or inside of a loop."""
     return statement.cte(name).prefix_with("MATERIALIZED")
+
+
+def _place() -> ColumnElement[Any]:
+    """Where a row lies: found without an index. A row that is locked stays there."""
+    return literal_column("ctid")
 
 
 def _any_of(column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -38,9 +38,8 @@ from queue_over_sql.groups.strategy import (
     GroupClaims,
     GroupRequest,
     Seen,
-    group_of,
 )
-from queue_over_sql.message import AGE, MessageRow
+from queue_over_sql.message import MessageRow
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import Builder, StatementCache
 from queue_over_sql.statements import claims as claim
@@ -85,11 +84,7 @@ class SQLiteGroupClaims(GroupClaims):
     ) -> GroupClaim | None:
         statement = sql.get(stamp_heads, request.claim.where)
         rows = read_rows(connection, sql, statement.run(connection, request.values()).all())
-        if not rows:
-            return None
-        rows.sort(key=AGE)
-        seen = [Seen(row.id, group_of(row), row.available_at or 0) for row in rows]
-        return GroupClaim(rows, seen, rows[0].claimed_at or 0, took_all=True)
+        return GroupClaim.of_all(rows) if rows else None
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: GroupRequest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from sqlalchemy import create_engine, select, update
 
-from queue_over_sql import Publication, Reason
+from queue_over_sql import ClaimLost, Publication, Reason
 from queue_over_sql.queue import core_of
 from tests.contract.payloads.kind_types import BOTH, ORDERS, Order, Refund, knowing
 from tests.contract.queue_state import live_rows, set_columns
@@ -343,6 +343,52 @@ def test_an_exchange_gets_what_its_ack_sets_free(jobs: Queue, make_service: Make
         batch = jobs.exchange(batch, 4)
         came += [message.id for message in batch]
     assert ids == came
+
+
+@pytest.mark.parametrize("archive", ["all", "none"])
+def test_an_exchange_after_one_of_first_messages_alone_keeps_the_rules(
+    service: QueueService, make_service: MakeService, archive: Literal["all", "none"]
+) -> None:
+    """It may be one statement, for which what it acks is not in hand any more.
+
+    It gets the next ones of the same groups, also those that were parked, but none of a group in
+    other hands. If a claim was lost, it acks the others and gets nothing.
+    """
+    jobs = service.create_queue("jobs", group_limit=1, archive=archive)
+    other = make_service().queue("jobs")
+    publish(jobs, "ab")
+    batch = jobs.consume(2)
+    for _ in range(3):
+        following = publish(jobs, "ab")
+        batch = jobs.exchange(batch, 2)
+        assert following == [message.id for message in batch]
+
+    publish(jobs, "c")
+    (elsewhere,) = other.consume(1)
+    _, a5, _ = publish(jobs, "cab")
+    batch = jobs.exchange(batch, 2)
+    assert [(a5, "a")] == named(batch)
+    other.ack(elsewhere)
+    jobs.purge(claimed=True)
+
+    publish(jobs, "ab")
+    batch = jobs.consume(2)
+    a7, a8 = publish(jobs, "aa")
+    for _ in range(3):
+        assert [] == other.consume(2)
+    batch = jobs.exchange(batch, 2)
+    assert [a7, a8] == [message.id for message in batch]
+
+    publish(jobs, "bc")
+    batch = jobs.exchange(batch, 2)
+    lost, kept = (message.id for message in batch)
+    jobs.delete(lost)
+    waiting = publish(jobs, "bc")
+    with pytest.raises(ClaimLost) as caught:
+        jobs.exchange(batch, 2)
+    assert [lost] == [message.id for message in caught.value.messages]
+    assert kept not in [message.id for message in jobs.messages(status="claimed").list()]
+    assert waiting == [message.id for message in other.consume(2)]
 
 
 def test_what_is_behind_an_unreadable_message_is_not_delivered(jobs: Queue, engine: Engine) -> None:
