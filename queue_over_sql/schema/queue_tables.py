@@ -529,6 +529,7 @@ def rows_of_groups_in(base: str, metadata: MetaData, expressions: Expressions) -
         # An operator's share of this group; NULL: 1.
         Column("weight", Integer),
         **expressions.table_options,
+        **expressions.groups_table_options,
     )
     expressions.add_index_of_rates(groups)
     return groups

@@ -59,6 +59,8 @@ class Expressions:
     """Options of every table."""
     live_table_options: ClassVar[Mapping[str, Any]] = {}
     """Further options of the tables of live messages."""
+    groups_table_options: ClassVar[Mapping[str, Any]] = {}
+    """Further options of the tables of groups, of which claims change rows again and again."""
     stage_table_options: ClassVar[Mapping[str, Any]] = {}
     """Options of tables that may lose rows in a crash, because their readers count the rows."""
 
