@@ -284,29 +284,18 @@ class Sessions(Protocol):
         """Close all sessions that nobody uses; the others are closed after their operation."""
 
 
-_Left = deque[tuple[bool, Session]]
-
-
 class SessionsOfThread:
-    """The sessions of one thread; when it ends and this object is deleted, others may use them.
+    """The sessions of one thread. Their owner keeps them, too, and lends them on after its end.
 
-    They are not closed then. To close one asks the server, and if that does not answer, the thread
-    that deletes this object would wait. When the service is collected, too, the connections are
-    closed without asking the server.
+    The owner notices the end by a weak reference, not by ``__del__``. An exception may hold this
+    object in a reference cycle, which the garbage collector ends. For connections in such a cycle,
+    it calls the finalizers of SQLAlchemy before any ``__del__``. Then the pool would lend these
+    connections, and so would we: an ack of one user would be in the transaction of another.
     """
 
-    def __init__(self, owner: ThreadSessions, left: _Left) -> None:
-        self._owner = weakref.ref(owner)
+    def __init__(self) -> None:
         self.pid = os.getpid()
         self.sessions: dict[bool, Session] = {}
-        self._left = left
-
-    def __del__(self) -> None:
-        if self.pid == os.getpid():
-            if self._owner() is None:
-                _drop(self.sessions.values())
-            else:
-                self._left.extend(each for each in self.sessions.items() if each[1].usable)
 
 
 def _drop(sessions: Iterable[Session]) -> None:
@@ -315,24 +304,30 @@ def _drop(sessions: Iterable[Session]) -> None:
 
 
 class ThreadSessions:
-    """Gives each thread sessions of its own."""
+    """Gives each thread sessions of its own; when it ends, others may use them.
+
+    They are not closed then. To close one asks the server, and if that does not answer, the thread
+    that notices the end would wait. When the service is collected, too, the connections are closed
+    without asking the server.
+    """
 
     def __init__(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> None:
         self._make = make
         self._forked = forked
         self._local = threading.local()
-        self._all: weakref.WeakSet[SessionsOfThread] = weakref.WeakSet()
+        self._kept: dict[weakref.ref[SessionsOfThread], dict[bool, Session]] = {}
+        self._ended = _noticed_by(weakref.ref(self))
         self._lock = shared_lock()
         self._pid = os.getpid()
         # The sessions of ended threads.
-        self._left: _Left = deque()
+        self._left: deque[tuple[bool, Session]] = deque()
         # A forked child keeps them forever. To free them would send a rollback through the sockets
         # that the parent still uses.
-        self._inherited: list[SessionsOfThread | _Left] = []
+        self._inherited: list[object] = []
 
     def __del__(self) -> None:
         if self._pid == os.getpid():
-            _drop(session for _, session in list(self._left))
+            _drop(self._all())
 
     def borrow(self, *, durable: bool) -> Session:
         """The thread's own session, checked if it was idle."""
@@ -357,6 +352,12 @@ class ThreadSessions:
         if session.unwanted and not session.depth:
             session.close()
 
+    def leave(self, ended: weakref.ref[SessionsOfThread]) -> None:
+        """Let others use the sessions of an ended thread; called wherever objects are collected."""
+        if self._pid == os.getpid():
+            sessions = self._kept.pop(ended, {})
+            self._left.extend(each for each in sessions.items() if each[1].usable)
+
     def drain(self, seconds: float) -> None:
         """Wait for the operations of other threads."""
         deadline = time.monotonic() + seconds
@@ -376,14 +377,11 @@ class ThreadSessions:
 
     def _own(self) -> list[Session]:
         with self._lock:
-            everybody = list(self._all)
-            left = list(self._left) if self._pid == os.getpid() else []
-        return [session for _, session in left] + [
-            session
-            for sessions in everybody
-            if sessions.pid == os.getpid()
-            for session in list(sessions.sessions.values())
-        ]
+            return self._all() if self._pid == os.getpid() else []
+
+    def _all(self) -> list[Session]:
+        kept = [session for each in list(self._kept.values()) for session in list(each.values())]
+        return [session for _, session in list(self._left)] + kept
 
     def _next(self, *, durable: bool) -> Session:
         """A session of an ended thread, or a new one."""
@@ -411,15 +409,26 @@ class ThreadSessions:
             if self._pid != os.getpid():
                 self._forked()
                 self._pid = os.getpid()
-                self._inherited.append(self._left)
-                self._left = deque()
+                self._inherited += self._left, self._kept
+                self._left, self._kept = deque(), {}
         inherited = getattr(self._local, "sessions", None)
         if inherited is not None:
             self._inherited.append(inherited)
-        sessions = self._local.sessions = SessionsOfThread(self, self._left)
+        sessions = self._local.sessions = SessionsOfThread()
         with self._lock:
-            self._all.add(sessions)
+            self._kept[weakref.ref(sessions, self._ended)] = sessions.sessions
         return sessions
+
+
+def _noticed_by(
+    owner: weakref.ref[ThreadSessions],
+) -> Callable[[weakref.ref[SessionsOfThread]], None]:
+    def ended(thread: weakref.ref[SessionsOfThread]) -> None:
+        found = owner()
+        if found is not None:
+            found.leave(thread)
+
+    return ended
 
 
 class SharedSession:
