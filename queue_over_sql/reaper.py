@@ -225,6 +225,7 @@ class Reaper:
         except QueueError as error:
             # One queue that cannot be served must not stop the work on the others.
             _log.warning("The reaper cannot serve queue %s: %s", queue, error)
+            task.core.recovery.unreadable.note(error)
             done.fail(error)
             self._rate_limit.spare(time.monotonic() - began)
             return False
@@ -292,6 +293,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
 
     tasks = {
         "lost answers": lost_answers,
+        "unreadable rows": recovery.unreadable.hold_all,
         "expired leases": recovery.expired_leases,
         _DEAD_CONSUMERS: dead_consumers,
         _UNKNOWN_KINDS: recovery.unknown_kinds,

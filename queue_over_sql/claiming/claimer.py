@@ -32,7 +32,12 @@ from queue_over_sql.claiming.operations import (
 )
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.database.notify import noting_ready
-from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    QueueError,
+)
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.groups.taking import Picking
 from queue_over_sql.limits.bounds import outlook
@@ -228,7 +233,14 @@ class Claimer:
             self.recall()
         if self._at_most is not None:
             count = min(count, self._at_most)
-        rows = self._apart(self._claimed(count, lease_us, where, most))
+        try:
+            rows = self._apart(self._claimed(count, lease_us, where, most))
+        except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
+            # The database may have claimed them before it could not be read.
+            self.recall()
+            if not self._recovery.unreadable.hold_some(error):
+                raise
+            rows = self._apart(self._claimed(count, lease_us, where, most))
         if self._came_late(rows):
             rows = self._apart(self._claimed(count, lease_us, where, most))
         return rows

@@ -192,7 +192,12 @@ class DriverErrors:
                 return self._only_reads(reason)
             reason += f". {_CALLERS_READS}"
         hint = self._dialect().errors.refusal_hint(error.orig)
-        if not hint and self._dialect().errors.refuses_row(error):
+        if not hint and self._dialect().errors.cannot_read(error.orig):
+            hint = (
+                ". It may be unable to read a row. Such a message is held as soon as a claim or "
+                "the reaper finds it: run `queue-over-sql doctor`"
+            )
+        elif not hint and self._dialect().errors.refuses_row(error):
             hint = (
                 ". A constraint or a trigger refused a row. Run `queue-over-sql doctor`: it shows "
                 "whether the ids of a queue are behind those of its archive"

@@ -21,7 +21,7 @@ from queue_over_sql.values.durations import Duration, duration_text, to_timedelt
 from queue_over_sql.values.findings import Finding, Level
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
-from queue_over_sql.values.reasons import REFUSED
+from queue_over_sql.values.reasons import REFUSED, UNREADABLE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _SKEW_SECONDS: Final = 2.0
 _NEGLECTED_SECONDS: Final = 60.0
 _MOST_SHOWN: Final = 10
+# Why messages are held: how ``last_error`` begins, what that means, and what to do first.
+_HELD: Final = (
+    (REFUSED, "the database refused to finish", "Mend what refuses them"),
+    (UNREADABLE, "the database cannot read", "Restore the files from a backup"),
+)
 # The largest number of queues whose tables are checked.
 _MOST_QUEUES: Final = 200
 
@@ -236,20 +241,21 @@ class _Doctor:
         for name, tables in self._queues.items():
             columns = tables.live.c
             held = (columns.consumer_id.is_(None), tables.is_held())
-            refused = columns.last_error.startswith(REFUSED)
-            some = select(columns.id).where(*held, refused).limit(1000).subquery()
-            with self._inspection.connection() as connection:
-                count = connection.execute(select(func.count()).select_from(some)).scalar_one()
-            if count:
-                said = (
-                    f"{name} holds {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
-                    f"{'' if count == 1 else 's'} that the database refused to finish"
-                )
-                advice = (
-                    f"See why: queue-over-sql search {name} --status held. Mend what refuses them, "
-                    "and then delete or unhold them."
-                )
-                yield Finding(Level.WARNING, "queues", said, advice)
+            for begins, what, mend in _HELD:
+                like = columns.last_error.startswith(begins)
+                some = select(columns.id).where(*held, like).limit(1000).subquery()
+                with self._inspection.connection() as connection:
+                    count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+                if count:
+                    said = (
+                        f"{name} holds {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
+                        f"{'' if count == 1 else 's'} that {what}"
+                    )
+                    advice = (
+                        f"See why: queue-over-sql search {name} --status held. {mend}, and then "
+                        "delete or unhold them."
+                    )
+                    yield Finding(Level.WARNING, "queues", said, advice)
 
     def _blocked(self) -> Iterator[Finding]:
         for name, tables in self._queues.items():

@@ -283,7 +283,8 @@ class _UnreadableColumn(ValueError):
     pass
 
 
-_WORDS: Final = ("message_key", "kind", "payload", "headers")
+WORDS: Final = ("message_key", "kind", "payload", "headers")
+"""The columns of a message that hold texts of its publisher."""
 _key, _kind = attrgetter("message_key"), attrgetter("kind")
 
 
@@ -302,7 +303,7 @@ def _is_plain(word: Any) -> bool:
 
 
 def _check_readable(row: MessageRow) -> None:
-    named = [(name, getattr(row, name)) for name in _WORDS]
+    named = [(name, getattr(row, name)) for name in WORDS]
     for name, value in [*named, *row.columns.items()] if row.columns else named:
         if isinstance(value, Unreadable):
             msg = f"its column {name!r} cannot be read: {value.error!r}"

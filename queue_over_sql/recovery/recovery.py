@@ -31,6 +31,7 @@ from queue_over_sql.recovery.dead_claims import (
 from queue_over_sql.recovery.expired_messages import end_expired, find_expired
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.recovery.unknown_kinds import dead_letter_unknown
+from queue_over_sql.recovery.unreadable_rows import UnreadableRows
 from queue_over_sql.settling.operations import release, restore
 from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.sql.operation import Operation
@@ -81,6 +82,7 @@ class Recovery:
     def __init__(self, context: QueueContext) -> None:
         self._context = context
         self._settlements = Settlements(context, lambda _: None)
+        self.unreadable = UnreadableRows(context)
         # Limits how often a short claim recovers messages; a pass of the reaper delays it.
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # When rows were looked through for edited claims, and up to which.

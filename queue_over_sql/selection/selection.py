@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from sqlalchemy import literal, select
 
-from queue_over_sql.errors import ClaimLost, no_groups
+from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, no_groups
 from queue_over_sql.message import Message
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.selection.operations import (
@@ -24,6 +24,7 @@ from queue_over_sql.selection.operations import (
     move_to_front,
     remove_messages,
 )
+from queue_over_sql.selection.unreadable import can_be_unreadable, list_apart
 from queue_over_sql.sql.conditions import (
     check_condition,
     check_fields,
@@ -121,7 +122,12 @@ class Selection:
         if after is not None:
             after = check_id("after", after)
         sql, chosen, page = self._context.sql, self._chosen, Page(limit, after, newest_first)
-        rows = self._context.run(lambda c: list_messages(c, sql, chosen, page))
+        try:
+            rows = self._context.run(lambda c: list_messages(c, sql, chosen, page))
+        except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
+            if not can_be_unreadable(error):
+                raise
+            rows = list_apart(self._context, chosen, page)
         return [self._listed(row) for row in rows]
 
     def _page_on(

@@ -130,15 +130,16 @@ def _failed(tables: QueueTables) -> dict[str, Any]:
 
 def hold_refused(tables: QueueTables, size: int) -> ClauseElement:
     """Hold messages that cannot end; no consumer gets them."""
-    return _fenced_update(tables, size, _refused(tables))
+    return _fenced_update(tables, size, held_as_refused(tables))
 
 
 def hold_locked(tables: QueueTables) -> ClauseElement:
     """As ``hold_refused``, for an unclaimed message that this transaction has locked."""
-    return update_by_id(tables).where(among_ids(tables.live, 1)).values(_refused(tables))
+    return update_by_id(tables).where(among_ids(tables.live, 1)).values(held_as_refused(tables))
 
 
-def _refused(tables: QueueTables) -> dict[str, Any]:
+def held_as_refused(tables: QueueTables) -> dict[str, Any]:
+    """The values of a message that is held with a reason; no consumer gets it."""
     return _failed(tables) | dict(tables.still_live()) | {"available_at": None}
 
 

@@ -79,8 +79,10 @@ class Errors:
         return False
 
     def refuses_row(self, error: DBAPIError) -> bool:
-        """Whether a constraint or a trigger refused a row, so that other rows may be accepted."""
+        """Whether a row was refused, or cannot be read, so that other rows may be accepted."""
         if self.classify(error) in {ErrorKind.DUPLICATE, ErrorKind.INVALID_VALUE}:
+            return True
+        if self.cannot_read(error.orig):
             return True
         return self.refuses_row_by(error.orig)
 
@@ -88,6 +90,11 @@ class Errors:
         """As ``refuses_row``, by the code of a driver's error."""
         # Data, integrity, a view's check option, and what SQL of the user's own raises.
         return sqlstate_of(error)[:2] in {"22", "23", "44", "45", "P0"}
+
+    def cannot_read(self, error: BaseException | None) -> bool:
+        """Whether the database cannot read a row, so that other rows may be readable."""
+        # Damaged data, or a damaged index.
+        return sqlstate_of(error) in {"XX001", "XX002"}
 
     def value_hint(self, error: BaseException | None) -> str:
         """Further advice for when the server refused a value."""

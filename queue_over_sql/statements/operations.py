@@ -104,7 +104,14 @@ def apart(
             raise
         reason = " ".join(str(error.orig).split())
     if len(ids) == 1:
-        hold(ids, reason)
+        try:
+            with savepoint(connection):
+                hold(ids, reason)
+        except DBAPIError as error:
+            if error.orig is None or not engine.errors.cannot_read(error.orig):
+                raise
+            # The reaper holds it, once nobody has a lease on it.
+            return set(), {}
         return set(), {ids[0]: reason}
     ended, held = set[int](), dict[int, str]()
     for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):

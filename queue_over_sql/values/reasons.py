@@ -25,3 +25,5 @@ def not_started_within(microseconds: int | None) -> str:
 
 REFUSED: Final = "The database refused to finish it"
 """Of a message that is held because of that."""
+UNREADABLE: Final = "The database cannot read it"
+"""Likewise."""

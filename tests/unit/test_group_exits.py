@@ -36,6 +36,7 @@ WAKES: Final = {
     "queues/purge.py:delete_by_id": "delete_message, inside of exits.leaving",
     "queues/purge.py:delete_unclaimed": "Queue.purge, which repairs afterwards",
     "queues/purge.py:remove_ids": "_remove_locked, inside of exits.leaving",
+    "recovery/unreadable_rows.py:hold_unclaimed": "hold_unreadable, inside of exits.leaving",
     "schedules/store.py:remove_ahead": "inside of exits.leaving_some",
     "selection/operations.py:edit_messages": "_change, inside of exits.leaving",
     "selection/operations.py:remove_messages": "_change, inside of exits.leaving",

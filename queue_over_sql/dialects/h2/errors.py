@@ -29,6 +29,8 @@ _KINDS = {
     90121: ErrorKind.DISCONNECT,
 }
 _TOO_LONG = 22001
+# What H2 does not expect, such as a text of which a part is gone; files that it cannot read.
+_UNREADABLE = frozenset((50000, 90028, 90030, 90031))
 _DEADLOCK = 40001
 
 
@@ -40,6 +42,9 @@ class H2Errors(Errors):
 
     def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
         return getattr(error, "code", 0) == _DEADLOCK
+
+    def cannot_read(self, error: BaseException | None) -> bool:
+        return getattr(error, "code", 0) in _UNREADABLE
 
     def value_hint(self, error: BaseException | None) -> str:
         if getattr(error, "code", 0) != _TOO_LONG:
