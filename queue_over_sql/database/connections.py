@@ -55,7 +55,7 @@ from queue_over_sql.sql.driver_calls import (
 )
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation, Runnable, as_operation
-from queue_over_sql.sql.sessions import BRIEF_SECONDS
+from queue_over_sql.sql.sessions import BRIEF_SECONDS, CREATION_ENDS
 from queue_over_sql.values.cached import cached_property
 
 if TYPE_CHECKING:
@@ -216,9 +216,26 @@ class Connections:
             ServiceClosed: the service was stopped.
         """
         operation = as_operation(given)
-        creates = operation.creates
-        timeout = self.dialect.features.creation_seconds if creates else repetition.CONFLICT_SECONDS
+        timeout = repetition.CONFLICT_SECONDS
+        if operation.creates:
+            timeout = self.dialect.features.creation_seconds
         deadline = time.monotonic() + (BRIEF_SECONDS if GIVES_WAY.get() else timeout)
+        if not operation.creates:
+            return self._repeated(operation, refused, deadline)
+        # All its waits and repetitions share that time.
+        before = CREATION_ENDS.set(deadline)
+        try:
+            return self._repeated(operation, refused, deadline)
+        finally:
+            CREATION_ENDS.reset(before)
+
+    def _repeated(
+        self,
+        operation: Operation[T],
+        refused: Callable[[DatabaseRefused], None] | None,
+        deadline: float,
+    ) -> T:
+        creates = operation.creates
         reconnects: Reconnects | None = None
         tries = 0
         unknown: DBAPIError | None = None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from queue_over_sql.sql.compiled import run_text
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 
 BRIEF_SECONDS: Final = 1
 """How long background work waits for the locks of others."""
+
+CREATION_ENDS: Final[ContextVar[float]] = ContextVar("creation_ends", default=math.inf)
+"""When the present creation of tables gives up, on the monotonic clock."""
+
+
+def creation_seconds_left(features: Features) -> int:
+    """How long the present creation of tables may still wait for others, at least one second."""
+    left = min(features.creation_seconds, CREATION_ENDS.get() - time.monotonic())
+    return max(BRIEF_SECONDS, math.ceil(left))
 
 
 class EngineSessions:

@@ -14,7 +14,7 @@ from sqlalchemy.schema import DropTableComment
 from queue_over_sql.errors import DatabaseUnavailable, Locked
 from queue_over_sql.sql.compiled import run_text
 from queue_over_sql.sql.ddl import Ddl
-from queue_over_sql.sql.sessions import BRIEF_SECONDS
+from queue_over_sql.sql.sessions import BRIEF_SECONDS, creation_seconds_left
 
 # The collation of the names does not tell upper from lower case.
 _STORAGE: Final = text(
@@ -22,10 +22,10 @@ _STORAGE: Final = text(
     " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
     " ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC"
 )
-# How long a creator of tables waits for another one's lock, and the lock's name.
-_CREATION_SECONDS = 30
+# The lock of a creator of tables.
 _CREATION_LOCK: Final = "queue_over_sql."
 _LOCK_NAME_LIMIT: Final = 64
+_LIMITS_NOW: Final = "SELECT @@SESSION.lock_wait_timeout, @@SESSION.innodb_lock_wait_timeout"
 
 
 class MySQLDdl(Ddl):
@@ -61,7 +61,7 @@ class MySQLDdl(Ddl):
         # lock, the holder's ALTER could wait for it in turn (3058).
         self.sessions.commit(connection)
         name = _creation_lock_name(schema or connection.scalar(select(func.database())))
-        turn = BRIEF_SECONDS if brief else _CREATION_SECONDS
+        turn = BRIEF_SECONDS if brief else creation_seconds_left(self.features)
         if connection.scalar(select(func.get_lock(name, turn))) != 1:
             msg = (
                 f"Another process has been creating queues in this database for {turn} seconds "
@@ -69,11 +69,12 @@ class MySQLDdl(Ddl):
                 "SHOW PROCESSLIST and end it, and try again."
             )
             raise (Locked if brief else DatabaseUnavailable)(msg)
-        before = run_text(connection, "SELECT @@SESSION.lock_wait_timeout").scalar_one()
+        before: tuple[int, ...] = tuple(run_text(connection, _LIMITS_NOW).one())
         try:
-            # The server's default is a year.
-            limit = BRIEF_SECONDS if brief else self.features.lock_seconds
-            run_text(connection, f"SET SESSION lock_wait_timeout = {limit}")
+            # The server's defaults are a year for a table, and 50 s for a row.
+            left = creation_seconds_left(self.features)
+            limit = BRIEF_SECONDS if brief else min(self.features.lock_seconds, left)
+            run_text(connection, _limits(limit, limit))
             self.sessions.begin(connection)
             yield
             # The next creator must see all of it.
@@ -116,6 +117,10 @@ def _creation_lock_name(database: str | None) -> str:
     )
 
 
-def _release(connection: Connection, name: str, lock_seconds: int) -> None:
+def _limits(table: int, row: int) -> str:
+    return f"SET SESSION lock_wait_timeout = {table}, SESSION innodb_lock_wait_timeout = {row}"
+
+
+def _release(connection: Connection, name: str, limits: tuple[int, ...]) -> None:
     connection.execute(select(func.release_lock(name))).close()
-    run_text(connection, f"SET SESSION lock_wait_timeout = {lock_seconds}")
+    run_text(connection, _limits(*limits))

@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import Connection, Table, text
 
 from queue_over_sql.sql.ddl import Ddl
-from queue_over_sql.sql.sessions import BRIEF_SECONDS
+from queue_over_sql.sql.sessions import BRIEF_SECONDS, creation_seconds_left
 
 # A number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
@@ -58,12 +58,11 @@ class PostgreSQLDdl(Ddl):
 
         The limit comes first, because the server's own is usually none.
         """
-        features = self.features
-        turn, use = features.creation_seconds, features.lock_seconds
-        if brief:
-            turn = use = BRIEF_SECONDS
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{int(turn * 1000)}ms'")
+        turn = BRIEF_SECONDS if brief else creation_seconds_left(self.features)
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{turn}s'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        left = min(self.features.lock_seconds, creation_seconds_left(self.features))
+        use = BRIEF_SECONDS if brief else left
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{use}s'")
         yield
 

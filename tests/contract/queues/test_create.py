@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, inspect
+from sqlalchemy import Column, Integer, insert, inspect, select
 
 from queue_over_sql import (
     DatabaseUnavailable,
@@ -55,6 +55,29 @@ CONTRACT_COLUMNS = {
     "last_attempt_at",
     "last_error",
 }
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.threads("the wait is the database's")
+def test_the_waits_of_a_creator_have_one_limit(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn, a table, a row, and all repetitions; a row alone would be waited for 50 s."""
+    service = make_service()
+    service.create_queue("old")
+    features = parts_of(service).connections.dialect.features
+    monkeypatch.setitem(vars(features), "creation_seconds", 2.0)
+    monkeypatch.setitem(vars(features), "lock_seconds", 1)
+    queues = parts_of(service).system().queues
+    with engine.connect() as other, ThreadPoolExecutor(1) as pool:
+        row = other.execute(select(queues)).one()._mapping
+        other.execute(insert(queues).values({**row, "name": "new"}))
+        creating = pool.submit(service.create_queue, "new")
+        try:
+            assert isinstance(creating.exception(timeout=15), DatabaseUnavailable)
+        finally:
+            other.rollback()
+    assert "new" == service.create_queue("new").name
 
 
 @in_python

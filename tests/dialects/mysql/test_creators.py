@@ -16,6 +16,7 @@ from queue_over_sql.dialects.engines import dialect_named
 from queue_over_sql.dialects.mysql import ddl as mysql
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.queues.tables import settled
+from queue_over_sql.service import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +107,7 @@ def test_a_creator_that_never_ends_is_an_error(
     with sql.connect() as creator, monkeypatch.context() as hurried:
         assert 1 == creator.scalar(select(func.get_lock(name, 0)))
         # Nobody but this service is in a hurry, since nobody else waits.
-        hurried.setattr(mysql, "_CREATION_SECONDS", 1)
+        hurried.setitem(vars(parts_of(service).connections.dialect.features), "creation_seconds", 1)
         with pytest.raises(DatabaseUnavailable, match=name):
             service.create_queue("orders")
         assert ["mails"] == [queue.name for queue in service.queues()]
