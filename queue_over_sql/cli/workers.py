@@ -81,7 +81,8 @@ def worker(
     until_empty: Annotated[
         bool,
         typer.Option(
-            "--until-empty", help="Exit when no handler has a due message, for cron jobs."
+            "--until-empty",
+            help="Exit when no handler has a due message that may start now, for cron jobs.",
         ),
     ] = False,
     http: HttpOption = None,

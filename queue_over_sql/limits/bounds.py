@@ -58,7 +58,7 @@ def reserve(connection: Connection, sql: StatementCache, count: int) -> Reserved
     """Lock what a claim of up to ``count`` messages needs; it writes nothing if there is none."""
     if sql.subject.rated:
         # First: a claim that has to wait for another one has no locks that others wait for.
-        bucket = tokens.lock(connection, sql)
+        bucket = tokens.lock(connection, sql, briefly=True)
         count = 0 if bucket is None else min(count, bucket.tokens)
     if not count or not sql.subject.limited:
         return Reserved(count)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 _NONE: Final[ColumnElement[int]] = literal_column("0")
+# How long a claim waits for the row of the rate before it tries again.
+_LONGEST_MILLISECONDS: Final = 5_000
 
 
 def slots_of(tables: QueueTables) -> Table:
@@ -196,6 +198,12 @@ def bucket(tables: QueueTables) -> Select[Any]:
 def lock_bucket(tables: QueueTables) -> Select[Any]:
     """As ``bucket``, locked until the transaction ends."""
     return bucket(tables).with_for_update()
+
+
+def lock_bucket_briefly(tables: QueueTables) -> Select[Any]:
+    """As ``lock_bucket``, in a transaction of ours, for as long as other waits for locks last."""
+    waits = tables.expressions.limit_of_waits(_LONGEST_MILLISECONDS)
+    return lock_bucket(tables) if waits is None else lock_bucket(tables).where(waits)
 
 
 def spend(tables: QueueTables) -> Update:

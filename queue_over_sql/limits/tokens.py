@@ -41,9 +41,14 @@ def look(connection: Connection, sql: StatementCache) -> Bucket | None:
     return bucket
 
 
-def lock(connection: Connection, sql: StatementCache) -> Bucket | None:
-    """As ``read``, locked until the transaction ends."""
-    bucket = _read(connection, sql, statements.lock_bucket)
+def lock(connection: Connection, sql: StatementCache, *, briefly: bool = False) -> Bucket | None:
+    """As ``read``, locked until the transaction ends.
+
+    Others hold it for a claim, but a process that is stopped in one for longer. So ``briefly``
+    limits this wait, and those of the later statements of the transaction.
+    """
+    lock_it = statements.lock_bucket_briefly if briefly else statements.lock_bucket
+    bucket = _read(connection, sql, lock_it)
     if bucket is not None and not bucket.tokens:
         # It may have read the clock before it waited for the lock.
         bucket = _read(connection, sql, statements.lock_bucket)

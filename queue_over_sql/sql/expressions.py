@@ -91,6 +91,14 @@ class Expressions:
         del column
         return None
 
+    def limit_of_waits(self, milliseconds: int) -> ColumnElement[bool] | None:
+        """A condition that is true, and limits the waits for locks until the transaction ends.
+
+        None: the engine limits them anyway.
+        """
+        del milliseconds
+        return None
+
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Select a payload so that the driver returns ``str`` or ``bytes`` unchanged."""
         return column

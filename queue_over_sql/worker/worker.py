@@ -242,8 +242,8 @@ class Worker:
                 handle signals.
             until_empty: return when no handler has a due message, for cron jobs and tests. This
                 includes retries that are due by then, and messages that handlers publish meanwhile.
-                Messages that are due later, held, paused, or claimed by others stay in the queue.
-                The worker may run again.
+                Messages that are due later, held, paused, or claimed by others stay in the queue,
+                and so do those that wait for a rate or a limit. The worker may run again.
 
         Raises:
             ValueError: the worker has no handler.

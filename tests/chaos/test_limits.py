@@ -7,10 +7,13 @@ import random
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import DatabaseUnavailable, FixedDelay
+from queue_over_sql.database import repetition
+from queue_over_sql.limits import statements
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
-from tests.chaos.processes import Crew
+from tests.chaos.processes import Crew, Process
+from tests.chaos.roles import puppet
 from tests.chaos.test_groups import Case, Load, by_group, most_at_once
 from tests.waiting import eventually
 
@@ -71,3 +74,47 @@ def test_a_limit_holds_through_kills(
     assert [] == account.double_holds()
     holds = by_group(account, "delivered", ("settling",), load.killed)
     assert most_at_once([span for spans in holds.values() for span in spans]) <= LIMIT
+
+
+def _claiming(crew: Crew, database: TestDatabase) -> Process:
+    """A process that has locked the rate, claimed a message, and stays there."""
+    claiming = crew.spawn(puppet.Arguments(database.url, rests_in_claims=True))
+    claiming.expect("ready")
+    claiming.tell("consume", count=1)
+    claiming.expect("claiming")
+    return claiming
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_who_dies_in_a_claim_frees_the_rate(
+    make_service: MakeService, crew: Crew, database: TestDatabase
+) -> None:
+    """Its claim has neither happened nor spent a token; the others go on at once."""
+    queue = make_service().create_queue("jobs", queue_rate="2/day")
+    ids = [queue.publish(number).id for number in range(3)]
+    _claiming(crew, database).kill()
+    assert ids[:2] == [message.id for message in eventually(lambda: queue.consume(3), "both")]
+    assert [] == queue.consume(3)
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.default_on("postgresql")
+def test_who_is_stopped_in_a_claim_does_not_stop_the_others_for_ever(
+    make_service: MakeService,
+    crew: Crew,
+    database: TestDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their claims raise after a time, as on the other engines; then both go on within the rate."""
+    monkeypatch.setattr(repetition, "CONFLICT_SECONDS", 0.2)
+    monkeypatch.setattr(statements, "_LONGEST_MILLISECONDS", 100)
+    queue = make_service().create_queue("jobs", queue_rate="2/day")
+    ids = [queue.publish(number).id for number in range(3)]
+    claiming = _claiming(crew, database)
+    claiming.freeze()
+    with pytest.raises(DatabaseUnavailable, match="stayed locked"):
+        queue.consume(3)
+    claiming.thaw()
+    claiming.tell("go")
+    assert ids[:1] == [found["id"] for found in claiming.expect("reply")["messages"]]
+    assert ids[1:2] == [message.id for message in eventually(lambda: queue.consume(3), "one")]

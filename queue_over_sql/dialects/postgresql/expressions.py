@@ -94,6 +94,11 @@ class PostgreSQLExpressions(AtOnceExpressions):
         """``json``, because ``jsonb`` halved the publish rate and reorders keys."""
         return JsonText() if payload == "json" else super().payload_type(payload)
 
+    def limit_of_waits(self, milliseconds: int) -> ColumnElement[bool] | None:
+        """It is evaluated before the row is locked; the server's own limit is usually none."""
+        setting = literal_column(f"set_config('lock_timeout', '{milliseconds:d}', true)", String())
+        return setting != literal_column("''", String())
+
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Read JSON as its text, unchanged, so that all decoding is in one place."""
         return cast(column, Text) if isinstance(column.type, JsonText) else column

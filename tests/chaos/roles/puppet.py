@@ -22,6 +22,8 @@ class Arguments:
     reaper_interval: float = 0.2
     started: bool = True
     """False: never `start()`ed, so without a reaper; only its heartbeat runs."""
+    rests_in_claims: bool = False
+    """It stays where a claim has locked the rate of the queue, and has not spent."""
     dies_of_expired: str = ""
     """`before` or `after`: killed where what it claimed ends as expired."""
 
@@ -82,8 +84,24 @@ def _die_of_expired(when: str) -> None:
     setattr(Settlements, "expire", killed)  # noqa: B010 - mypy refuses to assign to a method
 
 
+def _rest_in_claims() -> None:
+    from queue_over_sql.limits import tokens
+
+    spend = tokens.spend
+
+    def rest(*given: Any) -> None:
+        emit("claiming")
+        next(commands())
+        spend(*given)
+
+    # No public name lies between the lock and what it is for.
+    setattr(tokens, "spend", rest)  # noqa: B010 - mypy refuses to assign to a function
+
+
 def main(arguments: Arguments) -> None:
     """Obey until the pipe is closed."""
+    if arguments.rests_in_claims:
+        _rest_in_claims()
     if arguments.dies_of_expired:
         _die_of_expired(arguments.dies_of_expired)
     service = QueueService(
