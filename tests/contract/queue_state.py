@@ -21,9 +21,12 @@ from queue_over_sql.testing.contract.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Engine
 
-    from queue_over_sql import Message, Queue
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing import Clock
 
 __all__ = [
     "ARGUMENT_ERRORS",
@@ -43,6 +46,7 @@ __all__ = [
     "payloads",
     "row_count",
     "set_columns",
+    "start_through_steps_of_the_clock",
 ]
 
 ARGUMENT_ERRORS = (ValueError, TypeError)
@@ -94,3 +98,20 @@ def has_json_paths(engine: Engine) -> bool:
 def close(one: datetime | None, other: datetime, seconds: float = 60) -> bool:
     """Whether two instants are about the same."""
     return one is not None and abs(one - other) < timedelta(seconds=seconds)
+
+
+def start_through_steps_of_the_clock(
+    service: QueueService, start: Callable[[int], None], clock: Clock
+) -> None:
+    """Step the clock; ``start`` checks that so many start, at a rate of "60/h burst 2"."""
+    start(2)
+    clock.advance(3600)
+    start(2)
+    # Set the clock back by an hour.
+    clock._time.microseconds = 0
+    service.reap()
+    start(0)
+    clock.advance(61)
+    start(1)
+    clock.advance(3600)
+    start(2)

@@ -14,6 +14,7 @@ from sqlalchemy import select, update
 from queue_over_sql import FixedDelay, GroupState, Publication, Reason
 from queue_over_sql.queue import core_of
 from queue_over_sql.testing import Clock
+from tests.contract.queue_state import start_through_steps_of_the_clock
 from tests.refusals import refused
 from tests.waiting import eventually
 
@@ -185,17 +186,7 @@ def test_a_step_of_the_databases_clock_neither_stops_a_rate_nor_lifts_it(
         del ids[:count]
         assert [] == all_of(queue)
 
-    start(2)
-    clock.advance(3600)
-    start(2)
-    # Set the clock back by an hour.
-    clock._time.microseconds = 0
-    service.reap()
-    assert [] == all_of(queue)
-    clock.advance(61)
-    start(1)
-    clock.advance(3600)
-    start(2)
+    start_through_steps_of_the_clock(service, start, clock)
 
 
 @pytest.mark.parametrize("settings", [FIFO, ANY, FAIR], ids=["fifo", "any", "fair"])

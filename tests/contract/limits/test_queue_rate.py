@@ -18,7 +18,7 @@ from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.observability import Level, count_queues, diagnose
 from queue_over_sql.queue import core_of
 from queue_over_sql.testing import Clock
-from tests.contract.queue_state import live_rows, payloads
+from tests.contract.queue_state import live_rows, payloads, start_through_steps_of_the_clock
 from tests.refusals import refused
 from tests.waiting import eventually
 
@@ -197,17 +197,7 @@ def test_a_step_of_the_databases_clock_neither_stops_a_rate_nor_lifts_it(
         queue.ack(found)
         assert [] == all_of(queue)
 
-    start(2)
-    clock.advance(3600)
-    start(2)
-    # Set the clock back by an hour.
-    clock._time.microseconds = 0
-    service.reap()
-    assert [] == all_of(queue)
-    clock.advance(61)
-    start(1)
-    clock.advance(3600)
-    start(2)
+    start_through_steps_of_the_clock(service, start, clock)
 
 
 @pytest.mark.parametrize("groups", [{}, {"group_limit": 5}], ids=["plain", "fifo"])
