@@ -241,6 +241,7 @@ class QueueCore:
             messages = self.context.run(Operation(take, atomic=True), connection)
         except (DatabaseRefused, PayloadInvalid) as error:
             settlements.refuses_on(error)
+            self.recovery.unreadable.note(error)
             raise
         settlements.log_refused(refused)
         if observer is not None and messages:

@@ -22,7 +22,7 @@ from queue_over_sql.selection.why_statements import (
 )
 from queue_over_sql.values.durations import NEVER, duration_text, instant
 from queue_over_sql.values.humanize import instant_words
-from queue_over_sql.values.reasons import REFUSED, SUSPECT
+from queue_over_sql.values.reasons import REFUSED, SUSPECT, UNREADABLE
 from queue_over_sql.values.states import Outcome, Reason, Status
 from queue_over_sql.values.texts import printable
 
@@ -183,7 +183,7 @@ class _Why:
 
     def _held(self, found: Live) -> Explanation:
         error, release = found.last_error, f"edit {self._context.name} {self._id} --unhold"
-        if isinstance(error, str) and error.startswith(REFUSED):
+        if isinstance(error, str) and error.startswith((REFUSED, UNREADABLE)):
             text = f"It is held. {_ended(_quoted(error))} Correct the cause, then release it: "
             return self._because(Reason.REFUSED, f"{text}queue-over-sql {release}")
         text = f"An operator holds it. To release it: queue-over-sql {release}"

@@ -73,7 +73,7 @@ class Reason(enum.StrEnum):
     CLAIM_BROKEN = "claim_broken"
     """Somebody changed its claim by SQL, so that nobody holds it; the reaper gives it back."""
     REFUSED = "refused"
-    """It is held because the database refused to finish it."""
+    """It is held because the database refused to finish it, or cannot read it."""
     HELD = "held"
     """An operator holds it."""
     EXPIRED = "expired"

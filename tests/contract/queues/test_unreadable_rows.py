@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql import ClaimLost, DatabaseRefused, QueueService
+from queue_over_sql import ClaimLost, DatabaseRefused, QueueService, Reason
 from queue_over_sql.observability.doctor import diagnose
 from queue_over_sql.values.reasons import UNREADABLE
 from tests.waiting import wait_until
@@ -107,6 +107,7 @@ def test_what_cannot_be_read_is_held_and_the_rest_is_claimed(
     assert (ids[1], None) == (held.id, held.payload)
     assert str(held.last_error).startswith(UNREADABLE), held.last_error
     assert ids == [message.id for message in jobs.messages().list()]
+    assert Reason.REFUSED is jobs.why(ids[1]).reason
     said = [str(finding) for finding in diagnose(service)]
     assert any("cannot read" in each for each in said), said
     assert [] == jobs.consume(1)
