@@ -278,6 +278,60 @@ def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue) -> N
     assert expected == seen
 
 
+AT_ONCE: Final = ("sqlite", "postgresql")
+RULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "groups": {"group_limit": 1},
+    "limit": {"queue_limit": 300},
+    "rate": {"queue_rate": "100000/s"},
+}
+"""The settings of queues whose claims look at more than messages."""
+
+RULED: Final[Mapping[str, Mapping[str, str]]] = {
+    "groups": {"sqlite": "UPDATE", "postgresql": "WITH", "": "SELECT*3 UPDATE"},
+    "limit": {
+        "sqlite": "SELECT*3 UPDATE*2",
+        "postgresql": "SELECT*3 WITH UPDATE",
+        "": "SELECT*4 UPDATE*2",
+    },
+    "rate": {
+        "sqlite": "SELECT UPDATE*2",
+        "postgresql": "SELECT WITH UPDATE",
+        "": "SELECT*2 UPDATE*2",
+    },
+}
+"""What a claim on such a queue sends in its transaction."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_claim_by_rules_sends_no_more(
+    traffic: Traffic, quiet: QueueService, rule: str, count: int
+) -> None:
+    """Alone and in an exchange, if nothing waits behind and the claim before found something."""
+    queue = quiet.create_queue("jobs", lease=3600, **RULES[rule])
+    form = _form(queue)
+    claim = RULED[rule].get(form, RULED[rule][""])
+    acks = EXPECTED["ack 100" if count > 1 else "ack"]
+    ack = acks.get(form, acks[""]).removeprefix("BEGIN ").removesuffix(" COMMIT")
+    # Whether there is room is asked outside of transactions.
+    expected = f"SELECT BEGIN {claim} COMMIT"
+    if rule == "groups":
+        expected = claim if form in AT_ONCE else f"BEGIN {claim} COMMIT"
+    claimed = exchanged = ""
+    for _ in range(3):
+        for part in ("one", "two"):
+            queue.publish_many(
+                Publication(number, group=f"{part} {number}" if rule == "groups" else None)
+                for number in range(count)
+            )
+        messages: list[Message] = []
+        claimed = _shown(traffic.of(lambda: messages.extend(queue.consume(count))))  # noqa: B023 - runs at once
+        exchanged = _shown(traffic.of(lambda: queue.exchange(messages, count)))  # noqa: B023 - runs at once
+        queue.purge(claimed=True)
+    assert expected == claimed
+    assert f"BEGIN {ack} {claim} COMMIT" == exchanged
+
+
 @pytest.mark.parametrize("act", ["ack", "ack 100"])
 def test_an_ack_from_groups_sends_no_more(traffic: Traffic, quiet: QueueService, act: str) -> None:
     """As long as nothing is parked behind the messages, it is the one statement."""
