@@ -224,8 +224,8 @@ class Reaper:
             return False
         except QueueError as error:
             # One queue that cannot be served must not stop the work on the others.
-            _log.warning("The reaper cannot serve queue %s: %s", queue, error)
             task.core.recovery.unreadable.note(error)
+            _log.warning("The reaper cannot serve queue %s: %s", queue, error)
             done.fail(error)
             self._rate_limit.spare(time.monotonic() - began)
             return False
