@@ -15,12 +15,14 @@ OUT_OF_ATTEMPTS: Final = "out of attempts: "
 """Before the reason of the last attempt."""
 LAST_BEFORE: Final = "\nThe last error before: "
 """Between the reason of a recovery and the last error that was none."""
+EXPIRED: Final = "expired: not started within"
+"""Of a message that nobody started before it expired; the time follows."""
 
 
 def not_started_within(microseconds: int | None) -> str:
     """Of a message that expired so long after its publish; None: an unknown time."""
     time = "its time" if microseconds is None else duration_text(microseconds / 1_000_000)
-    return f"expired: not started within {time}"
+    return f"{EXPIRED} {time}"
 
 
 REFUSED: Final = "The database refused to finish it"
