@@ -51,7 +51,7 @@ QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 # On some engines tables and indexes share one namespace.
 TAKEN_ENDING: Final = re.compile(
     r"_(archive|dedup_keys|groups|limits|pkey|id_seq|key_uq|json_ck"
-    r"|(claim|lease|archive|dedup_keys|group|group_held|c\d+)_ix)\Z"
+    r"|(claim|lease|archive|archive_err|dedup_keys|group|group_held|c\d+)_ix)\Z"
 )
 
 

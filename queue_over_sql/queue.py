@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Unpack
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.archive.archive import Archive
+from queue_over_sql.archive.errors import Errors
 from queue_over_sql.archive.pruning import Pruning
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
@@ -114,6 +115,7 @@ class QueueCore:
         self.settlements = settlements = Settlements(context, self.came_back)
         self.recovery = Recovery(context)
         self.pruning = Pruning(context)
+        self.errors = Errors(context)
         self.decoder = Decoder(context, self, settlements.defer, settlements.expire)
         self.claimer = Claimer(context, self.decoder, self.recovery)
         # The claimers of claims that end with their lease, by their holder.

@@ -291,6 +291,10 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         # What fills the archive must not fill it faster than the reaper may remove it.
         yield core.pruning.prune(patient=patient, spare=spare)
 
+    def errors() -> Iterator[ReaperReport]:
+        for _ in core.errors.marking():
+            yield ReaperReport()
+
     tasks = {
         "lost answers": lost_answers,
         "unreadable rows": recovery.unreadable.hold_all,
@@ -302,6 +306,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         "groups": recovery.groups,
         "limits": recovery.limits,
         "archive": archive,
+        "errors": errors,
     }
     return {name: _Task(core, steps) for name, steps in tasks.items()}
 

@@ -88,7 +88,8 @@ def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> i
     count = filters.archived(queue).count
     try:
         with progress_bar(output, "Exporting", count, lasting=False) as progress:
-            return queue.archive.export(file, **filters.arguments(), progress=progress)
+            arguments = filters.archive_arguments(queue)
+            return queue.archive.export(file, **arguments, progress=progress)
     except OSError as error:
         # The error's own text names the temporary file.
         raise OSError(f"{file} cannot be written: {error.strerror or error}") from error

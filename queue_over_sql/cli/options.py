@@ -272,9 +272,17 @@ FILTERS: Final[Mapping[str, SharedOption]] = {
 """The filters of messages, by the names of `Queue.messages`."""
 
 
+ERROR_FILTER: Final = SharedOption(
+    str,
+    _filter("FINGERPRINT", "Only dead letters with this error; `queue-over-sql dead` lists them."),
+)
+
+
 def with_filters(status: str, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the filters with these names (none: all), and ``--status`` with this help."""
     chosen = {name: FILTERS[name] for name in names or FILTERS}
+    if status == ARCHIVE_STATUS:
+        chosen["error"] = ERROR_FILTER
     return with_options({"status": SharedOption(str, _filter("STATUS", status)), **chosen})
 
 
@@ -289,6 +297,7 @@ class Filters:
     payload: Sequence[str] | None = None
     where: str | None = None
     ids: Sequence[int] | None = None
+    error: str | None = None
 
     @property
     def given(self) -> bool:
@@ -326,7 +335,17 @@ class Filters:
 
     def archived(self, queue: Queue) -> ArchiveSelection:
         """The matching archived messages of `queue`."""
-        return queue.archive.messages(**self._arguments(queue.archive.table))
+        return queue.archive.messages(**self.archive_arguments(queue))
+
+    def archive_arguments(self, queue: Queue) -> dict[str, Any]:
+        """The arguments of the archive's ``messages`` and ``export``."""
+        found = self._arguments(queue.archive.table)
+        if self.error is not None:
+            from queue_over_sql import inside
+
+            same, where = inside.having_error(queue, self.error, mark=True), found["where"]
+            found["where"] = same if where is None else same & where
+        return found
 
     def check_ids(self, output: Output, found: int) -> None:
         """End with exit code 5 if not all messages with the given ids were found."""

@@ -1,4 +1,4 @@
-"""Commands that show messages without claiming them: `peek`, `search`, `show` and `why`."""
+"""Commands that show messages: `peek`, `search`, `show`, `why` and `dead`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
+from queue_over_sql.values.durations import instant
 from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM
 from queue_over_sql.values.json_lines import message_fields
 from queue_over_sql.values.states import DEAD
 
 if TYPE_CHECKING:
     from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
+    from queue_over_sql.inside import ErrorGroup
 
 ArchiveOption = Annotated[
     bool, typer.Option("--archive", help="Show finished messages, from the archive.")
@@ -263,3 +265,43 @@ def _when(message: Message, *, archive: bool) -> tuple[Any, ...]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+@commands.add("dead")
+def dead(
+    session: CommandSession,
+    *,
+    queue: QueueName,
+    limit: Annotated[int, number("The largest number of errors.")] = 50,
+) -> None:
+    """List the errors of a queue's dead letters, the last one first. Exit code 3: there is none.
+
+    Errors that differ only in numbers, ids, addresses or quoted values are one. Give the
+    fingerprint of an error to --error of `requeue`, `archive remove` or `archive export`.
+
+    Example: queue-over-sql requeue orders --error 3f0e2a9c1b7d4e85
+    """
+    from queue_over_sql import inside
+
+    with session.queue(queue) as target:
+        found = inside.errors(target, limit=limit)
+    session.output.listing(
+        found,
+        lambda each: {"queue": queue, **_error_fields(each)},
+        ("fingerprint", "#messages", "#24 h", "first (UTC)", "last (UTC)", "kind", "…error"),
+        lambda each: (
+            each.fingerprint,
+            f"{each.count:,}{'+' * each.more}",
+            f"{sum(each.hours):,}",
+            format_instant(instant(each.first_at)),
+            format_instant(instant(each.last_at)),
+            each.kind or "",
+            _one_line(each.error),
+        ),
+        nothing=f"Queue {queue} has no dead letters.",
+    )
+
+
+def _error_fields(each: ErrorGroup) -> dict[str, Any]:
+    times = {name: instant(getattr(each, name)) for name in ("first_at", "last_at")}
+    return {**dataclasses.asdict(each), **times}

@@ -6,7 +6,18 @@ import abc
 from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import Column, ColumnElement, Connection, Index, Insert, Table, Update, and_, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    Insert,
+    Table,
+    Update,
+    and_,
+    literal_column,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from queue_over_sql.claiming.strategy import Claims
@@ -62,6 +73,13 @@ class AtOnceExpressions(Expressions):
         own = groups.c.own_rate_us
         option: dict[str, Any] = {f"{self.features.name}_where": own.is_not(None)}
         Index(f"{groups.name}_rate_ix", own, **option)
+
+    def add_index_of_errors(self, archive: Table) -> None:
+        """Define it without the messages that are done."""
+        c, option = archive.c, f"{self.features.name}_where"
+        dead: dict[str, Any] = {option: c.outcome != literal_column("'done'")}
+        columns = (c.outcome, c.error_fingerprint, c.finished_at)
+        Index(f"{archive.name}_err_ix", *columns, **dead)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         return table.c.lease_expires_at.is_not(None)

@@ -26,10 +26,13 @@ on the documented ones. Users of queues need none of this.
 
 from typing import TYPE_CHECKING
 
+from queue_over_sql.archive.errors import ErrorGroup
 from queue_over_sql.database.runtime import Condition
 from queue_over_sql.inside.claims import Arrivals, ClientClaims, poll_pauses
 from queue_over_sql.inside.inspection import Inspection, QueueSnapshot, within
 from queue_over_sql.inside.messages import (
+    errors,
+    having_error,
     is_refused,
     page,
     pages,
@@ -90,6 +93,7 @@ __all__ = [
     "ClientClaims",
     "Condition",
     "EngineFacts",
+    "ErrorGroup",
     "HandlersAtWork",
     "Inspection",
     "Loop",
@@ -106,11 +110,13 @@ __all__ = [
     "create_tables",
     "encode",
     "engine",
+    "errors",
     "extent",
     "forget_consumer",
     "group_counts",
     "handlers_connection",
     "has_status",
+    "having_error",
     "insert_unless_there",
     "is_alive",
     "is_disconnect",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Row
 
+    from queue_over_sql.archive.errors import ErrorGroup
     from queue_over_sql.message import CallersConnection, Message, Publication
     from queue_over_sql.queue import Queue
     from queue_over_sql.selection.selection import Selection
@@ -63,6 +64,19 @@ def is_refused(queue: Queue, publication: Publication) -> bool:
 def requeued_as(queue: Queue, message_id: int) -> int | None:
     """The id of the message that an archived one was requeued as; None if there is none."""
     return archived_lists.requeued_as(core_of(queue).context, message_id)
+
+
+def errors(queue: Queue, *, limit: int = 1_000) -> Sequence[ErrorGroup]:
+    """The errors of a queue's dead letters, the one that came last first."""
+    return core_of(queue).errors.list(limit)
+
+
+def having_error(queue: Queue, fingerprint: str, *, mark: bool = False) -> ColumnElement[bool]:
+    """The condition for the dead letters with the error of this fingerprint.
+
+    With ``mark`` it first writes the fingerprints that are missing, so that none is left out.
+    """
+    return core_of(queue).errors.having(fingerprint, mark=mark)
 
 
 def restore(queue: Queue) -> int:

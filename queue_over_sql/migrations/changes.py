@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Column, MetaData, Table
+from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -15,7 +15,11 @@ from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, S
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.schema import RELEASE
-from queue_over_sql.schema.queue_tables import SCHEMA_VERSION, added_columns_of
+from queue_over_sql.schema.queue_tables import (
+    SCHEMA_VERSION,
+    added_columns_of,
+    error_fingerprint_of,
+)
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.values.durations import stored_number
 
@@ -54,13 +58,14 @@ class SchemaChange:
 class Migration:
     """The step from one schema version to the next.
 
-    It only adds columns that may be NULL, so workers of the earlier release keep working, and an
-    interrupted step does no harm.
+    It only adds indexes, and columns that may be NULL, so workers of the earlier release keep
+    working, and an interrupted step does no harm.
 
     Attributes:
         version: the version that it leads to.
         summary: what it does.
-        columns: new columns, by the name of the queue's table or archive.
+        columns: new columns, by the name of the queue's table or archive; the indexes of their
+            tables are new, too.
     """
 
     version: int
@@ -82,6 +87,15 @@ def _of_messages(*names: str) -> Callable[[str, str | None, Expressions], list[C
     return columns
 
 
+def _of_errors(base: str, schema: str | None, expressions: Expressions) -> list[Column[Any]]:
+    """The fingerprints of errors in a queue's archive, and what their index needs."""
+    column = error_fingerprint_of(expressions)
+    there = (Column("outcome", String(20)), Column("finished_at", BigInteger))
+    archive = Table(f"{base}_archive", MetaData(), *there, column, schema=schema)
+    expressions.add_index_of_errors(archive)
+    return [column]
+
+
 MIGRATIONS: Final = (
     Migration(
         2,
@@ -91,6 +105,7 @@ MIGRATIONS: Final = (
     Migration(
         3, "add the column expires_at to its table and its archive", _of_messages("expires_at")
     ),
+    Migration(4, "add the column error_fingerprint to its archive, with an index", _of_errors),
 )
 """All migrations, in order; the last one leads to ``SCHEMA_VERSION``."""
 
@@ -162,10 +177,22 @@ def lacking_columns(
             )
             raise QueueSchemaMismatch(msg)
     try:
-        return [c for c in wanted if ddl.missing(connection, c.table, dialect)]
+        return [c for c in wanted if c in ddl.missing(connection, c.table, dialect)]
     except NoSuchTableError as error:
         msg = f"The table {error} of queue {record.name!r} is gone. Restore it, or drop the queue."
         raise QueueSchemaMismatch(msg) from error
+
+
+def tables_with_new_indexes(
+    record: QueueRecord, prefix: str, schema: str | None, dialect: QueueDialect
+) -> list[Table]:
+    """The tables of a queue with the indexes that later versions added; none of an adopted one."""
+    if StoredSettings.read(record.name, record.settings).adoption is not None:
+        return []
+    version, base = version_of(record), prefix + record.name
+    steps = [step for step in MIGRATIONS if step.version > version]
+    columns = [c for step in steps for c in step.columns(base, schema, dialect.expressions)]
+    return [table for table in {column.table: None for column in columns} if table.indexes]
 
 
 def change_of_queue(
@@ -183,6 +210,8 @@ def change_of_queue(
     what = "; ".join(steps) if columns else "only record the new version"
     recorded = registry.record_upgrade(system, prefix, record.name)
     statements = [ddl.additions(connection, column, dialect)[0] for column in columns]
+    added = [index for column in columns for index in column.table.indexes]
+    statements += [_as_text(connection, CreateIndex(index)) for index in added]
     return SchemaChange(
         record.name,
         version,

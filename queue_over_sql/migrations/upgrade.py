@@ -17,6 +17,7 @@ from queue_over_sql.migrations.changes import (
     changes_of_system,
     is_outdated,
     lacking_columns,
+    tables_with_new_indexes,
     version_of,
 )
 from queue_over_sql.queues import registry
@@ -282,6 +283,10 @@ class Upgrader:
                 return False
             for column in lacking_columns(connection, record, prefix, schema, dialect):
                 self._add(connection, column)
+            for table in tables_with_new_indexes(record, prefix, schema, dialect):
+                with dialect.ddl.waiting_briefly(connection):
+                    _check_alone(self._others(connection))
+                    ddl.create_indexes(connection, table, dialect)
             connection.execute(registry.record_upgrade(system, prefix, name))
             return True
 

@@ -129,6 +129,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_rights(LIMITS, _CHANGE, "claims messages within the limits of a queue; the reaper"),
         Grant("SELECT", ARCHIVE, "the reaper finds messages past their archive_ttl"),
         Grant("INSERT", ARCHIVE, "keeps finished messages"),
+        Grant("UPDATE", ARCHIVE, "the reaper tells errors apart", ("error_fingerprint",)),
         Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
         *_rights(
             KEYS, "SELECT INSERT DELETE", "stores keys of finished messages, deletes old ones"

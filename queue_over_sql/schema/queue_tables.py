@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 from queue_over_sql.values.cached import cached_property
+from queue_over_sql.values.fingerprints import FINGERPRINT_LENGTH
 from queue_over_sql.values.limits import CONSUMER_LENGTH, GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import Outcome
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.features import Features
 
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """The schema version that this release creates, and the newest one that it supports."""
 OLDEST_BESIDE: Final = 1
 """The oldest schema version whose releases can use the tables of this release."""
@@ -94,6 +95,12 @@ _OPTIONS_OF_PUBLISH = {*PUBLISH_OPTIONS, "on_conflict", "connection", "id_0"} - 
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 """The columns of an archive besides ``MESSAGE_COLUMNS``."""
+
+ERROR_FINGERPRINT: Final = "error_fingerprint"
+"""A further column of archives: what dead letters with the same error share.
+
+It is NULL until the reaper has written it. Adopted tables do not have it.
+"""
 
 KEY_RELEASED: Final = "key_released"
 """The column of live messages of queues with ``unique="waiting"``.
@@ -180,6 +187,11 @@ class QueueTables:
     def only_with_rules(self) -> Sequence[Table]:
         """The tables that only a queue with groups or limits has."""
         return [table for table in (self.groups, self.limits) if table is not None]
+
+    @cached_property
+    def marks_errors(self) -> bool:
+        """Whether the archive has the fingerprints of errors."""
+        return not self.temporary and ERROR_FINGERPRINT in self.archive.c
 
     @property
     def base_name(self) -> str:
@@ -471,9 +483,11 @@ def queue_tables(
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
         *([_group_key(expressions)] if grouped else ()),
+        error_fingerprint_of(expressions),
         Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
         **expressions.table_options,
     )
+    expressions.add_index_of_errors(archive)
     dedup_keys = memory_of_keys(table, metadata, expressions)
     names = (*(column.name for column in own), *([GROUP_KEY] if grouped else ()))
     return QueueTables(
@@ -607,6 +621,11 @@ def added_columns_of(expressions: Expressions) -> list[Column[Any]]:
     ]
 
 
+def error_fingerprint_of(expressions: Expressions) -> Column[Any]:
+    """The column of an archive that tells errors apart; a new object at each call."""
+    return Column(ERROR_FINGERPRINT, expressions.exact_string(FINGERPRINT_LENGTH))
+
+
 def _key_released(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
     if KEY_RELEASED in [column.name for column in columns]:
         msg = f"columns: {KEY_RELEASED!r} is a column of every queue with unique='waiting'"
@@ -621,6 +640,7 @@ def _payload_check(table: str, payload: str, expressions: Expressions) -> list[C
 
 def _own_columns(columns: Sequence[Column[Any]], *, grouped: bool) -> list[Column[Any]]:
     taken = {*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
+    taken.add(ERROR_FINGERPRINT)
     if grouped:
         taken.update(COLUMNS_OF_GROUPS)
     for column in columns:

@@ -192,6 +192,11 @@ class Expressions:
     def add_index_of_rates(self, groups: Table) -> None:
         """Define an index of rates of single groups, if claims need to know of any."""
 
+    def add_index_of_errors(self, archive: Table) -> None:
+        """Define the index that has the dead letters with the same error."""
+        c = archive.c
+        Index(f"{archive.name}_err_ix", c.outcome, c.error_fingerprint, c.finished_at)
+
     def as_group(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """The group that a column of a user's table names: its text, as far as a group may be long.
 

@@ -35,12 +35,12 @@ from queue_over_sql.web.buttons import (
     is_confirmed,
     press,
 )
-from queue_over_sql.web.changes import Changes, TooManyFound, message_id
+from queue_over_sql.web.changes import Changes, TooManyFound, check_fingerprint
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.shown_messages import message_of
+from queue_over_sql.web.shown_messages import message_of, page_alike
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import KeptFiles
@@ -271,13 +271,14 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
     facts |= {title: form[name] for name, title in _FILTERS.items()}
     if form["field"]:
         facts["Where"] = f"{form['field']} is {form['value']}"
-    alike = message_id(form["like"])
-    one = ids[0] if len(ids) == 1 else alike
-    found = None if one is None else message_of(form.queue(view.service), one)
-    if found is not None:
-        facts["Error"] = view.site.mask.text(found.error or "")
-        if alike is None:
-            facts["Key"] = found.key or ""
+    mask = view.site.mask
+    if form["error"]:
+        same = check_fingerprint(form["error"])
+        error = page_alike(form.queue(view.service), same, limit=1, after=None)[1]
+        facts["Error"] = mask.text(error)
+    elif len(ids) == 1 and (found := message_of(form.queue(view.service), ids[0])) is not None:
+        facts["Error"] = mask.text(found.error or "")
+        facts["Key"] = found.key or ""
     return {title: text for title, text in facts.items() if text}
 
 

@@ -19,7 +19,7 @@ from queue_over_sql.values.checks import check_choice
 from queue_over_sql.values.durations import to_timedelta
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import json_or_text
-from queue_over_sql.web.changes import Choice, Result
+from queue_over_sql.web.changes import Choice, Result, check_fingerprint
 from queue_over_sql.web.shown_messages import requeued_soon
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Form:
         """
         if self.ids:
             return Choice(self.ids)
-        if self["like"]:
-            return Choice(like=int(self["like"]), at_most=self.confirmed)
+        if self["error"]:
+            return Choice(error=check_fingerprint(self["error"]), at_most=self.confirmed)
         if not self["all"]:
             msg = "Choose at least one message: tick the boxes before them. Nothing was changed."
             raise ValueError(msg)

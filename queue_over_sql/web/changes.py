@@ -24,13 +24,14 @@ from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.management.operation import OperatorVerb, Role
 from queue_over_sql.values.checks import check_id
+from queue_over_sql.values.fingerprints import FINGERPRINT_LENGTH, alike
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
-from queue_over_sql.web.shown_messages import error_groups
+from queue_over_sql.web.shown_messages import page_alike
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.web.tables import WebStore
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
+_FINGERPRINT: Final = re.compile(rf"[0-9a-f]{{{FINGERPRINT_LENGTH}}}")
 _SHOWN: Final = 20
 _NOTED_SECONDS: Final = 3600.0
 _MOST_NOTED: Final = 10_000
@@ -53,6 +55,18 @@ def message_id(text: str) -> int | None:
     with contextlib.suppress(ValueError):
         return check_id("id", int(text)) if _ID.fullmatch(text) else None
     return None
+
+
+def check_fingerprint(text: str) -> str:
+    """Check what should be the fingerprint of an error.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _FINGERPRINT.fullmatch(text):
+        msg = f"{text[:40]!r} is not an error's fingerprint. Follow a link of the dead letters."
+        raise ValueError(msg)
+    return text
 
 
 class TooManyFound(QueueError):
@@ -77,22 +91,24 @@ class Choice:
     Attributes:
         ids: their ids; without ids, all matching messages.
         filters: the arguments of ``Queue.messages``.
-        like: the id of a dead letter, to choose all with the same error; see ``error_groups``.
+        error: the fingerprint of an error, to choose all dead letters that have it.
         at_most: how many may be changed.
+        about: the error for people, without the values that it quotes; see ``described``.
     """
 
     ids: Sequence[int] = ()
     filters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    like: int | None = None
+    error: str | None = None
     at_most: int | None = None
+    about: str = ""
 
     def live(self, queue: Queue) -> list[LiveSelection]:
         """The chosen live messages.
 
         Raises:
-            ValueError: ``like`` is for dead letters.
+            ValueError: ``error`` is for dead letters.
         """
-        if self.like is not None:
+        if self.error is not None:
             msg = "Only dead letters are chosen by their error."
             raise ValueError(msg)
         if self.ids:
@@ -102,24 +118,34 @@ class Choice:
     def archived(self, queue: Queue) -> list[ArchiveSelection]:
         """The chosen archived messages."""
         ids, archive = self.ids, queue.archive
-        if self.like is not None:
-            groups = error_groups(queue)
-            ids = next((each.ids for each in groups if self.like in each.ids), [])
-        elif not ids:
-            return [archive.messages(**self.filters)]
+        if not ids:
+            where = self.same_error(queue)
+            return [archive.messages(**self.filters, where=where)]
         column = archive.table.c.id
         parts = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
         return [archive.messages(where=column.in_(part)) for part in parts]
+
+    def same_error(self, queue: Queue) -> ColumnElement[bool] | None:
+        """The condition for the dead letters with the error; None without an error."""
+        if self.error is None:
+            return None
+        return inside.having_error(queue, check_fingerprint(self.error), mark=True)
+
+    def described(self, queue: Queue) -> Choice:
+        """The same choice with the text of its error, which is gone after the change."""
+        if self.error is None or self.about:
+            return self
+        error = page_alike(queue, self.error, limit=1, after=None)[1]
+        return dataclasses.replace(self, about=alike(error) or self.error)
 
     def __str__(self) -> str:
         if self.ids:
             more = f" and {len(self.ids) - _SHOWN:,} more" if len(self.ids) > _SHOWN else ""
             return f"ids {', '.join(map(str, self.ids[:_SHOWN]))}{more}"
-        if self.like is not None:
-            return f"error as of {self.like}"
         given = {name: value for name, value in self.filters.items() if value not in (None, {})}
         fields = given.pop("payload", {})
-        parts = [f"{name}={value}" for name, value in given.items()]
+        parts = [] if self.error is None else [f"error {self.about or self.error}"]
+        parts += [f"{name}={value}" for name, value in given.items()]
         parts += [f"{path}={json.dumps(value)}" for path, value in fields.items()]
         return ", ".join(parts) or "all"
 
@@ -198,7 +224,7 @@ class Change:
         Raises:
             TooManyFound: more messages match.
         """
-        most = choice.at_most
+        most, detail = choice.at_most, str(choice.described(self.queue))
 
         def check(found: int) -> None:
             if most is not None and found > most:
@@ -211,7 +237,7 @@ class Change:
                 done = verb(selection, connection, lambda more: check(before + more))  # noqa: B023 - at once
                 changed, skipped = changed + done, skipped + done.skipped
                 check(changed + skipped * skips)
-            self.note(changed, str(choice), connection)
+            self.note(changed, detail, connection)
             return EditResult(changed, skipped)
 
         try:
@@ -315,12 +341,14 @@ def _requeue(operation: OperatorVerb, change: Change, *, choice: Choice) -> Resu
     ) -> EditResult:
         return operation.edit(found, connection=connection, progress=check)
 
-    if choice.ids or choice.like is not None:
+    if choice.ids:
         return change.edit(choice.archived(change.queue), verb, choice)
-    archive = change.queue.archive
+    choice, archive = choice.described(change.queue), change.queue.archive
+    same = choice.same_error(change.queue)
+    alike_only = [] if same is None else [same]
     now, c = inside.read_clock(change.queue), archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.
-    there = archive.messages(**choice.filters, where=c.finished_at <= now)
+    there = archive.messages(**choice.filters, where=and_(c.finished_at <= now, *alike_only))
     found = there.count()
     if found <= _STEP:
         return change.edit(choice.archived(change.queue), verb, choice)
@@ -329,7 +357,7 @@ def _requeue(operation: OperatorVerb, change: Change, *, choice: Choice) -> Resu
     done, last, step = 0, None, dataclasses.replace(choice, at_most=None)
     while ids := [row.id for row in inside.rows(there, [c.id], limit=_STEP, after=last)]:
         last = ids[-1]
-        where = and_(c.finished_at <= now, c.id.between(ids[0], last))
+        where = and_(c.finished_at <= now, c.id.between(ids[0], last), *alike_only)
         try:
             some = archive.messages(**choice.filters, where=where)
             done += change.edit([some], verb, step).count or 0

@@ -45,11 +45,20 @@ def sparkline(
         place = int((minute.begins_at - first).total_seconds() // 60)
         if 0 <= place < _HOUR:
             values[place] += value(minute)
+    said = clean(f"{count_words(sum(values))} {name} in the last hour")
+    return _bars(values, said)
+
+
+def spark_of_day(hours: Sequence[int]) -> Markup:
+    """Dead letters in each of the last 24 hours, small enough for a table row."""
+    return _bars(hours, f"{count_words(sum(hours))} in the last 24 hours")
+
+
+def _bars(values: Sequence[int], said: str) -> Markup:
     total, most = sum(values), max(values)
-    said = clean(f"{count_words(total)} {name} in the last hour")
     if not total:
         return Markup('<span class="soft">&ndash;</span>')
-    step = _WIDTH / _HOUR
+    step = _WIDTH / len(values)
     bars = "".join(
         f'<rect x="{place * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - 0.4:.1f}" '
         f'height="{height:.1f}"/>'

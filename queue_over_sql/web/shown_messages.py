@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import String, Text, cast, func, null, select
+from sqlalchemy import String, Text, cast, func, select
 
 from queue_over_sql import ArchiveSelection, inside
 from queue_over_sql.errors import QueueError, visible
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 PAYLOAD_LIMIT: Final = 200_000
 """The largest part of a payload, in characters or bytes, that is read and shown."""
 
-GROUP_LIMIT: Final = 10_000
-"""How many of the newest dead letters are grouped by error."""
-
 HELD_LIMIT: Final = 1_000
 """How many of a queue's claimed messages are looked at to say who holds them."""
 
@@ -37,7 +33,6 @@ _PREVIEW_LENGTH: Final = 80
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
 _TIMEOUT: Final = 0.5
-_DIGIT: Final = re.compile(r"\d")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,22 +82,6 @@ class MessagesPage:
 
     messages: Sequence[ShownMessage]
     more: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ErrorGroup:
-    """Dead letters with the same error.
-
-    Attributes:
-        error: the beginning of one of their errors.
-        ids: their ids, the newest first.
-        newest_at: when the newest finished, in UTC.
-    """
-
-    kind: str | None
-    error: str
-    ids: list[int]
-    newest_at: datetime | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,49 +163,14 @@ def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int |
         return None
 
 
-def error_groups(queue: Queue) -> list[ErrorGroup]:
-    """The newest dead letters of a queue, by kind and error; the largest group first.
-
-    Errors are equal if their beginnings are equal apart from digits. The newest ``GROUP_LIMIT``
-    messages of each outcome are read.
-    """
-    table = queue.archive.table
-    error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
-    kind = table.c.kind if _has_payloads(queue) else null().label("kind")
-    columns = [table.c.id, kind, error, table.c.finished_at.label("finished_at")]
-    groups: dict[tuple[str | None, str], list[Any]] = {}
-    for ended in DEAD:
-        selection = queue.archive.messages(status=ended)
-        for row in inside.rows(selection, columns, limit=GROUP_LIMIT, newest_first=True):
-            alike = _DIGIT.sub("#", _first_line(row.error))
-            groups.setdefault((row.kind, alike), []).append(row)
-    found = [_error_group(rows) for rows in groups.values()]
-    return sorted(found, key=lambda group: -len(group.ids))
-
-
 def page_alike(
-    queue: Queue, like: int, *, limit: int, after: int | None
+    queue: Queue, fingerprint: str, *, limit: int, after: int | None
 ) -> tuple[MessagesPage, str]:
-    """A page of the dead letters with the same error as this one, the newest first; the error."""
-    group = next((each for each in error_groups(queue) if like in each.ids), None)
-    if group is None:
-        return MessagesPage([], None), ""
-    ids = [each for each in group.ids if after is None or each < after]
-    archive = queue.archive
-    some = archive.messages(where=archive.table.c.id.in_(ids[:limit]))
-    page = page_of(queue, some, limit=limit, after=None, newest_first=True)
-    return MessagesPage(page.messages, ids[limit - 1] if len(ids) > limit else None), group.error
-
-
-def _error_group(rows: Sequence[Any]) -> ErrorGroup:
-    ordered = sorted(rows, key=lambda row: -row.id)
-    newest, ids = ordered[0], [row.id for row in ordered]
-    ended = optional_instant(newest.finished_at)
-    return ErrorGroup(newest.kind, _first_line(newest.error), ids, ended)
-
-
-def _first_line(error: str | None) -> str:
-    return (error or "").strip().split("\n", 1)[0]
+    """A page of the dead letters with an error, the newest first; the error of the newest."""
+    same = queue.archive.messages(where=inside.having_error(queue, fingerprint))
+    page = page_of(queue, same, limit=limit, after=after, newest_first=True)
+    error = page.messages[0].error if page.messages else ""
+    return page, (error or "").strip().split("\n", 1)[0]
 
 
 def _has_payloads(queue: Queue) -> bool:

@@ -33,6 +33,7 @@ EXPECTED = [
     "search",
     "show",
     "why",
+    "dead",
     "edit",
     "cancel",
     "requeue",

@@ -27,7 +27,7 @@ def _versions(engine: Engine) -> set[int]:
 def test_looking_changes_nothing(old: Engine, sqlite_url: str) -> None:
     """Each way to look says the same; only `--check` tells it by its exit code."""
     planned = succeed("migrate", "--plan", url=sqlite_url)
-    assert "Pending: queue 'texts' from version 1 to 3: add the column" in planned.out
+    assert "Pending: queue 'texts' from version 1 to 4: add the column" in planned.out
     checked = run("migrate", "--check", url=sqlite_url)
     assert 1 == checked.exit_code
     assert planned.out == checked.out

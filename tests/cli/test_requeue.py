@@ -21,7 +21,21 @@ def test_chosen_ones_get_a_new_life(database: TestDatabase, make_service: MakeSe
     queue = make_service().create_queue("jobs", archive="all")
     queue.publish_many([Publication(n, kind=kind) for n, kind in enumerate("aab")])
     finished(queue, "rejected", 3, reason="no stock")
-    options = ("--status", "rejected", "--kind", "a", "--where", "attempt_count = 1", "--yes")
+    [error] = succeed("dead", "jobs", "--json", url=database.url).records
+    assert ("no stock", 3) == (error["error"], error["count"])
+    other = run("requeue", "jobs", "--error", "0" * 16, "--yes", url=database.url)
+    assert 3 == other.exit_code
+    options = (
+        "--error",
+        error["fingerprint"],
+        "--status",
+        "rejected",
+        "--kind",
+        "a",
+        "--where",
+        "attempt_count = 1",
+        "--yes",
+    )
     done = succeed("requeue", "jobs", *options, "--json", url=database.url).record
     assert {"queue": "jobs", "requeued": 2} == done
     again = queue.consume(10)

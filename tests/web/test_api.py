@@ -623,12 +623,24 @@ def test_requeue(server: Server) -> None:
     server.json(
         "POST",
         "/queues/jobs/reject",
-        {"claims": tokens_of(claimed(server, count=3)), "reason": "broken"},
+        {"claims": tokens_of(claimed(server, count=3)), "reason": "broken at 1"},
     )
     first = server.json("GET", "/queues/jobs/archive")["messages"][0]
     path = "/queues/jobs/archive/requeue"
     assert 1 == server.json("POST", path, {"ids": [first["id"]]})["changed"]
-    rejected = {"filter": {"status": "rejected"}}
+    [error] = server.json("GET", "/queues/jobs/errors")["errors"]
+    assert ("broken at 1", 2, 2) == (error["error"], error["count"], sum(error["hours"]))
+    same = {"filter": {"error": error["fingerprint"]}}
+    other = {"filter": {"error": "0" * 16}, "at_most": 9}
+    assert 0 == server.json("POST", path, other)["changed"]
+    assert 2 == len(
+        server.json("GET", f"/queues/jobs/archive?error={error['fingerprint']}")["messages"]
+    )
+    assert 2 == server.json("POST", "/queues/jobs/archive/count", same["filter"])["count"]
+    assert (
+        422 == server.call("POST", "/queues/jobs/messages/count", json=same["filter"]).status_code
+    )
+    rejected = {"filter": {"status": "rejected", **same["filter"]}}
     assert 409 == server.call("POST", path, json={**rejected, "at_most": 1}).status_code
     assert 2 == server.json("POST", path, {**rejected, "at_most": 2})["changed"]
     assert 3 == jobs.stats().ready

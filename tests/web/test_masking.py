@@ -12,6 +12,7 @@ import pytest
 from starlette.routing import Route
 
 from queue_over_sql import NoRetry
+from queue_over_sql.values.fingerprints import fingerprint
 from queue_over_sql.web.api.app import ENDPOINTS
 from queue_over_sql.web.masking import MASK, Mask
 from queue_over_sql.web.settings import Role
@@ -70,7 +71,10 @@ def test_no_way_out_shows_a_masked_field(site: Site) -> None:
     names = ["documents", "texts", "lines", "blobs", "binary"]
     routes = [each.path for each in site.server.app.routes if isinstance(each, Route)]
     pages = {path for path in routes if "{action}" not in path and path != "/events"}
-    pages |= {"/topics?key=x", *(f"/queues/{name}/archive?like=1" for name in names)}
+    pages |= {
+        "/topics?key=x",
+        *(f"/queues/{name}/archive?error={fingerprint(None)}" for name in names),
+    }
     asked = {("GET", path, "") for path in pages}
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":

@@ -26,6 +26,7 @@ from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
+from queue_over_sql.values.fingerprints import fingerprint
 from queue_over_sql.web import changes, humanize, shown_messages, snapshot
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
@@ -329,30 +330,56 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     assert 2 == jobs.stats().rejected
     assert 15 == jobs.stats().ready
     browser.get("/audit")
-    assert "requeue jobs 4" in browser.text()
+    assert "requeue jobs 4 error ValueError: no customer # " in browser.text()
+
+
+def test_the_errors_of_all_queues_are_listed(
+    service: QueueService, open_site: Open, jobs: Queue
+) -> None:
+    """The one that came last first, page by page, with what happened in the last 24 hours."""
+    other = service.create_queue("mails", archive="failed", retry=NoRetry())
+    other.publish_many(range(3))
+    for message in other.consume(3):
+        message.nack(KeyError(f"customer {message.id}"))
+    browser = open_site(page_size=2)
+    browser.get("/dead")
+    text = browser.text()
+    assert text.index("KeyError") < text.index("card declined")
+    assert "3 in the last 24 hours" in browser.page.text
+    assert "ValueError" not in text
+    mine = fingerprint("KeyError: 'customer 1'")
+    assert f"/queues/mails/archive?error={mine}" in links(browser.page.text)
+    browser.get("/dead?after=2")
+    assert "ValueError: no customer" in browser.text()
+    browser.get("/dead")
+    browser.press("Remove these 3")
+    browser.press("Remove")
+    assert 0 == other.stats().failed
+    assert 4 == jobs.stats().failed
+    browser.get("/queues/jobs/archive?error=x", 422)
 
 
 def test_the_messages_of_an_error_are_listed(open_site: Open, jobs: Queue) -> None:
     """Page by page; those that are chosen, or all of them, are sent again."""
-    browser = open_site(page_size=3)
+    browser, same = open_site(page_size=3), fingerprint("ValueError: no customer 7")
     browser.get("/queues/jobs/dead")
-    assert "/queues/jobs/archive?like=7" in links(browser.page.text)
-    browser.get("/queues/jobs/archive?like=7")
+    assert f"/queues/jobs/archive?error={same}" in links(browser.page.text)
+    browser.get(f"/queues/jobs/archive?error={same}")
     assert "Dead letters with this error: ValueError: no customer 7" in browser.text()
     listed = [link.rpartition("/")[2] for link in links(browser.page.text) if "messages/" in link]
     assert ["7", "6", "5"] == listed
-    browser.get("/queues/jobs/archive?order=newest&after=5&like=7")
+    browser.get(f"/queues/jobs/archive?order=newest&after=5&error={same}")
     assert "/queues/jobs/messages/4" in links(browser.page.text)
-    browser.get("/queues/jobs/archive?like=7")
+    browser.get(f"/queues/jobs/archive?error={same}")
     browser.press("Requeue", id="6")
     assert "Requeue 1 message?" in browser.text()
     browser.press("Requeue")
-    browser.post("/do/redrive", queue="jobs", like="7", all="1", csrf=csrf_of(browser))
+    browser.post("/do/redrive", queue="jobs", error=same, all="1", csrf=csrf_of(browser))
     assert "Requeue 3 messages?" in browser.text()
     browser.press("Requeue")
     assert 0 == jobs.stats().failed
     assert 2 == jobs.stats().rejected
-    assert "No archived message matches." in browser.get("/queues/jobs/archive?like=7")
+    assert "No archived message matches." in browser.get(f"/queues/jobs/archive?error={same}")
 
 
 def test_a_requeued_message_is_found_again(open_site: Open, jobs: Queue) -> None:
@@ -440,7 +467,7 @@ def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:
     assert "Permanently remove 5 messages from the archive?" in browser.text()
     assert 5 == jobs.stats().failed
     # Live messages have no error to be chosen by.
-    browser.post("/do/hold", 422, queue="jobs", like="4", confirmed="99", csrf=fields["csrf"])
+    browser.post("/do/hold", 422, queue="jobs", error="0" * 16, confirmed="99", csrf=fields["csrf"])
     assert 0 == jobs.stats().held
 
 

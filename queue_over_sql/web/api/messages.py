@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql import Reason
+from queue_over_sql import Reason, inside
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, Lines, read_json
 from queue_over_sql.web.changes import Choice, Result, message_id
@@ -26,6 +27,7 @@ def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.
     A page may end early if its payloads are large: continue while `next` is not null. With `Accept:
     application/x-ndjson` each line is a message, and the limit is 1,000,000.
     """
+    _check_live(query.error)
     return _page(call, query, call.service.queue(queue).messages)
 
 
@@ -56,7 +58,9 @@ def explain_message(call: Call, queue: str, id: str) -> shapes.Explanation:  # n
 @endpoints.add("POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,))
 def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching live messages, for `at_most` of an edit."""
-    return shapes.Count(count=_filtered(call, body, call.service.queue(queue).messages).count())
+    _check_live(body.error)
+    found = call.service.queue(queue).messages(**_filters(call, body))
+    return shapes.Count(count=found.count())
 
 
 # -- archive
@@ -67,7 +71,11 @@ def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
 )
 def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
     """List finished messages by id, like live ones."""
-    return _page(call, query, call.service.queue(queue).archive.messages)
+    found = call.service.queue(queue)
+    select: Callable[..., Selection] = found.archive.messages
+    if query.error is not None:
+        select = partial(select, where=inside.having_error(found, query.error))
+    return _page(call, query, select)
 
 
 @archive_endpoints.add(
@@ -75,8 +83,21 @@ def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.M
 )
 def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching finished messages."""
-    found = _filtered(call, body, call.service.queue(queue).archive.messages)
+    target = call.service.queue(queue)
+    where = None if body.error is None else inside.having_error(target, body.error)
+    found = target.archive.messages(**_filters(call, body), where=where)
     return shapes.Count(count=found.count())
+
+
+@archive_endpoints.add("GET", "/queues/{queue}/errors", Role.VIEWER, problems=(404,))
+def list_errors(call: Call, queue: str, query: shapes.ErrorQuery) -> shapes.ErrorList:
+    """List the errors of dead letters, the one that came last first.
+
+    Errors that differ only in numbers, ids, addresses or quoted values are one. The newest 20,000
+    dead letters of each outcome are counted.
+    """
+    found = inside.errors(call.service.queue(queue), limit=query.limit)
+    return shapes.ErrorList(errors=[showing.error(each, call.api.mask) for each in found])
 
 
 # -- inner
@@ -129,8 +150,9 @@ def _read_fields(text: str) -> dict[str, Any]:
     return fields
 
 
-def _filtered(call: Call, given: shapes.Filter, select: Callable[..., Any]) -> Any:
-    return select(**_filters(call, given))
+def _check_live(error: str | None) -> None:
+    if error is not None:
+        raise Problem(422, "not-valid", "Only dead letters are chosen by their error.")
 
 
 def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
@@ -164,7 +186,8 @@ def _selected(call: Call, given: shapes.SelectedMessages) -> Choice:
             "With a filter, set at_most to the number of messages that may be changed. See …/count."
         )
         raise Problem(422, "not-valid", text)
-    return Choice(filters=_filters(call, given.filter), at_most=given.at_most)
+    filters, error = _filters(call, given.filter), given.filter.error
+    return Choice(filters=filters, error=error, at_most=given.at_most)
 
 
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:

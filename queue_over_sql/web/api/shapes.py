@@ -55,6 +55,13 @@ Rate: TypeAlias = Annotated[
     str, Meta(max_length=100, description="How many in which time: 5/s, 100/min, 100/h burst 10.")
 ]
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Fingerprint: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern="^[0-9a-f]{16}$",
+        description="Only dead letters with this error: a fingerprint of list_errors.",
+    ),
+]
 ErrorText: TypeAlias = Annotated[str, Meta(max_length=20_000)]
 StatusText: TypeAlias = Annotated[
     str,
@@ -278,6 +285,7 @@ class MessageQuery(Taken, kw_only=True):
     key: Key | None = None
     kind: Kind | None = None
     group: Group | None = None
+    error: Fingerprint | None = None
     payload: FieldsText | None = None
     limit: Annotated[
         int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is requested.")
@@ -329,6 +337,37 @@ class Explanation(Given, kw_only=True):
     ]
 
 
+class DeadError(Given, kw_only=True):
+    """An error, and the dead letters that have it."""
+
+    fingerprint: Annotated[str, Meta(description="The same in all queues, for filters.")]
+    error: Annotated[str, Meta(description="How the error of the newest begins.")]
+    kind: Annotated[str | None, Meta(description="The kind of the newest.")]
+    count: int
+    more: Annotated[
+        bool, Meta(description="Whether there are more: only the newest dead letters are counted.")
+    ]
+    first_at: Instant
+    last_at: Instant
+    message_id: Annotated[str, Meta(description="The newest of them.")]
+    hours: Annotated[
+        list[int],
+        Meta(description="How many ended in each of the last 24 hours, the oldest hour first."),
+    ]
+
+
+class ErrorQuery(Taken, kw_only=True):
+    """How many errors to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
+
+
+class ErrorList(Given, kw_only=True):
+    """The errors of a queue, the one that came last first."""
+
+    errors: list[DeadError]
+
+
 class Filter(Taken, kw_only=True):
     """A filter for messages."""
 
@@ -336,6 +375,7 @@ class Filter(Taken, kw_only=True):
     key: Key | None = None
     kind: Kind | None = None
     group: Group | None = None
+    error: Fingerprint | None = None
     payload: Annotated[
         dict[str, Any] | None,
         Meta(description="Paths such as address.city to the values that they must have."),

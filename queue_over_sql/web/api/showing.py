@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 
 from queue_over_sql import inside
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.values.durations import instant
 from queue_over_sql.values.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.endpoints import check_depth
@@ -144,6 +145,21 @@ def explanation(found: Explanation, mask: Mask) -> shapes.Explanation:
         | {"message_id": str(found.message_id), "reason": found.reason.value, "consumer": holder}
         | {"text": mask.text(found.text)}
         | {"waits_for": None if found.waits_for is None else str(found.waits_for)}
+    )
+
+
+def error(found: inside.ErrorGroup, mask: Mask) -> shapes.DeadError:
+    """An error of dead letters."""
+    return shapes.DeadError(
+        fingerprint=found.fingerprint,
+        error=mask.text(visible(found.error)),
+        kind=found.kind,
+        count=found.count,
+        more=found.more,
+        first_at=instant(found.first_at),
+        last_at=instant(found.last_at),
+        message_id=str(found.message_id),
+        hours=list(found.hours),
     )
 
 

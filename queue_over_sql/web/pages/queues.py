@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql import inside
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
+from queue_over_sql.values.durations import instant
 from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import shown_messages
 from queue_over_sql.web.buttons import filters_of
-from queue_over_sql.web.changes import message_id
-from queue_over_sql.web.charts import SPANS, charts, sparkline
+from queue_over_sql.web.changes import check_fingerprint, message_id
+from queue_over_sql.web.charts import SPANS, charts, spark_of_day, sparkline
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _FILTERS: Final = ("status", "key", "kind", "field", "value")
 _GROUPS_SHOWN: Final = 100
+_ERRORS_SHOWN: Final = 1_000
+# Each is a large row on a phone.
+_ERRORS_ON_A_PAGE: Final = 25
+_ERRORS_TIMEOUT: Final = 0.5
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -99,14 +105,15 @@ def _list(view: View, *, archived: bool) -> Response:
     selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
     oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
     limit, after = view.site.settings.page_size, view.after()
-    like, error = message_id(view.query("like")) if archived else None, ""
-    if like is None:
+    same, error = view.query("error") if archived else "", ""
+    if not same:
         page = shown_messages.page_of(
             found, selection, limit=limit, after=after, newest_first=not oldest
         )
     else:
-        page, error = shown_messages.page_alike(found, like, limit=limit, after=after)
-        given = {**dict.fromkeys(given, ""), "like": str(like)}
+        check_fingerprint(same)
+        page, error = shown_messages.page_alike(found, same, limit=limit, after=after)
+        given = {**dict.fromkeys(given, ""), "error": same}
     previews = shown_messages.previews_of(
         view.service,
         found,
@@ -130,7 +137,7 @@ def _list(view: View, *, archived: bool) -> Response:
         filters={name: value for name, value in given.items() if value},
         order="oldest" if oldest else "newest",
         after=after,
-        like=like,
+        same=same,
         error=error,
         statuses=[each.value for each in (Outcome if archived else Status)],
     )
@@ -208,12 +215,32 @@ def groups(view: View) -> Response:
 
 
 def dead_letters(view: View) -> Response:
-    """How many dead letters each queue has."""
+    """The errors of the dead letters of all queues, the one that came last first."""
     seen = view.site.snapshots.overview()
     with_some = [each for each in seen.queues if each.dead or isinstance(each.dead, AtLeast)]
     if len(with_some) == 1:
         return _dead(view, view.service.queue(with_some[0].name), "dead")
-    return view.page("dead.html", "dead", overview=seen, queues=with_some)
+    found: list[tuple[Queue, inside.ErrorGroup]] = []
+    unread: list[str] = []
+    for each in with_some:
+        try:
+            with inside.limited(view.service, _ERRORS_TIMEOUT):
+                queue = view.service.queue(each.name)
+                found += [(queue, group) for group in inside.errors(queue, limit=_ERRORS_SHOWN)]
+        except QueueError:
+            unread.append(each.name)
+    found.sort(key=lambda one: (-one[1].last_at, one[0].name, one[1].fingerprint))
+    start, size = view.after() or 0, min(_ERRORS_ON_A_PAGE, view.site.settings.page_size)
+    return view.page(
+        "dead.html",
+        "dead",
+        overview=seen,
+        queues=with_some,
+        errors=[_shown_error(*one) for one in found[start : start + size]],
+        unread=unread,
+        after=start,
+        more=start + size if start + size < len(found) else None,
+    )
 
 
 def dead_letters_of(view: View) -> Response:
@@ -222,22 +249,38 @@ def dead_letters_of(view: View) -> Response:
 
 
 def _dead(view: View, found: Queue, here: str) -> Response:
-    groups = shown_messages.error_groups(found)
-    newest = [group.ids[0] for group in groups[:_GROUPS_SHOWN]]
+    groups = inside.errors(found, limit=_ERRORS_SHOWN)
+    start, size = view.after() or 0, min(_ERRORS_ON_A_PAGE, view.site.settings.page_size)
+    shown = groups[start : start + size]
     previews = shown_messages.previews_of(
-        view.service, found, newest, view.site.mask, archived=True
+        view.service, found, [each.message_id for each in shown], view.site.mask, archived=True
     )
+    total = sum(each.count for each in groups)
     return view.page(
         "dead_of.html",
         here,
         queue=found,
         now=view.site.snapshots.queue(found.name),
-        groups=groups[:_GROUPS_SHOWN],
+        errors=[_shown_error(found, each) for each in shown],
         previews=previews,
-        others=max(0, len(groups) - _GROUPS_SHOWN),
-        total=sum(len(group.ids) for group in groups),
-        limit=shown_messages.GROUP_LIMIT,
+        total=AtLeast(total) if any(each.more for each in groups) else total,
+        after=start,
+        more=start + size if start + size < len(groups) else None,
     )
+
+
+def _shown_error(queue: Queue, group: inside.ErrorGroup) -> dict[str, Any]:
+    return {
+        "queue": queue.name,
+        "fingerprint": group.fingerprint,
+        "error": group.error,
+        "kind": group.kind,
+        "count": AtLeast(group.count) if group.more else group.count,
+        "first_at": instant(group.first_at),
+        "last_at": instant(group.last_at),
+        "message_id": group.message_id,
+        "spark": spark_of_day(group.hours),
+    }
 
 
 def _queue(view: View) -> Queue:

@@ -109,6 +109,12 @@ def test_each_message_is_read_back(old: Engine, make_service: MakeService) -> No
         finished[key].payload for key in ("ack", "nack", "reject")
     ]
     assert "the reason of reject" == finished["reject"].last_error
+    service.reap()
+    marked = jobs.archive.messages(where=jobs.archive.table.c.error_fingerprint.is_not(None))
+    assert {"nack", "reject"} == {message.key for message in marked.list()}
+    with old.connect() as connection:
+        found = inspect(connection).get_indexes("queue_jobs_archive")
+    assert "queue_jobs_archive_err_ix" in {str(each["name"]).lower() for each in found}
     taken = jobs.consume(10)
     assert [*earlier.READY, {"order": 1}] == payloads(taken)
     assert "Job" == taken[0].kind

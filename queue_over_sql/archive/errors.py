@@ -1,0 +1,288 @@
+"""Errors of dead letters: which there are, how many messages have each, and which messages.
+
+An error is known by its fingerprint, which the archive has in an indexed column. The reaper writes
+it soon after a message ends, also for rows of earlier releases and of the SQL API. Until then, and
+in adopted tables, it is made of the error's text when it is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    String,
+    Update,
+    and_,
+    cast,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
+
+from queue_over_sql.errors import NotPermitted
+from queue_over_sql.sql.operation import operation
+from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.parameters import among_ids, number, words
+from queue_over_sql.values.fingerprints import FINGERPRINT_LENGTH, fingerprint
+from queue_over_sql.values.states import DEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Select
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.sql.compiled import StatementCache
+
+
+NEWEST: Final = 20_000
+"""How many of the newest dead letters of each outcome are grouped."""
+HOURS: Final = 24
+_BATCH: Final = 500
+_READ_CHARACTERS: Final = 4_000
+_SHOWN_CHARACTERS: Final = 300
+_UNMARKED: Final = 5_000
+_HOUR_US: Final = 3_600_000_000
+# Planners need constants to see that the index of dead letters serves.
+_IS_DEAD: Final = "outcome IN ({})".format(", ".join(f"'{each}'" for each in DEAD))
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorGroup:
+    """Dead letters of a queue with the same error.
+
+    Attributes:
+        fingerprint: sixteen characters that name the error; the same in all queues.
+        error: how the error of one of them begins.
+        kind: the kind of that one.
+        count: how many there are.
+        more: whether there are more, because only the newest dead letters were counted.
+        first_at: when the first of the counted ones ended, in microseconds.
+        last_at: when the last one ended, in microseconds.
+        message_id: the id of the one with ``error``.
+        hours: how many ended in each of the last 24 hours, the oldest hour first.
+    """
+
+    fingerprint: str
+    error: str
+    kind: str | None
+    count: int
+    more: bool
+    first_at: int
+    last_at: int
+    message_id: int
+    hours: Sequence[int]
+
+
+@dataclasses.dataclass
+class _Counted:
+    count: int = 0
+    first_at: int = 2**63 - 1
+    last_at: int = 0
+    message_id: int = 0
+    more: bool = False
+    hours: list[int] = dataclasses.field(default_factory=lambda: [0] * HOURS)
+
+    def add(self, count: int, first_at: int, last_at: int, message_id: int) -> None:
+        if last_at >= self.last_at:
+            self.message_id = message_id
+        self.count += count
+        self.first_at, self.last_at = min(self.first_at, first_at), max(self.last_at, last_at)
+
+
+def unmarked_errors(tables: QueueTables) -> Select[Any]:
+    """Dead letters whose error has no fingerprint yet."""
+    c = tables.archive.c
+    found = select(c.id, _beginning(tables, _READ_CHARACTERS))
+    return found.where(_is_dead(), c.error_fingerprint.is_(None)).limit(number("p_count"))
+
+
+def mark(tables: QueueTables, size: int) -> Update:
+    """Write a fingerprint to dead letters, by id."""
+    archive = tables.archive
+    marked = update(archive).where(among_ids(archive, size))
+    return marked.values(error_fingerprint=words("p_fingerprint", FINGERPRINT_LENGTH))
+
+
+@operation(atomic=True)
+def mark_errors(connection: Connection, sql: StatementCache, limit: int) -> int:
+    """Write the fingerprints of some dead letters; returns of how many."""
+    found: Sequence[Any] = sql.get(unmarked_errors).run(connection, {"p_count": limit}).all()
+    alike: dict[str, list[int]] = {}
+    for message_id, error in found:
+        alike.setdefault(fingerprint(error), []).append(message_id)
+    for each, ids in alike.items():
+        change_by_ids(connection, sql, mark, sorted(ids), {"p_fingerprint": each})
+    return len(found)
+
+
+class Errors:
+    """The errors of one queue's dead letters."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._may_mark = True
+
+    def marking(self) -> Iterator[int]:
+        """Write the fingerprints that are missing, in portions; how many each time."""
+        context, sql = self._context, self._context.sql
+        while self._may_mark and context.tables.marks_errors:
+            # Usually there is nothing, and finding that out needs no transaction.
+            if not context.run(lambda c: sql.get(unmarked_errors).run(c, {"p_count": 1}).all()):
+                return
+            try:
+                marked = context.run(mark_errors.of(sql, _BATCH))
+            except NotPermitted:
+                # Roles of an earlier release lack this right, so each reader makes them.
+                self._may_mark = False
+                return
+            yield marked
+            if marked < _BATCH:
+                return
+
+    def list(self, limit: int) -> list[ErrorGroup]:
+        """The errors, the one that came last first, of the newest dead letters."""
+        return self._context.run(lambda c: _listed(c, self._context, limit))
+
+    def having(self, wanted: str, *, mark: bool = False) -> ColumnElement[bool]:
+        """The condition for the dead letters with an error, by its fingerprint.
+
+        Without ``mark`` nothing is written, and of dead letters without a mark only so many are
+        looked at.
+        """
+        tables = self._context.tables
+        c = tables.archive.c
+        if mark:
+            for _ in self.marking():
+                pass
+        rows = self._context.run(lambda connection: _without_marks(connection, tables))
+        ids = [row.id for row in rows if fingerprint(row.error) == wanted]
+        unmarked: ColumnElement[bool] = c.id.in_(ids)
+        if not tables.marks_errors:
+            return unmarked
+        marked: ColumnElement[bool] = and_(_is_dead(), c.error_fingerprint == wanted)
+        return or_(marked, unmarked) if ids else marked
+
+
+def _listed(connection: Connection, context: QueueContext, limit: int) -> list[ErrorGroup]:
+    tables = context.tables
+    now = server_now(connection, context.sql)
+    found: dict[str, _Counted] = {}
+    capped = False
+    if tables.marks_errors:
+        for outcome in DEAD:
+            rows = connection.execute(_grouped(tables, outcome)).all()
+            capped |= sum(row[1] for row in rows) >= NEWEST
+            for each, *amounts in rows:
+                if each is not None:
+                    found.setdefault(each, _Counted()).add(*amounts)
+        _count_hours(connection, tables, found, now)
+    rest = _without_marks(connection, tables)
+    capped |= len(rest) >= _UNMARKED
+    for row in rest:
+        counted = found.setdefault(fingerprint(row.error), _Counted())
+        counted.add(1, row.finished_at, row.finished_at, row.id)
+        hour = (now - row.finished_at) // _HOUR_US
+        if 0 <= hour < HOURS:
+            counted.hours[HOURS - 1 - hour] += 1
+    newest = sorted(found.items(), key=lambda item: (-item[1].last_at, item[0]))[:limit]
+    examples = _examples(connection, tables, [each.message_id for _, each in newest])
+    return [
+        ErrorGroup(
+            each,
+            *examples.get(counted.message_id, ("", None)),
+            count=counted.count,
+            more=capped,
+            first_at=counted.first_at,
+            last_at=counted.last_at,
+            message_id=counted.message_id,
+            hours=counted.hours,
+        )
+        for each, counted in newest
+    ]
+
+
+def _grouped(tables: QueueTables, outcome: str) -> Select[Any]:
+    c = tables.archive.c
+    newest = (
+        select(c.id, c.finished_at, c.error_fingerprint)
+        .where(c.outcome == outcome)
+        .order_by(c.finished_at.desc(), c.id.desc())
+        .limit(NEWEST)
+        .subquery()
+        .c
+    )
+    times = func.min(newest.finished_at), func.max(newest.finished_at), func.max(newest.id)
+    counted: ColumnElement[Any] = func.count()
+    return select(newest.error_fingerprint, counted, *times).group_by(newest.error_fingerprint)
+
+
+def _count_hours(
+    connection: Connection, tables: QueueTables, found: dict[str, _Counted], now: int
+) -> None:
+    c = tables.archive.c
+    age: ColumnElement[Any] = literal_column(str(now)) - c.finished_at
+    hour = (age - age % literal_column(str(_HOUR_US))).label("hour")
+    recent = [each for each, counted in found.items() if counted.last_at > now - HOURS * _HOUR_US]
+    for start in range(0, len(recent), _BATCH):
+        some = (
+            select(c.error_fingerprint, hour)
+            .where(
+                _is_dead(),
+                c.error_fingerprint.in_(recent[start : start + _BATCH]),
+                c.finished_at > now - HOURS * _HOUR_US,
+            )
+            .limit(len(DEAD) * NEWEST)
+            .subquery()
+            .c
+        )
+        counted: ColumnElement[Any] = func.count()
+        wanted = select(some.error_fingerprint, some.hour, counted)
+        rows = connection.execute(wanted.group_by(some.error_fingerprint, some.hour)).all()
+        for each, ago, count in rows:
+            place = int(ago) // _HOUR_US
+            if 0 <= place < HOURS:
+                found[each].hours[HOURS - 1 - place] += count
+
+
+def _without_marks(connection: Connection, tables: QueueTables) -> Sequence[Any]:
+    c = tables.archive.c
+    wanted = select(c.id, c.finished_at.label("finished_at"), _beginning(tables, _READ_CHARACTERS))
+    if tables.marks_errors:
+        wanted = wanted.where(_is_dead(), c.error_fingerprint.is_(None))
+    else:
+        wanted = wanted.where(c.outcome.in_(DEAD), *tables.finished_only()).order_by(c.id.desc())
+    return connection.execute(wanted.limit(_UNMARKED)).all()
+
+
+def _examples(
+    connection: Connection, tables: QueueTables, ids: Sequence[int]
+) -> dict[int, tuple[str, str | None]]:
+    c = tables.archive.c
+    kind = c.kind if tables.has_payloads else null().label("kind")
+    wanted = select(c.id, _beginning(tables, _SHOWN_CHARACTERS), kind)
+    found: dict[int, tuple[str, str | None]] = {}
+    for start in range(0, len(ids), _BATCH):
+        rows = connection.execute(wanted.where(c.id.in_(ids[start : start + _BATCH]))).all()
+        found |= {row[0]: (first_line(row[1]), row[2]) for row in rows}
+    return found
+
+
+def first_line(error: str | None) -> str:
+    """The first line of an error, as it is listed."""
+    return (error or "").strip().split("\n", 1)[0]
+
+
+def _beginning(tables: QueueTables, characters: int) -> ColumnElement[Any]:
+    error = cast(tables.archive.c.last_error, String)
+    return func.substr(error, 1, literal_column(str(characters))).label("error")
+
+
+def _is_dead() -> ColumnElement[bool]:
+    return literal_column(_IS_DEAD)
