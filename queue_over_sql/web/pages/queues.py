@@ -28,7 +28,7 @@ _FILTERS: Final = ("status", "key", "kind", "field", "value")
 _GROUPS_SHOWN: Final = 100
 _ERRORS_SHOWN: Final = 1_000
 # Each is a large row on a phone.
-_ERRORS_ON_A_PAGE: Final = 25
+_ERRORS_ON_A_PAGE: Final = 15
 _ERRORS_TIMEOUT: Final = 0.5
 
 
