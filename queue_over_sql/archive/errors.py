@@ -49,8 +49,10 @@ _READ_CHARACTERS: Final = 4_000
 _SHOWN_CHARACTERS: Final = 300
 _UNMARKED: Final = 5_000
 _HOUR_US: Final = 3_600_000_000
-# Planners need constants to see that the index of dead letters serves.
-_IS_DEAD: Final = "outcome IN ({})".format(", ".join(f"'{each}'" for each in DEAD))
+# Planners need constants, and SQLite the very condition of the index, to see that it serves.
+_IS_DEAD: Final = "outcome != 'done' AND outcome IN ({})".format(
+    ", ".join(f"'{each}'" for each in DEAD)
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,8 @@ def test_a_common_status_is_listed_along_the_key(
 ) -> None:
     """No index on the status is read, but so much of the primary key as the window has.
 
+    Dead letters whose errors have no fingerprint yet are found in the index of errors.
+
     A list without a filter is one statement; one by its status first asks where the ids begin.
     """
     queue, traffic = loaded
@@ -55,6 +57,7 @@ def test_a_common_status_is_listed_along_the_key(
         "ready, last": ("jobs.id", lambda: _newest(queue.messages(status="ready"))),
         "claimed": ("jobs.id", lambda: queue.messages(status="claimed").list(PAGE)),
         "claimed, columns": ("jobs.id", lambda: _ids(queue.messages(status="claimed"), queue)),
+        "errors": ("jobs_archive.err", lambda: list(core_of(queue).errors.marking())),
         "done": ("jobs_archive.id", lambda: queue.archive.messages(status="done").list(PAGE)),
     }
     wrong = {}
