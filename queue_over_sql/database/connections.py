@@ -36,6 +36,7 @@ from queue_over_sql.database.sessions import (
     SharedSession,
     committing,
     give_back,
+    returning,
 )
 from queue_over_sql.database.urls import shown_url
 from queue_over_sql.database.watchdog import Watchdog
@@ -356,9 +357,8 @@ class Connections:
             self.forks.using(),
             self._guard,
             self.watchdog.waiting(),
-            # Around the connection, whose return to the pool may fail, too.
             self.errors.translated(),
-            self._connect() as connection,
+            returning(self._connect()) as connection,
         ):
             self._set_options(connection)
             try:

@@ -102,7 +102,7 @@ class KeptConnection:
             # server has ended it.
             with contextlib.suppress(SQLAlchemyError):
                 kept.invalidate()
-        _close(kept)
+        give_back(kept)
 
 
 @contextlib.contextmanager
@@ -116,23 +116,33 @@ def committing(connection: Connection) -> Iterator[Connection]:
             with contextlib.suppress(SQLAlchemyError):
                 connection.rollback()
         finally:
-            _close(connection)
+            give_back(connection)
         raise
 
 
 def give_back(connection: Connection) -> None:
-    """Give a connection back to the pool; close it first if its session is not as it was."""
-    release_changed(connection)
-    connection.close()
+    """Give a connection back to the pool, or close it if its session is not as it was.
 
-
-def _close(connection: Connection) -> None:
-    # A broken connection may refuse even the rollback.
-    with contextlib.suppress(SQLAlchemyError):
-        try:
-            release_changed(connection)
-        finally:
+    Raises nothing if it is lost by then, because the work on it is done.
+    """
+    try:
+        release_changed(connection)
+        connection.close()
+    except SQLAlchemyError:
+        # A broken connection refuses even the rollback; one that is invalid is asked nothing.
+        with contextlib.suppress(SQLAlchemyError):
+            connection.invalidate()
+        with contextlib.suppress(SQLAlchemyError):
             connection.close()
+
+
+@contextlib.contextmanager
+def returning(connection: Connection) -> Iterator[Connection]:
+    """Give the connection back at the end of the block."""
+    try:
+        yield connection
+    finally:
+        give_back(connection)
 
 
 _log = logging.getLogger(__name__)

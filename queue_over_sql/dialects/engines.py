@@ -7,6 +7,7 @@ heartbeats.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 from collections.abc import Callable, Mapping
@@ -181,6 +182,7 @@ class EngineForm:
         pool = {"poolclass": self.pool, "pool_reset_on_return": None, **_POOL}
         engine = self.create(url, **pool, **own, **options)
         event.listen(engine, "reset", _quiet_reset(engine.dialect))
+        _reset_autocommit_quietly(engine.dialect)
         if backend in {"mysql", "mariadb"}:
             from queue_over_sql.dialects.mysql import hooks  # noqa: PLC0415 - only for MySQL
 
@@ -261,6 +263,27 @@ def _quiet_reset(dialect: Dialect) -> Callable[..., None]:
             record.invalidate(error)
 
     return reset
+
+
+def _reset_autocommit_quietly(dialect: Dialect) -> None:
+    """Close a connection that is lost when it returns to the pool and its autocommit is taken back.
+
+    SQLAlchemy would raise the driver's own error to a caller whose work is done, and the pool would
+    count the connection as in use for ever.
+    """
+    take_back = dialect.reset_isolation_level
+
+    def reset(connection: Any) -> None:
+        try:
+            take_back(connection)
+        except dialect.loaded_dbapi.Error as error:
+            if not dialect.is_disconnect(error, connection, None):
+                raise
+            # The check at its next use finds it closed, and the pool opens another one.
+            with contextlib.suppress(dialect.loaded_dbapi.Error):
+                dialect.do_close(connection)
+
+    dialect.reset_isolation_level = reset  # type: ignore[assignment, method-assign]
 
 
 def _prepare_threshold(url: URL) -> dict[str, int | None]:

@@ -373,7 +373,7 @@ def _somebody_waits(sql: Engine) -> bool:
 def test_a_connection_that_was_lost_while_it_rested_is_no_error(
     proxy: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler's connection that returns to the pool then: SQLAlchemy logged a traceback of it."""
+    """A handler's or reader's connection that returns to the pool then: it ended in a traceback."""
     monkeypatch.setattr("queue_over_sql.database.sessions._LONGEST_PAUSE", -1.0)
     service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
     connections = service._parts.connections
@@ -384,6 +384,14 @@ def test_a_connection_that_was_lost_while_it_rested_is_no_error(
             assert 1 == connection.exec_driver_sql("SELECT 1").scalar()
         proxy.lose_clients()
     keeper.close()
+    # Its return takes autocommit back, for which most drivers ask the server.
+    with connections.reading() as connection:
+        assert 1 == connection.exec_driver_sql("SELECT 1").scalar()
+        proxy.lose_clients()
+    pool: Any = connections.engine.pool
+    assert 0 == pool.checkedout()
+    with connections.reading() as connection:
+        assert 1 == connection.exec_driver_sql("SELECT 1").scalar()
     assert [] == [each for each in caplog.records if each.name.startswith("sqlalchemy.pool")]
     service.stop()
 
