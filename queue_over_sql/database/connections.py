@@ -322,7 +322,7 @@ class Connections:
             connection = self._connect_for_handler() if kept is None else kept.take()
             self._write_lock.register(connection)
             try:
-                with committing(connection):
+                with committing(connection, self.watchdog.waiting):
                     yield connection
             except BaseException as error:
                 if self.errors.kind_behind(error) is ErrorKind.READ_ONLY:
@@ -333,10 +333,11 @@ class Connections:
             try:
                 self._check_files(connection)
             finally:
-                if kept is None:
-                    give_back(connection)
-                else:
-                    kept.leave(connection)
+                with self.watchdog.waiting_briefly():
+                    if kept is None:
+                        give_back(connection)
+                    else:
+                        kept.leave(connection)
 
     def keeping(self) -> KeptConnection | None:
         """A keeper of one caller's connection between transactions; the caller must close it.
@@ -360,7 +361,8 @@ class Connections:
             self.errors.translated(),
             returning(self._connect()) as connection,
         ):
-            self._set_options(connection)
+            with self.watchdog.waiting_briefly():
+                self._set_options(connection)
             try:
                 yield connection
             except DBAPIError as error:
@@ -513,7 +515,8 @@ class Connections:
         return operation
 
     def _limit_lock_waits(self, connection: Connection) -> str:
-        return self.dialect.sessions.limit_lock_waits(connection, BRIEF_SECONDS)
+        with self.watchdog.waiting_briefly():
+            return self.dialect.sessions.limit_lock_waits(connection, BRIEF_SECONDS)
 
     def _limited_locally(self, do: Callable[[Connection], T]) -> Callable[[Connection], T]:
         def limited(connection: Connection) -> T:

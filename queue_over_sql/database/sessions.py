@@ -106,14 +106,21 @@ class KeptConnection:
 
 
 @contextlib.contextmanager
-def committing(connection: Connection) -> Iterator[Connection]:
-    """Commit at the end of the block; after an exception roll back and close the connection."""
+def committing(
+    connection: Connection,
+    waiting: Callable[[Connection], contextlib.AbstractContextManager[None]],
+) -> Iterator[Connection]:
+    """Commit at the end of the block; after an exception roll back and close the connection.
+
+    ``waiting`` notes that an answer is awaited on a connection.
+    """
     try:
         yield connection
-        connection.commit()
+        with waiting(connection):
+            connection.commit()
     except BaseException:
         try:
-            with contextlib.suppress(SQLAlchemyError):
+            with contextlib.suppress(SQLAlchemyError), waiting(connection):
                 connection.rollback()
         finally:
             give_back(connection)
@@ -162,7 +169,7 @@ class Session:
 
     Args:
         connection: the connection, which is set up.
-        checking: notes that a check of the connection waits for an answer.
+        checking: notes that a statement waits which a working server answers at once.
         restore: undoes its settings.
         seconds: how old it may become.
 
@@ -201,7 +208,8 @@ class Session:
     def _wait_as_before(self) -> None:
         undo, self._unlimited = self._unlimited, None
         if undo:
-            run_text(self.connection, undo)
+            with self._checking():
+                run_text(self.connection, undo)
 
     def alive(self) -> bool:
         """Whether the connection works; it asks the server if the session was idle."""
@@ -267,12 +275,15 @@ class Session:
             if not broken:
                 self._wait_as_before()
             if self._restore is not None and not broken:
-                self._restore(self.connection)
+                with self._checking():
+                    self._restore(self.connection)
         except BaseException:
             self.connection.invalidate()
             raise
         finally:
-            self.connection.close()
+            # The pool rolls it back.
+            with self._checking():
+                self.connection.close()
 
 
 class Sessions(Protocol):

@@ -6,12 +6,12 @@ statements that are slow for good reason. So if somebody has waited for half of 
 watchdog sends a test query on its own connection. If nothing was answered in the other half either,
 it closes the sockets of all connections, and all waiting callers get an error.
 
-Some waits are *prompt*: a heartbeat, the check of an idle session, and what comes before the first
-statement on a connection. A working server answers them at once. If new connections are answered
-and a prompt wait is not, a proxy has lost its way to the server for the old ones. Then they are
-closed, too. Any other wait looks like that of a slow statement. So the server is asked on that new
-connection what the session of a waiting operation does. If it has ended, or waits for a command,
-the request or its answer is lost.
+Some waits are *prompt*: a heartbeat, the check of an idle session, the settings of a session, and
+what comes before the first statement on a connection or after the last one. A working server
+answers them at once. If new connections are answered and a prompt wait is not, a proxy has lost its
+way to the server for the old ones. Then they are closed, too. Any other wait looks like that of a
+slow statement. So the server is asked on that new connection what the session of a waiting
+operation does. If it has ended, or waits for a command, the request or its answer is lost.
 
 Time is counted in polls of the watchdog. So a process that was suspended, or whose event loop was
 blocked, does not blame the database.
@@ -85,7 +85,7 @@ class Watchdog:
 
     Attributes:
         waits: one object for each caller that waits for an answer now, and the connection on which
-            an operation of ours waits.
+            it waits, if it does nothing else.
         prompt_waits: the same, of those that a working database answers at once, with the number of
             polls by which they may last longer.
         answers: how many there were, approximately, because it is counted without a lock.
@@ -124,9 +124,12 @@ class Watchdog:
         event.listen(engine, "connect", self._connected, insert=True)
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Note that the caller waits for answers during the block."""
-        with _noted(self.waits):
+    def waiting(self, connection: Connection | None = None) -> Iterator[None]:
+        """Note that the caller waits for answers during the block.
+
+        With a connection, it does nothing else than wait for an answer on this one.
+        """
+        with _noted(self.waits, connection):
             yield
 
     def waiting_briefly(self) -> contextlib.AbstractContextManager[None]:
@@ -269,7 +272,8 @@ class Watchdog:
             return
         question.answered = True
         for connection in lost:
-            raw = None if connection.invalidated else connection.connection.dbapi_connection
+            gone = connection.closed or connection.invalidated
+            raw = None if gone else connection.connection.dbapi_connection
             if raw is not None:
                 _log.warning(
                     "A connection has heard nothing for more than %.0f s, and the server works on "
@@ -320,9 +324,11 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def _noted(waits: dict[object, Connection | None]) -> Iterator[object]:
+def _noted(
+    waits: dict[object, Connection | None], connection: Connection | None = None
+) -> Iterator[object]:
     wait = object()
-    waits[wait] = None
+    waits[wait] = connection
     try:
         yield wait
     finally:

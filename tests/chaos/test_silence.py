@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Queue, QueueError, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -224,6 +225,73 @@ def test_a_session_that_was_idle_is_left_if_its_check_hears_nothing(
     proxy.recover()
     assert in_daemon(lambda: queue.publish({"number": 2})).exception(BOUND) is None
     assert 2 == queue.stats().ready
+    service.stop()
+
+
+def _limited_before(service: QueueService) -> contextlib.AbstractContextManager[None]:
+    return service._parts.connections.giving_way()
+
+
+def _unlimited_before(_: QueueService) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(_limited_before, _unlimited_before), (_unlimited_before, _limited_before)],
+    ids=["undone", "set"],
+)
+def test_a_session_is_left_if_its_limit_on_lock_waits_hears_nothing(
+    before: Callable[[QueueService], contextlib.AbstractContextManager[None]],
+    after: Callable[[QueueService], contextlib.AbstractContextManager[None]],
+    proxy: Proxy,
+) -> None:
+    """It is set before work that gives way, and undone before other work: no lock delays it.
+
+    A worker whose claims waited there for ever never began the suspects that ran alone.
+    """
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    queue = service.create_queue("jobs")
+    used, silent = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with before(service):
+            queue.stats()
+        used.set()
+        silent.wait(BOUND)
+        with after(service):
+            queue.publish({"number": 1})
+
+    calling = in_daemon(call)
+    assert used.wait(BOUND)
+    proxy.fall_silent()
+    proxy.recover()
+    silent.set()
+    assert isinstance(calling.exception(BOUND), DatabaseUnavailable | None)
+    eventually(lambda: queue.stats().live <= 1, "it works again", within=BOUND)
+    service.stop()
+
+
+@pytest.mark.engines(*ASYNCHRONOUS)
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_the_end_of_a_handlers_transaction_is_left_if_it_hears_nothing(
+    fails: bool, proxy: Proxy
+) -> None:
+    """Others are answered, and no heartbeat waits: the server says that its session is idle."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    service.create_queue("jobs")
+
+    def work() -> None:
+        with service._parts.connections.transaction() as connection:
+            connection.exec_driver_sql("SELECT 1").close()
+            proxy.fall_silent()
+            proxy.recover()
+            if fails:
+                msg = "the handler failed"
+                raise LookupError(msg)
+
+    error = in_daemon(work).exception(BOUND)
+    assert isinstance(error, LookupError if fails else DBAPIError)
     service.stop()
 
 
