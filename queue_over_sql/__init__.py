@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
     from queue_over_sql.archive.archive import Archive
     from queue_over_sql.archive.selection import ArchiveSelection
+    from queue_over_sql.attempts import Attempt
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.existing_tables.queue import AdoptedQueue
     from queue_over_sql.groups.groups import Group, Groups
@@ -89,6 +90,7 @@ __version__ = RELEASE
 _LATER: Final = {
     "archive.archive": ("Archive",),
     "archive.selection": ("ArchiveSelection",),
+    "attempts": ("Attempt",),
     "consumers.registrations": ("ConsumerInfo",),
     "existing_tables.queue": ("AdoptedQueue",),
     "groups.groups": ("Group", "Groups"),
@@ -133,6 +135,7 @@ __all__ = [
     "AdoptedQueue",
     "Archive",
     "ArchiveSelection",
+    "Attempt",
     "CheckpointBehind",
     "ClaimLost",
     "ConsumerExpired",

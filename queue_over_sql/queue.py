@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.archive.archive import Archive
 from queue_over_sql.archive.errors import Errors
 from queue_over_sql.archive.pruning import Pruning
+from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
 from queue_over_sql.consumers.consumer import elapsed_clock
@@ -967,6 +968,17 @@ class Queue(Generic[Payload]):
         """
         return read_traceback(self._core.context, check_id("message_id", message_id))
 
+    def attempts(self, message_id: int) -> list[Attempt]:
+        """The failed attempts of a message, live or archived, the oldest first.
+
+        The last 20 are kept, as long as the message or its archived row is there. An attempt that
+        succeeded has no entry, nor has one that was released, or settled through the SQL API.
+
+        Args:
+            message_id: id of the message.
+        """
+        return read_attempts(self._core.context, check_id("message_id", message_id))
+
     def purge(self, *, claimed: bool = False) -> int:
         """Remove ready, delayed and held messages, but not the archive.
 
@@ -985,6 +997,7 @@ class Queue(Generic[Payload]):
         # What others parked meanwhile may wait for a message that was removed.
         for _ in self._core.recovery.repaired_groups():
             pass
+        self._core.recovery.forget_attempts()
         return count
 
     def pause(self) -> None:

@@ -305,6 +305,7 @@ def _tasks(core: QueueCore, spare: Callable[[float], None], *, patient: bool) ->
         "edited claims": recovery.edited_claims,
         "groups": recovery.groups,
         "limits": recovery.limits,
+        "attempts": recovery.attempts,
         "archive": archive,
         "errors": errors,
     }

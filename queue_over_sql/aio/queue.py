@@ -275,6 +275,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     resume = awaited(Queue.resume)
     purge = awaited(Queue.purge)
     last_traceback = awaited(Queue.last_traceback)
+    attempts = awaited(Queue.attempts)
     refresh = awaited(Queue.refresh)
 
     @property

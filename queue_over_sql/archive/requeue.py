@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from queue_over_sql.archive import statements as archive
 from queue_over_sql.archive.statements import begin_anew
+from queue_over_sql.attempts import carry_over
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
 from queue_over_sql.groups.blocking import by_group, unblock
 from queue_over_sql.message import Unreadable
@@ -69,10 +70,11 @@ def requeue(
         _check_readable(row)
     # Insert first: if a key is taken this is undone, and nothing else was changed.
     try:
-        publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+        anew = publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
     except DuplicateKey as error:
         raise DuplicateKey(error.queue, error.key, error.id, requeued=True) from None
     change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
+    carry_over(connection, sql, {row.id: new.id for row, new in zip(rows, anew, strict=True)})
     _unblock(connection, sql, rows)
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]

@@ -26,11 +26,12 @@ from queue_over_sql.cli.values import format_instant
 from queue_over_sql.errors import visible
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM
+from queue_over_sql.values.humanize import duration_words
 from queue_over_sql.values.json_lines import message_fields
 from queue_over_sql.values.states import DEAD
 
 if TYPE_CHECKING:
-    from queue_over_sql import ConsumerInfo, Queue, QueueService, Selection
+    from queue_over_sql import Attempt, ConsumerInfo, Queue, QueueService, Selection
     from queue_over_sql.inside import ErrorGroup
 
 ArchiveOption = Annotated[
@@ -105,7 +106,7 @@ def show(
     queue: QueueName,
     message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
 ) -> None:
-    """Show one message: its fields, its history, and the traceback of its last failure.
+    """Show one message: its fields, its history with each failed attempt, and the last traceback.
 
     Exit code 3: the message does not exist. If it was requeued, and the new message
     still exists, the error has the new id.
@@ -126,17 +127,20 @@ def show(
         traceback = looked_at.last_traceback(message_id)
         status = _status(looked_at, message)
         consumer = _holder(service, message)
-        fields = {**message_fields(message), "last_traceback": traceback}
+        attempts = looked_at.attempts(message_id)
+        told = [dataclasses.asdict(each) for each in attempts]
+        fields = {**message_fields(message), "last_traceback": traceback, "attempts": told}
         if session.output.machine:
             session.output.record({**fields, "status": status, "consumer": _facts(consumer)})
             return
         shown: dict[str, Any] = {"id": message.id, "queue": message.queue, "status": status}
         shown |= {name: value for name, value in fields.items() if value is not None}
         shown |= {"payload": payload_line(message, looked_at.settings.payload)}
-        shown.pop("last_traceback", None)
+        for name in ("last_traceback", "attempts"):
+            shown.pop(name, None)
         session.output.details({name: _one_line(str(value)) for name, value in shown.items()})
         session.output.line("")
-        for at, event in _story(message, status, consumer):
+        for at, event in _story(message, status, consumer, attempts):
             session.output.line(f"{format_instant(at):19}  {visible(_one_line(event), keep='')}")
         if traceback is not None:
             session.output.line("")
@@ -192,16 +196,20 @@ def _status(queue: Queue, message: Message) -> str:
 
 
 def _story(
-    message: Message, status: str, consumer: ConsumerInfo | None
+    message: Message, status: str, consumer: ConsumerInfo | None, attempts: Sequence[Attempt]
 ) -> list[tuple[datetime | None, str]]:
     claimed = status == Status.CLAIMED
     earlier, previous = (message.headers.get(name) for name in (REQUEUED_FROM, PREVIOUS_ERROR))
     again = "" if earlier is None else f" again: requeued from message {earlier}"
     again += "" if previous is None else f" after a failure: {previous}"
     story: list[tuple[datetime | None, str]] = [(message.published_at, f"published{again}")]
-    if message.last_error is not None and status not in DEAD:
-        tried = message.attempt - claimed
-        failed = f"attempt {tried} of {message.max_attempts} failed: {message.last_error}"
+    tried = [(each.ended_at, _attempt(each, message.max_attempts)) for each in attempts]
+    # Those of its life before.
+    before = [each for each in tried if each[0] < message.published_at]
+    story = [*before, *story, *tried[len(before) :]]
+    if message.last_error is not None and status not in DEAD and not attempts:
+        number = message.attempt - claimed
+        failed = f"attempt {number} of {message.max_attempts} failed: {message.last_error}"
         story.append((message.last_attempt_at, failed))
     if claimed:
         holder = f"consumer {message.consumer_id}, which is no longer registered"
@@ -222,6 +230,20 @@ def _story(
         if message.expires_at is not None and not message.attempt:
             story.append((message.expires_at, "expires, unless it was started"))
     return story
+
+
+def _attempt(told: Attempt, most: int) -> str:
+    became = {"retried": "failed", "lost": "was lost"}.get(told.outcome, told.outcome)
+    why = "" if told.error is None else f": {told.error}"
+    facts = []
+    if told.began_at is not None:
+        facts.append(f"after {duration_words((told.ended_at - told.began_at).total_seconds())}")
+    if told.worker is None:
+        facts.append(f"consumer {told.consumer_id}")
+    else:
+        process = f"process {told.pid} on {told.host}" if told.pid else str(told.host)
+        facts += [told.worker, process]
+    return f"attempt {told.attempt} of {most} {became}{why} ({', '.join(facts)})"
 
 
 def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:

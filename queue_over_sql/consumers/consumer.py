@@ -256,6 +256,14 @@ class Consumer:
                 )
                 raise ConsumerExpired(msg, messages)
 
+    def registration(self, consumer_id: str) -> tuple[str, str, int] | None:
+        """The name, host and process of this consumer, if that is its present id; no query."""
+        identity = self._identity
+        if identity is None or identity.consumer_id != consumer_id:
+            return None
+        host = host_name()
+        return (self._settings.consumer_name or host)[:200], host, identity.pid
+
     def made(self, claim: Claim) -> bool:
         """Whether the consumer made the claim with its current identity."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id

@@ -295,7 +295,7 @@ def remove_queue(connection: Connection, system: SystemTables, prefix: str, name
     """
     statement = delete(system.queues).where(_is_queue(system, prefix, name))
     removed = connection.execute(statement).rowcount > 0
-    for bound in (system.schedules, system.subscriptions, system.commits):
+    for bound in (system.schedules, system.subscriptions, system.commits, system.attempts):
         of_queue = and_(bound.c.table_prefix == prefix, bound.c.queue == name)
         connection.execute(delete(bound).where(of_queue))
     _remove_durable_consumers(connection, system, prefix, name)

@@ -55,7 +55,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
-    """Claims to recover: id, stamp, attempts, allowed attempts, place in the queue, last error.
+    """Claims to recover: id, stamp, attempts, allowed attempts, place, last error, since when.
 
     Size 0 finds them. Another size locks those of the given ids that still match.
     """
@@ -68,6 +68,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
         func.coalesce(live.c.max_attempts, number("p_max_attempts")),
         live.c.available_at,
         live.c.last_error,
+        live.c.claimed_at,
         *([_is_behind(tables).label("behind")] if tables.grouped else []),
     ).where(condition)
     if size:
@@ -103,6 +104,7 @@ class DeadClaim:
     max_attempts: int
     available_at: int | None
     last_error: str | None
+    claimed_at: int | None
     behind: int = 0
 
     @property

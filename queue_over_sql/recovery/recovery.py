@@ -9,7 +9,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.errors import Locked, visible
+from queue_over_sql.attempts import LOST, Failure, prune_attempts
+from queue_over_sql.errors import Locked, QueueError, visible
 from queue_over_sql.groups.blocking import find_blocked_by_nothing, unblock_all
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.groups.strategy import GroupRules
@@ -41,11 +42,16 @@ from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
 from queue_over_sql.values.durations import MICROSECOND, duration_text
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
-from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED, OUT_OF_ATTEMPTS
+from queue_over_sql.values.reasons import (
+    CONSUMER_DIED,
+    LAST_BEFORE,
+    LEASE_EXPIRED,
+    OUT_OF_ATTEMPTS,
+)
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -72,6 +78,8 @@ _BEFORE_ALL: Final = -(2**63)
 _IDLE_SECONDS: Final = 60.0
 _GROUPS: Final = 500
 _IDLE_US: Final = 600_000_000
+# How often attempts are looked through for messages that are gone.
+_ATTEMPTS_SECONDS: Final = 60.0
 # How often what is in hand is compared with the slots of a limit.
 _COUNTED_SECONDS: Final = 15.0
 
@@ -93,6 +101,8 @@ class Recovery:
         self._repaired_up_to: Place | None = None
         # When what is in hand was compared with the slots of the queue's limit.
         self._counted_at = -math.inf
+        # When attempts were looked through for messages that are gone, and up to which message.
+        self._attempts_after = (-math.inf, _BEFORE_ALL)
         # When rows of groups were looked through, and up to which name.
         self._idle_after: tuple[float, str | None] = (-math.inf, None)
 
@@ -283,6 +293,34 @@ class Recovery:
                 break
         self._idle_after = (began, after)
 
+    def attempts(self) -> Iterator[ReaperReport]:
+        """Forget the failed attempts of messages that are gone, each minute some."""
+        looked_at, after = self._attempts_after
+        began = time.monotonic()
+        if began - looked_at < _ATTEMPTS_SECONDS:
+            return
+        last: int | None = after
+        while last is not None and time.monotonic() - began < _TURN_SECONDS:
+            last = self._forget_attempts(last)
+            yield ReaperReport()
+        self._attempts_after = (began, _BEFORE_ALL if last is None else last)
+
+    def forget_attempts(self) -> None:
+        """Forget the failed attempts of all messages that are gone; never raises."""
+        after: int | None = _BEFORE_ALL
+        while after is not None:
+            after = self._forget_attempts(after)
+
+    def _forget_attempts(self, after: int) -> int | None:
+        context = self._context
+        prune = partial(prune_attempts, sql=context.sql, after=after, limit=BATCH)
+        try:
+            return context.run(prune)[1]
+        except QueueError as error:
+            # Messages matter more; the next look tries again.
+            _log.debug("Queue %s: attempts are kept for longer: %s", context.name, error)
+            return None
+
     def limits(self) -> Iterator[ReaperReport]:
         """Let what somebody claimed without regard to the limit of the queue count.
 
@@ -402,7 +440,10 @@ class Recovery:
             restore_some = Operation(
                 lambda c: self._restored(c, look(c, limit=BATCH), reason), atomic=True
             )
-            found, restored, spent = context.run(restore_some)
+            # Failures that cannot be written keep no message waiting.
+            found, told, spent, restored = self._settlements.attempts.run(
+                restore_some, context.run, lambda done: done[1]
+            )
             yield ReaperReport(restored=restored)
             buried: list[int] = []
             if spent:
@@ -411,7 +452,8 @@ class Recovery:
                     lambda c: self._buried(c, look(c, limit=BATCH), spent),  # noqa: B023 - runs at once
                     atomic=True,
                 )
-                buried = context.run(bury)
+                told = self._settlements.attempts.run(bury, context.run, list)
+                buried = sorted(each.message_id for each in told)
                 self._note_dead(buried, reason)
                 yield ReaperReport(dead_lettered=len(buried))
             # Rows that were found but not changed are being settled by another transaction.
@@ -420,8 +462,13 @@ class Recovery:
 
     def _restored(
         self, connection: Connection, dead: Sequence[DeadClaim], reason: str
-    ) -> tuple[int, int, _Groups]:
-        """Restore claims; returns how many were found and restored, and those out of attempts."""
+    ) -> tuple[int, list[Failure], _Groups, int]:
+        """Restore claims.
+
+        Returns:
+            How many were found, the attempts that failed, the claims that are out of attempts, and
+            how many were restored.
+        """
         context, sql = self._context, self._context.sql
         held = Counter(found.claim.consumer_id for found in dead)
         holders = holders_of(connection, sql, list(held)) if held else {}
@@ -449,33 +496,32 @@ class Recovery:
             group = forgiven if forgive else spent if found.out_of_attempts else counted
             text = keeping_last_error(why, found.last_error)
             group.setdefault((found.claim, text), []).append(found.message_id)
-        restored = sum(
-            len(restore(connection, sql, settlement)) for settlement in _settlements(counted)
-        )
-        restored += sum(
+        told: list[Failure] = []
+        for settlement in _settlements(counted):
+            told += _lost(dead, settlement, restore(connection, sql, settlement))
+        released = sum(
             len(release(connection, sql, settlement)) for settlement in _settlements(not_begun)
         )
-        restored += sum(
-            len(restore(connection, sql, settlement, context.settings.max_attempts))
-            for settlement in _settlements(forgiven)
-        )
-        return len(dead), restored, spent
+        most = context.settings.max_attempts
+        for settlement in _settlements(forgiven):
+            told += _lost(dead, settlement, restore(connection, sql, settlement, most))
+        return len(dead), told, spent, len(told) + released
 
     def _buried(
         self, connection: Connection, dead: Sequence[DeadClaim], spent: _Groups
-    ) -> list[int]:
+    ) -> list[Failure]:
         # A lease may have been renewed since they were found.
         still = {(found.message_id, found.claim) for found in dead}
         left = {
             (claim, why): [each for each in ids if (each, claim) in still]
             for (claim, why), ids in spent.items()
         }
-        buried: list[int] = []
+        told: list[Failure] = []
         for settlement in _settlements(
             {key: ids for key, ids in left.items() if ids}, OUT_OF_ATTEMPTS
         ):
-            buried += self._settlements.dead_letter(connection, settlement)
-        return sorted(buried)
+            told += _lost(dead, settlement, self._settlements.dead_letter(connection, settlement))
+        return told
 
     def _note_dead(self, ids: Sequence[int], reason: str) -> None:
         context = self._context
@@ -490,6 +536,23 @@ class Recovery:
         if context.observer is not None:
             context.observer.settled(context.name, Outcome.FAILED.value, ids)
             context.observer.dead_lettered(context.name, ids, f"{OUT_OF_ATTEMPTS}{reason}")
+
+
+def _lost(dead: Sequence[DeadClaim], settlement: Settlement, ids: Collection[int]) -> list[Failure]:
+    """The attempts that ended because their claims were lost."""
+    reason = (settlement.error or "").partition(LAST_BEFORE)[0]
+    return [
+        Failure(
+            found.message_id,
+            found.attempts,
+            found.claim.consumer_id,
+            found.claimed_at,
+            LOST,
+            reason,
+        )
+        for found in dead
+        if found.message_id in ids and found.claim == settlement.claim
+    ]
 
 
 def take_turn(steps: Iterator[ReaperReport], add: Callable[[ReaperReport], None]) -> bool:

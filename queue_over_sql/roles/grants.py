@@ -62,6 +62,7 @@ _EVERY_SYSTEM_TABLE = (
     "stages",
     "commits",
     "history",
+    "attempts",
 )
 WEB_TABLES: Final = ("web_tokens", "web_audit", "web_requests")
 """Tables of the dashboard and the HTTP API, which exist after their first use."""
@@ -121,6 +122,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
             "UPDATE", "queues", "counts dead letters that are not archived", ("discarded_count",)
         ),
         *_rights("history", "INSERT DELETE", "records the activity of each minute; prunes"),
+        *_rights("attempts", "INSERT DELETE", "records failed attempts; the reaper prunes"),
         Grant("SELECT", LIVE, "claims and reads messages"),
         Grant("UPDATE", LIVE, "claims, extends, releases; also the reaper", _CLAIM),
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),

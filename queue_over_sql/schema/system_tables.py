@@ -52,6 +52,7 @@ class SystemTables:
         stages: the tables of staged writes.
         commits: the published batches of staged writes, so that none is published twice.
         history: counts by process, queue and minute.
+        attempts: failed attempts by message.
     """
 
     metadata: MetaData
@@ -65,6 +66,7 @@ class SystemTables:
     stages: Table
     commits: Table
     history: Table
+    attempts: Table
 
     @property
     def all(self) -> tuple[Table, ...]:
@@ -91,6 +93,7 @@ def system_tables(expressions: Expressions, schema: str | None) -> SystemTables:
         table("stages", _stages(expressions)),
         table("commits", _commits(expressions)),
         table("history", _history(expressions)),
+        table("attempts", _attempts(expressions)),
     )
 
 
@@ -262,4 +265,26 @@ def _history(expressions: Expressions) -> list[SchemaItem]:
         Column("handled", Text, nullable=False),
         # By time first, because it is read and pruned by time.
         PrimaryKeyConstraint("table_prefix", "minute", "queue", "process"),
+    ]
+
+
+def _attempts(expressions: Expressions) -> list[SchemaItem]:
+    name = expressions.exact_string
+    return [
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("queue", name(NAME_LENGTH), nullable=False),
+        Column("message_id", BigInteger, nullable=False),
+        # Two attempts of a message can have the same number, because it may begin anew.
+        Column("ended_at", BigInteger, nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("began_at", BigInteger),
+        Column("outcome", name(20), nullable=False),
+        Column("consumer_id", name(CONSUMER_LENGTH), nullable=False),
+        # As in the registration of the consumer; NULL if that was gone.
+        Column("worker", name(200)),
+        Column("host", name(255)),
+        Column("pid", Integer),
+        Column("error", Text),
+        Column("traceback", Text),
+        PrimaryKeyConstraint("table_prefix", "queue", "message_id", "ended_at", "attempt"),
     ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.attempts import HELD, AttemptLog, Failure
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.database.callers import commits_itself
 from queue_over_sql.errors import (
@@ -104,6 +105,7 @@ class Settlements:
     def __init__(self, context: QueueContext, came_back: Callable[[int | None], None]) -> None:
         self._context = context
         self._came_back = came_back
+        self.attempts = AttemptLog(context)
 
     @property
     def keeps_finished(self) -> bool:
@@ -152,8 +154,13 @@ class Settlements:
         error: str | BaseException | None = None,
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
+        *,
+        traceback: str | None = None,
     ) -> None:
-        """Retry or dead-letter failed messages; see ``Queue.nack``."""
+        """Retry or dead-letter failed messages; see ``Queue.nack``.
+
+        ``traceback`` belongs to an error that is a text.
+        """
         messages = as_list(messages)
         reason = reason_of(error)
         explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
@@ -163,8 +170,10 @@ class Settlements:
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays, comes_back=True)
         # Dead letters last: one that blocks its group gives back what the claim holds behind it.
         groups = sorted(groups, key=lambda group: delays[group.ids[0]] is None)
-        if connection is None and isinstance(error, BaseException):
-            self.keep_traceback(messages, traceback_of(error))
+        if isinstance(error, BaseException):
+            traceback = traceback_of(error)
+        if connection is None:
+            self.keep_traceback(messages, traceback)
         sql, refused = self._context.sql, dict[int, str]()
 
         def fail(target: Connection, settlement: Settlement) -> set[int]:
@@ -178,7 +187,18 @@ class Settlements:
         operation = each_of(groups, fail, atomic=atomic, ordered_by=ordered_by(sql, groups))
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
         again = 0 in delays.values()
-        self._settle(messages, operation, connection, became, reason, refused=refused, again=again)
+        self._settle(
+            messages,
+            operation,
+            connection,
+            became,
+            reason,
+            refused=refused,
+            again=again,
+            failures=lambda settled: _failures(
+                settled, messages, became, reason, refused=refused, traceback=traceback
+            ),
+        )
         if again:
             self._came_back(None)
 
@@ -244,7 +264,17 @@ class Settlements:
         kept = reason_of(reason, "reason")
         groups, refused = self.grouped(messages, Outcome.REJECTED, kept), dict[int, str]()
         operation = each_of(groups, partial(self.dead_letter, refused=refused))
-        self._settle(messages, operation, connection, "rejected", kept, refused=refused)
+        self._settle(
+            messages,
+            operation,
+            connection,
+            "rejected",
+            kept,
+            refused=refused,
+            failures=lambda settled: _failures(
+                settled, messages, "rejected", kept, refused=refused
+            ),
+        )
 
     def expire(self, messages: Sequence[Message]) -> None:
         """End messages that were claimed after they had expired.
@@ -530,6 +560,7 @@ class Settlements:
         refused: dict[int, str] | None = None,
         after_commit: list[Callable[[], None]] | None = None,
         again: bool = False,
+        failures: Callable[[set[int]], list[Failure]] | None = None,
     ) -> None:
         """Run an operation on claimed messages, and raise if it did not change all of them.
 
@@ -548,6 +579,7 @@ class Settlements:
                 that are held now, with the reasons.
             after_commit: as in ``ack``.
             again: whether messages can be claimed again when the caller's transaction commits.
+            failures: the failed attempts, by which messages were settled.
         """
         context, stays = self._context, outcome is None
         ours = connection is None or after_commit is not None
@@ -559,8 +591,10 @@ class Settlements:
         try:
             self.guard(messages)
             if connection is None:
-                settled = self._settle_here(messages, operation, apart, quick=quick, ends=ends)
+                run = partial(self._settle_here, messages, apart=apart, quick=quick, ends=ends)
+                settled = self.attempts.run(operation, run, failures)
             else:
+                operation = self.attempts.inside(operation, failures)
                 settled = self._settle_on(
                     connection, messages, operation, apart, ends=ends, again=again
                 )
@@ -804,6 +838,37 @@ def mark_settled(messages: Iterable[Message], *, back: bool = False) -> None:
         note_came_back(messages)
     for message in messages:
         message.settled = True
+
+
+def _failures(
+    settled: set[int],
+    messages: Sequence[Message],
+    outcome: str | Mapping[int, str],
+    reason: str | None,
+    *,
+    refused: Mapping[int, str],
+    traceback: str | None = None,
+) -> list[Failure]:
+    """The failed attempts of those of the messages that were settled."""
+    found = list[Failure]()
+    for message in _newest(messages):
+        claim = claim_of(message)
+        if message.id not in settled or claim is None:
+            continue
+        began, held = message.claimed_at, message.id in refused
+        became = outcome if isinstance(outcome, str) else outcome[message.id]
+        found.append(
+            Failure(
+                message.id,
+                message.attempt,
+                claim.consumer_id,
+                None if began is None else instant_to_microseconds(began, "claimed_at"),
+                HELD if held else became,
+                refused[message.id] if held else reason,
+                traceback,
+            )
+        )
+    return found
 
 
 def _has_token(claim: Claim, messages: Sequence[Message]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from queue_over_sql import attempts
 from queue_over_sql.archive.operations import last_to_prune, prune_archive
 from queue_over_sql.archive.requeue import requeue
 from queue_over_sql.claiming import operations as claiming
@@ -274,6 +275,19 @@ def _reject(stage: Stage) -> None:
     stage.run(settling.finish_apart, failed, settling.archive_messages)
 
 
+def _attempt(stage: Stage) -> None:
+    values: dict[str, Any] = {}
+    for index in range(stage.rows):
+        values |= {f"p_message_id_{index}": index + 1, f"p_attempt_{index}": 1}
+        values |= {f"p_consumer_id_{index}": _STAMP.consumer_id, f"p_outcome_{index}": "retried"}
+    stage.sql.get(attempts.insert_attempts, stage.rows).run(stage.connection, values)
+
+
+def _forget_attempts(stage: Stage) -> None:
+    stage.run(attempts.prune_attempts, 0, _BATCH)
+    stage.run(change_by_ids, attempts.forget_messages, [1, 2])
+
+
 def _remember_keys(stage: Stage) -> None:
     stage.run(deduplication.remember_keys, stage.settlement(dedup_us=_SECOND))
 
@@ -438,6 +452,7 @@ _SINGLE: Final[Mapping[str, Step]] = {
     "exchange": _exchange(keep=False),
     "exchange, archive": _exchange(keep=True),
     "nack": _settled(settling.retry, _SECOND),
+    "nack, attempt": _attempt,
     "release": _settled(settling.release),
     "reject": _reject,
     "extend": _settled(settling.extend, 1),
@@ -494,6 +509,7 @@ _KEEPING: Final[dict[str, Step]] = {
     "reap, find expired leases": _of(dead_claims.expired_leases, 5, _BATCH),
     "reap, find claims of the dead": _of(dead_claims.orphaned_claims, 5, _BATCH),
     "reap, read holders": _of(dead_claims.holders_of, [_STAMP.consumer_id]),
+    "reap, read holders of attempts": _of(attempts.read_holders, [_STAMP.consumer_id]),
     "reap, dead-letter unknown kinds": _dead_letter_unknown,
     "reap, find expired messages": _of(expired_messages.find_expired, 0, _BATCH),
     "reap, end expired messages": _of(
@@ -506,6 +522,7 @@ _KEEPING: Final[dict[str, Step]] = {
         change_by_ids, builder=dead_claims.unclaim_half_claimed_ids, ids=[1, 2]
     ),
     "reap, prune archive": _prune,
+    "reap, forget attempts": _forget_attempts,
     "reap, prune keys": _of(deduplication.prune_keys, _BATCH),
     "reap, prune commits": lambda stage: stage.on_system(prune_commits, stage.dialect.expressions),
     "reap, find stages": lambda stage: stage.on_system(
@@ -527,6 +544,7 @@ _OPERATING: Final[dict[str, Step]] = {
         selection.count_selected, _chosen(stage, Status.READY)
     ),
     "why": _why,
+    "attempts": lambda stage: stage.sql.get(attempts.attempts_of).run(stage.connection),
     "edit": _edit,
     "cancel": _of(settling.cancel_message, 1, Disposition(keep=True, error="reason"), {}),
     "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),

@@ -217,8 +217,7 @@ class HandlerRun:
             self._call_one_by_one(tried, shared.failures)
             return
         for message, (reason, text) in shared.failures.items():
-            core_of(self.queue).settlements.keep_traceback([message], text)
-            self._outcomes.nack([message], reason)
+            self._outcomes.nack([message], reason, text)
         self._outcomes.give_back_behind(shared.behind)
 
     def _call_one_by_one(
@@ -236,7 +235,7 @@ class HandlerRun:
             if message.cancelled:
                 # It timed out, or its claim is lost.
                 if message in failures:
-                    self._outcomes.nack([message], failures[message][0])
+                    self._outcomes.nack([message], *failures[message])
                 if series is not None:
                     broken.add(series)
                 continue

@@ -16,6 +16,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.observer import log_fields, log_lost
+from queue_over_sql.queue import core_of
 from queue_over_sql.settling.failures import users_frames
 from queue_over_sql.worker.time_limits import TimedOut
 
@@ -59,15 +60,22 @@ class Outcomes:
         if messages:
             self.nack(messages, str(error) if isinstance(error, TimedOut) else error)
 
-    def nack(self, messages: Sequence[Message], error: str | BaseException) -> None:
+    def nack(
+        self,
+        messages: Sequence[Message],
+        error: str | BaseException,
+        traceback: str | None = None,
+    ) -> None:
         """Nack them, also those that the handler settled: that may have been rolled back.
 
-        If it was not, the fence refuses.
+        If it was not, the fence refuses. ``traceback`` belongs to an error that is a text.
         """
 
         def nack() -> None:
             try:
-                self._queue.nack(list(messages), error=error)
+                core_of(self._queue).settlements.nack(
+                    list(messages), error=error, traceback=traceback
+                )
             except ClaimLost as lost:
                 log_lost(self._queue.name, lost)
 

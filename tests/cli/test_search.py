@@ -201,6 +201,8 @@ def test_show_tells_what_happened_to_a_message(
     assert f"requeued with the new id {again.id}." in gone.err
     told = succeed("show", "jobs", str(again.id), url=database.url).out
     assert f"published again: requeued from message {waiting} after a failure: no address" in told
+    # The attempts before came before.
+    assert told.index("attempt 2 of 2 rejected: no address") < told.index("published again")
     for missing in ("99", "0"):
         assert 3 == run("show", "jobs", missing, url=database.url).exit_code
     assert 3 == run("show", "jobs", "--", "-5", url=database.url).exit_code

@@ -196,13 +196,18 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
         "h2": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
         "h2 2.1": "BEGIN SELECT DELETE UPDATE SELECT COMMIT",
     },
-    "nack": {"": "UPDATE"},
-    "nack 100": {"sqlite": "UPDATE", "postgresql": "UPDATE", "": "BEGIN SELECT UPDATE COMMIT"},
+    # With the row that tells the failed attempt.
+    "nack": {"": "BEGIN UPDATE INSERT COMMIT"},
+    "nack 100": {
+        "sqlite": "BEGIN UPDATE INSERT*3 COMMIT",
+        "postgresql": "BEGIN UPDATE INSERT*3 COMMIT",
+        "": "BEGIN SELECT UPDATE INSERT*3 COMMIT",
+    },
     "release": {"": "UPDATE"},
     "reject": {
-        "sqlite": "BEGIN SELECT UPDATE SAVEPOINT UPDATE SELECT INSERT DELETE RELEASE COMMIT",
-        "postgresql": "BEGIN SELECT SAVEPOINT WITH RELEASE COMMIT",
-        "": "BEGIN SELECT SAVEPOINT SELECT INSERT DELETE RELEASE COMMIT",
+        "sqlite": "BEGIN SELECT UPDATE SAVEPOINT UPDATE SELECT INSERT DELETE RELEASE INSERT COMMIT",
+        "postgresql": "BEGIN SELECT SAVEPOINT WITH RELEASE INSERT COMMIT",
+        "": "BEGIN SELECT SAVEPOINT SELECT INSERT DELETE RELEASE INSERT COMMIT",
     },
     "extend": {"": "BEGIN SELECT UPDATE COMMIT"},
     "extend 100": {

@@ -42,7 +42,10 @@ def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noq
             trace = target.last_traceback(number)
             trace = None if trace is None else call.api.mask.text(trace)
             shown = showing.message(found, call.api.mask)
-            return shapes.MessageStory(message=shown, archived=archived, last_traceback=trace)
+            told = [showing.attempt(each, call.api.mask) for each in target.attempts(number)]
+            return shapes.MessageStory(
+                message=shown, archived=archived, last_traceback=trace, attempts=told
+            )
     raise Problem(404, "message-not-found", f"Queue {queue} has no message {number}.")
 
 

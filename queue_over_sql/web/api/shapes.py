@@ -305,12 +305,32 @@ class MessagePage(Given, kw_only=True):
     next: str | None
 
 
+class Attempt(Given, kw_only=True):
+    """A failed attempt of a message."""
+
+    attempt: int
+    outcome: Annotated[
+        str, Meta(description="retried, failed, rejected, lost or held; later also others.")
+    ]
+    began_at: Instant | None
+    ended_at: Instant
+    consumer_id: str
+    worker: Annotated[str | None, Meta(description="Null if its registration was gone.")]
+    host: str | None
+    pid: int | None
+    error: str | None
+    traceback: str | None
+
+
 class MessageStory(Given, kw_only=True):
     """A message and its history."""
 
     message: Message
     archived: bool
     last_traceback: str | None
+    attempts: Annotated[
+        list[Attempt], Meta(description="The failed attempts, at most 20, the oldest first.")
+    ]
 
 
 class Explanation(Given, kw_only=True):

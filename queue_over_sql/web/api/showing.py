@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queue_over_sql import (
+        Attempt,
         ConsumerInfo,
         EffectiveSettings,
         Explanation,
@@ -134,6 +135,14 @@ def one_page(selection: Selection, limit: int, after: int | None) -> tuple[list[
 def _bytes_of(page: list[Message]) -> int:
     stored = (inside.row_of(each).payload for each in page)
     return sum(len(each) for each in stored if isinstance(each, str | bytes))
+
+
+def attempt(found: Attempt, mask: Mask) -> shapes.Attempt:
+    """A failed attempt for a viewer, with masked fields."""
+    fields = {name: getattr(found, name) for name in shapes.Attempt.__struct_fields__}
+    for name in ("error", "traceback"):
+        fields[name] = None if fields[name] is None else mask.text(fields[name])
+    return shapes.Attempt(**fields)
 
 
 def explanation(found: Explanation, mask: Mask) -> shapes.Explanation:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from queue_over_sql import Queue
+    from queue_over_sql import Attempt, Queue
     from queue_over_sql.web.site import Site, View
 
 _FILTERS: Final = ("status", "key", "kind", "field", "value")
@@ -180,9 +180,18 @@ def message(view: View) -> Response:
         earlier=earlier,
         error=shown_messages.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
+        attempts=_attempts(found, known.id),
         holder=holder,
         why=None if known.archived else _why(found, known.id),
     )
+
+
+def _attempts(found: Queue, number: int) -> list[Attempt]:
+    if number >= 0:
+        # A page without them is better than none.
+        with contextlib.suppress(QueueError):
+            return found.attempts(number)
+    return []
 
 
 def _why(found: Queue, number: int) -> str | None:

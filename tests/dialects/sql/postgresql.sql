@@ -767,6 +767,27 @@ WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
   AND queue_jobs.consumer_round = :p_round::BIGINT
 RETURNING queue_jobs.id;
 
+-- nack, attempt
+INSERT INTO queue_over_sql_attempts (table_prefix, queue, message_id, ended_at, attempt, began_at,
+    outcome, consumer_id, worker, host, pid, error, traceback)
+VALUES (:table_prefix::VARCHAR, :queue::VARCHAR, :p_message_id_0::BIGINT,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), :p_attempt_0::INTEGER,
+    :p_began_at_0::BIGINT, :p_outcome_0::VARCHAR, :p_consumer_id_0::VARCHAR, :p_worker_0::VARCHAR,
+    :p_host_0::VARCHAR, :p_pid_0::INTEGER, :p_error_0::VARCHAR, :p_traceback_0::VARCHAR)
+RETURNING queue_over_sql_attempts.ended_at;
+
+-- nack, attempt, batch
+INSERT INTO queue_over_sql_attempts (table_prefix, queue, message_id, ended_at, attempt, began_at,
+    outcome, consumer_id, worker, host, pid, error, traceback)
+VALUES (:table_prefix_m0::VARCHAR, :queue_m0::VARCHAR, :p_message_id_0::BIGINT,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), :p_attempt_0::INTEGER,
+    :p_began_at_0::BIGINT, :p_outcome_0::VARCHAR, :p_consumer_id_0::VARCHAR, :p_worker_0::VARCHAR,
+    :p_host_0::VARCHAR, :p_pid_0::INTEGER, :p_error_0::VARCHAR, :p_traceback_0::VARCHAR),
+    (:table_prefix_m1::VARCHAR, :queue_m1::VARCHAR, :p_message_id_1::BIGINT,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT), :p_attempt_1::INTEGER,
+    :p_began_at_1::BIGINT, :p_outcome_1::VARCHAR, :p_consumer_id_1::VARCHAR, :p_worker_1::VARCHAR,
+    :p_host_1::VARCHAR, :p_pid_1::INTEGER, :p_error_1::VARCHAR, :p_traceback_1::VARCHAR);
+
 -- release
 -- reads queue_jobs by its primary key
 UPDATE queue_jobs
@@ -1044,7 +1065,7 @@ WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1::VARCHAR
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts::BIGINT) AS coalesce_1,
-    queue_jobs.available_at, queue_jobs.last_error
+    queue_jobs.available_at, queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND queue_jobs.lease_expires_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -1056,7 +1077,7 @@ FOR UPDATE SKIP LOCKED;
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts::BIGINT) AS coalesce_1,
-    queue_jobs.available_at, queue_jobs.last_error
+    queue_jobs.available_at, queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND NOT (EXISTS (
@@ -1073,7 +1094,7 @@ FOR UPDATE SKIP LOCKED;
 -- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts::BIGINT) AS coalesce_1,
-    queue_jobs.available_at, queue_jobs.last_error
+    queue_jobs.available_at, queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND NOT (EXISTS (
@@ -1091,6 +1112,13 @@ SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid, queue_over_sql_consumers.durable,
     queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1::VARCHAR);
+
+-- reap, read holders of attempts
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    queue_over_sql_consumers.host, queue_over_sql_consumers.pid
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1::VARCHAR);
 
@@ -1225,6 +1253,34 @@ LIMIT :p_count::BIGINT;
 -- reads queue_jobs_archive by its primary key
 DELETE FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- reap, forget attempts (1 of 4)
+SELECT queue_over_sql_attempts.message_id, count(*) AS count_1
+FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_attempts.queue = :queue_1::VARCHAR
+  AND queue_over_sql_attempts.message_id > :p_after::BIGINT
+GROUP BY queue_over_sql_attempts.message_id
+ORDER BY queue_over_sql_attempts.message_id
+LIMIT :p_count::BIGINT;
+
+-- reap, forget attempts (2 of 4)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- reap, forget attempts (3 of 4)
+-- reads queue_jobs_archive by its primary key
+SELECT queue_jobs_archive.id
+FROM queue_jobs_archive
+WHERE queue_jobs_archive.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- reap, forget attempts (4 of 4)
+DELETE FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_attempts.queue = :queue_1::VARCHAR
+  AND queue_over_sql_attempts.message_id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
 
 -- reap, prune keys (1 of 2)
 SELECT queue_jobs_dedup_keys.message_key
@@ -1472,6 +1528,19 @@ SELECT queue_jobs_archive.finished_at, queue_jobs_archive.outcome, queue_jobs_ar
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id = :p_id_0::BIGINT;
 
+-- attempts
+SELECT queue_over_sql_attempts.attempt, queue_over_sql_attempts.outcome,
+    queue_over_sql_attempts.began_at, queue_over_sql_attempts.ended_at,
+    queue_over_sql_attempts.consumer_id, queue_over_sql_attempts.worker,
+    queue_over_sql_attempts.host, queue_over_sql_attempts.pid, queue_over_sql_attempts.error,
+    queue_over_sql_attempts.traceback
+FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_attempts.queue = :queue_1::VARCHAR
+  AND queue_over_sql_attempts.message_id = :p_id_0::BIGINT
+ORDER BY queue_over_sql_attempts.ended_at DESC, queue_over_sql_attempts.attempt DESC
+LIMIT :param_1::INTEGER;
+
 -- edit (1 of 3)
 UPDATE queue_jobs
 SET available_at=:available_at::BIGINT
@@ -1509,7 +1578,7 @@ WHERE queue_jobs.consumer_id IS NULL;
 
 -- purge: as remove, 1
 
--- requeue (1 of 6)
+-- requeue (1 of 7)
 -- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.id
 FROM queue_jobs_archive
@@ -1517,7 +1586,7 @@ WHERE queue_jobs_archive.id <= :id_1::BIGINT
 ORDER BY queue_jobs_archive.id
 LIMIT :param_1::INTEGER;
 
--- requeue (2 of 6)
+-- requeue (2 of 7)
 -- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.id, queue_jobs_archive.message_key, queue_jobs_archive.kind,
     CAST(queue_jobs_archive.payload AS TEXT) AS payload,
@@ -1534,9 +1603,9 @@ WHERE queue_jobs_archive.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT)
 ORDER BY queue_jobs_archive.id
 FOR UPDATE;
 
--- requeue (3 of 6): as publish, batch, 1
+-- requeue (3 of 7): as publish, batch, 1
 
--- requeue (4 of 6)
+-- requeue (4 of 7)
 INSERT INTO queue_jobs (message_key, kind, payload, headers, priority, published_at, scheduled_at,
     available_at, max_attempts, lease_us)
 SELECT CAST(element ->> 0 AS VARCHAR(200)) AS anon_1,
@@ -1551,9 +1620,19 @@ FROM json_array_elements(CAST(:p_rows::VARCHAR AS JSON)) AS element
 ON CONFLICT (message_key) DO NOTHING
 RETURNING queue_jobs.id, queue_jobs.message_key;
 
--- requeue (5 of 6): as reap, prune archive, 4
+-- requeue (5 of 7): as reap, prune archive, 4
 
--- requeue (6 of 6)
+-- requeue (6 of 7)
+UPDATE queue_over_sql_attempts
+SET message_id=CASE
+        WHEN (queue_over_sql_attempts.message_id = :p_id_0::BIGINT) THEN :p_new_0::BIGINT
+        WHEN (queue_over_sql_attempts.message_id = :p_id_1::BIGINT) THEN :p_new_1::BIGINT
+        ELSE queue_over_sql_attempts.message_id END
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_attempts.queue = :queue_1::VARCHAR
+  AND queue_over_sql_attempts.message_id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- requeue (7 of 7)
 DELETE FROM queue_jobs_dedup_keys
 WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0::VARCHAR, :p_key_1::VARCHAR)
   AND queue_jobs_dedup_keys.message_id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);

@@ -462,6 +462,27 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_round = :p_round
 RETURNING id;
 
+-- nack, attempt
+INSERT INTO queue_over_sql_attempts (table_prefix, queue, message_id, ended_at, attempt, began_at,
+    outcome, consumer_id, worker, host, pid, error, traceback)
+VALUES (:table_prefix, :queue, :p_message_id_0,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), :p_attempt_0,
+    :p_began_at_0, :p_outcome_0, :p_consumer_id_0, :p_worker_0, :p_host_0, :p_pid_0, :p_error_0,
+    :p_traceback_0)
+RETURNING ended_at;
+
+-- nack, attempt, batch
+INSERT INTO queue_over_sql_attempts (table_prefix, queue, message_id, ended_at, attempt, began_at,
+    outcome, consumer_id, worker, host, pid, error, traceback)
+VALUES (:table_prefix_m0, :queue_m0, :p_message_id_0,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), :p_attempt_0,
+    :p_began_at_0, :p_outcome_0, :p_consumer_id_0, :p_worker_0, :p_host_0, :p_pid_0, :p_error_0,
+    :p_traceback_0),
+    (:table_prefix_m1, :queue_m1, :p_message_id_1,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000), :p_attempt_1,
+    :p_began_at_1, :p_outcome_1, :p_consumer_id_1, :p_worker_1, :p_host_1, :p_pid_1, :p_error_1,
+    :p_traceback_1);
+
 -- release
 -- reads queue_jobs by its primary key
 UPDATE queue_jobs
@@ -763,7 +784,7 @@ WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts) AS coalesce_1, queue_jobs.available_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND queue_jobs.lease_expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
@@ -774,7 +795,7 @@ OFFSET :param_1;
 -- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts) AS coalesce_1, queue_jobs.available_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND queue_jobs.lease_expires_at <= (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
@@ -785,7 +806,7 @@ WHERE queue_jobs.lease_expires_at IS NOT NULL
 -- reads queue_jobs by its lease index
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts) AS coalesce_1, queue_jobs.available_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND NOT (EXISTS (
@@ -802,7 +823,7 @@ OFFSET :param_2;
 -- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.attempt_count,
     coalesce(queue_jobs.max_attempts, :p_max_attempts) AS coalesce_1, queue_jobs.available_at,
-    queue_jobs.last_error
+    queue_jobs.last_error, queue_jobs.claimed_at
 FROM queue_jobs
 WHERE queue_jobs.lease_expires_at IS NOT NULL
   AND NOT (EXISTS (
@@ -819,6 +840,13 @@ SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid, queue_over_sql_consumers.durable,
     queue_over_sql_consumers.heartbeat_at, queue_over_sql_consumers.expires_at,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1);
+
+-- reap, read holders of attempts
+-- reads queue_over_sql_consumers by its primary key
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    queue_over_sql_consumers.host, queue_over_sql_consumers.pid
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.consumer_id IN (:consumer_id_1_1);
 
@@ -957,6 +985,35 @@ OFFSET :param_1;
 -- reads queue_jobs_archive by its primary key
 DELETE FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:p_id_0, :p_id_1);
+
+-- reap, forget attempts (1 of 4)
+SELECT queue_over_sql_attempts.message_id, count(*) AS count_1
+FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1
+  AND queue_over_sql_attempts.queue = :queue_1
+  AND queue_over_sql_attempts.message_id > :p_after
+GROUP BY queue_over_sql_attempts.message_id
+ORDER BY queue_over_sql_attempts.message_id
+LIMIT :p_count
+OFFSET :param_1;
+
+-- reap, forget attempts (2 of 4)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1);
+
+-- reap, forget attempts (3 of 4)
+-- reads queue_jobs_archive by its primary key
+SELECT queue_jobs_archive.id
+FROM queue_jobs_archive
+WHERE queue_jobs_archive.id IN (:p_id_0, :p_id_1);
+
+-- reap, forget attempts (4 of 4)
+DELETE FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1
+  AND queue_over_sql_attempts.queue = :queue_1
+  AND queue_over_sql_attempts.message_id IN (:p_id_0, :p_id_1);
 
 -- reap, prune keys (1 of 2)
 SELECT queue_jobs_dedup_keys.message_key
@@ -1212,6 +1269,20 @@ SELECT queue_jobs_archive.finished_at, queue_jobs_archive.outcome, queue_jobs_ar
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id = :p_id_0;
 
+-- attempts
+SELECT queue_over_sql_attempts.attempt, queue_over_sql_attempts.outcome,
+    queue_over_sql_attempts.began_at, queue_over_sql_attempts.ended_at,
+    queue_over_sql_attempts.consumer_id, queue_over_sql_attempts.worker,
+    queue_over_sql_attempts.host, queue_over_sql_attempts.pid, queue_over_sql_attempts.error,
+    queue_over_sql_attempts.traceback
+FROM queue_over_sql_attempts
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1
+  AND queue_over_sql_attempts.queue = :queue_1
+  AND queue_over_sql_attempts.message_id = :p_id_0
+ORDER BY queue_over_sql_attempts.ended_at DESC, queue_over_sql_attempts.attempt DESC
+LIMIT :param_1
+OFFSET :param_2;
+
 -- edit (1 of 3)
 UPDATE queue_jobs
 SET available_at=:available_at
@@ -1250,9 +1321,9 @@ WHERE queue_jobs.consumer_id IS NULL;
 
 -- purge: as remove, 1
 
--- requeue (1 of 7): as take, 1
+-- requeue (1 of 8): as take, 1
 
--- requeue (2 of 7)
+-- requeue (2 of 8)
 -- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.id
 FROM queue_jobs_archive
@@ -1261,7 +1332,7 @@ ORDER BY queue_jobs_archive.id
 LIMIT :param_1
 OFFSET :param_2;
 
--- requeue (3 of 7)
+-- requeue (3 of 8)
 -- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.id, queue_jobs_archive.message_key, queue_jobs_archive.kind,
     queue_jobs_archive.payload AS payload, queue_jobs_archive.headers AS headers,
@@ -1276,9 +1347,9 @@ FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:value_1, :value_2)
 ORDER BY queue_jobs_archive.id;
 
--- requeue (4 of 7): as publish, batch, 1
+-- requeue (4 of 8): as publish, batch, 1
 
--- requeue (5 of 7)
+-- requeue (5 of 8)
 INSERT INTO queue_jobs (message_key, kind, payload, headers, priority, published_at, scheduled_at,
     available_at, max_attempts, lease_us)
 VALUES (:p_message_key_0, :p_kind, :p_payload_0, :p_headers_0, :p_priority, :p_published_at,
@@ -1288,9 +1359,18 @@ VALUES (:p_message_key_0, :p_kind, :p_payload_0, :p_headers_0, :p_priority, :p_p
 ON CONFLICT (message_key) DO NOTHING
 RETURNING id, message_key;
 
--- requeue (6 of 7): as reap, prune archive, 4
+-- requeue (6 of 8): as reap, prune archive, 4
 
--- requeue (7 of 7)
+-- requeue (7 of 8)
+UPDATE queue_over_sql_attempts
+SET message_id=CASE WHEN (queue_over_sql_attempts.message_id = :p_id_0) THEN :p_new_0
+        WHEN (queue_over_sql_attempts.message_id = :p_id_1) THEN :p_new_1
+        ELSE queue_over_sql_attempts.message_id END
+WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1
+  AND queue_over_sql_attempts.queue = :queue_1
+  AND queue_over_sql_attempts.message_id IN (:p_id_0, :p_id_1);
+
+-- requeue (8 of 8)
 DELETE FROM queue_jobs_dedup_keys
 WHERE queue_jobs_dedup_keys.message_key IN (:p_key_0, :p_key_1)
   AND queue_jobs_dedup_keys.message_id IN (:p_id_0, :p_id_1);
