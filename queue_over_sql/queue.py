@@ -972,7 +972,8 @@ class Queue(Generic[Payload]):
         """The failed attempts of a message, live or archived, the oldest first.
 
         The last 20 are kept, as long as the message or its archived row is there. An attempt that
-        succeeded has no entry, nor has one that was released, or settled through the SQL API.
+        succeeded has no entry, nor has one that was released. The SQL API and durable consumers
+        write none.
 
         Args:
             message_id: id of the message.

@@ -28,6 +28,7 @@ from queue_over_sql.message import Message, Payload, Payload_co, Published
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.selection.operations import EditResult
 from queue_over_sql.selection.selection import LiveSelection, Selection
+from queue_over_sql.settings import UNSET
 from queue_over_sql.values.durations import Duration
 
 if TYPE_CHECKING:
@@ -188,6 +189,11 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
     @proxied(LiveSelection.hold)
     async def hold(self, *, connection: CallersConnection | None = None) -> EditResult: ...
 
+    @proxied(LiveSelection.set_max_attempts)
+    async def set_max_attempts(
+        self, max_attempts: int, *, connection: CallersConnection | None = None
+    ) -> EditResult: ...
+
     @proxied(LiveSelection.unhold)
     async def unhold(self, *, connection: CallersConnection | None = None) -> EditResult: ...
 
@@ -204,6 +210,7 @@ class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
         *,
         connection: CallersConnection | None = None,
         progress: Callable[[int], None] | None = None,
+        payload: Any = UNSET,
     ) -> EditResult: ...
 
 

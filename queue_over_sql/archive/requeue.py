@@ -25,7 +25,7 @@ from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_S
 from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -44,15 +44,19 @@ def requeue(
     limit: int,
     priorities: int,
     forget_keys: bool,
+    encode: Callable[[str | None], str | bytes] | None = None,
 ) -> int:
     """Requeue archived messages under new ids; returns how many.
 
     ``up_to`` is the last id, ``priorities`` the present number of levels. With ``forget_keys`` the
-    dedup window still has their keys, and this frees them.
+    dedup window still has their keys, and this frees them. ``encode`` makes another payload for the
+    only one of them, of its kind.
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
-        PayloadInvalid: a column of one cannot be read; none was changed.
+        PayloadInvalid: a column of one cannot be read, or the other payload does not fit; none was
+            changed.
+        ValueError: there are several, and another payload was given.
     """
     tables: QueueTables = sql.subject
     tables.dialect.sessions.lock_for_writing(connection, sql)
@@ -68,6 +72,8 @@ def requeue(
         return _begin_anew(connection, sql, rows, priorities)
     for row in rows:
         _check_readable(row)
+    if encode is not None:
+        rows = [_with_payload(rows, encode)]
     # Insert first: if a key is taken this is undone, and nothing else was changed.
     try:
         anew = publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
@@ -88,6 +94,15 @@ def _unblock(connection: Connection, sql: StatementCache, rows: Sequence[Message
     groups = ((row.columns.get(GROUP_KEY), row.id) for row in rows)
     dead = [(group, message_id) for group, message_id in groups if group is not None]
     unblock(connection, sql, by_group(dead))
+
+
+def _with_payload(
+    rows: Sequence[MessageRow], encode: Callable[[str | None], str | bytes]
+) -> MessageRow:
+    if len(rows) > 1:
+        msg = "payload is for exactly one message, but several match. Choose one by its id"
+        raise ValueError(msg)
+    return rows[0]._replace(payload=encode(rows[0].kind))
 
 
 def _check_readable(row: MessageRow) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import String, and_, cast, or_
 
 from queue_over_sql.archive.requeue import requeue
+from queue_over_sql.payloads import codec
 from queue_over_sql.selection.operations import EditResult, last_id
 from queue_over_sql.selection.selection import BATCH, LiveSelection, Selection, rows_of
+from queue_over_sql.settings import UNSET
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.values.checks import (
     check_function,
@@ -35,6 +38,7 @@ class ArchiveSelection(Selection):
         *,
         connection: CallersConnection | None = None,
         progress: Progress | None = None,
+        payload: Any = UNSET,
     ) -> EditResult:
         """Move finished messages back to the queue, due now, with the attempt count reset.
 
@@ -46,6 +50,8 @@ class ArchiveSelection(Selection):
         Args:
             connection: the caller's own transaction for all of them, which this does not commit.
             progress: a function to call after each transaction, with the number so far.
+            payload: another payload for the message, checked as by a publish, and against its kind
+                if this service knows that. Exactly one message must match.
 
         Returns:
             How many were requeued.
@@ -53,11 +59,21 @@ class ArchiveSelection(Selection):
         Raises:
             DuplicateKey: a live message has the key of one of them; this transaction changed
                 nothing.
-            PayloadInvalid: a column of one of them cannot be read; this transaction changed
-                nothing.
+            PayloadInvalid: a column of one of them cannot be read, or ``payload`` does not fit;
+                this transaction changed nothing.
+            PayloadTooLarge: ``payload`` is too large.
+            ValueError: ``payload`` was given, and several messages match, or they are rows of an
+                adopted table.
         """
         check_function("progress", progress)
         context, settings = self._context, self._context.settings
+        encode = None if payload is UNSET else partial(encoded_payload, context, payload=payload)
+        if encode is not None and not context.tables.has_payloads:
+            msg = (
+                f"payload: the messages of queue {context.name!r} are rows of an adopted table. "
+                "Change the row, then requeue without payload"
+            )
+            raise ValueError(msg)
         # A row of an adopted table may finish again before this ends.
         now = context.run(lambda c: server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
@@ -71,6 +87,7 @@ class ArchiveSelection(Selection):
                 limit=BATCH,
                 priorities=settings.priorities,
                 forget_keys=settings.dedup_window is not None,
+                encode=encode,
             )
             batch = context.run(requeueing, connection)
             done += batch
@@ -79,6 +96,19 @@ class ArchiveSelection(Selection):
             if batch < BATCH:
                 break
         return EditResult(done)
+
+
+def encoded_payload(context: QueueContext, kind: str | None, payload: Any) -> str | bytes:
+    """A payload as it is stored, checked against a kind that this service knows.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: it is not valid.
+    """
+    settings = context.settings
+    if context.kinds is not None and context.kinds.knows(kind):
+        _, payload = context.kinds.encode(kind, payload)
+    nul = context.tables.features.nul_in_text
+    return codec.encode(settings.payload, payload, settings.max_payload_bytes, nul=nul)
 
 
 def requeued_as(context: QueueContext, message_id: int) -> int | None:

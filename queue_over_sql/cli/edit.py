@@ -141,7 +141,7 @@ def _chosen(given: Mapping[str, Any]) -> _Edit:
     """The chosen change; a usage error unless there is exactly one."""
     chosen = [name for name, value in given.items() if value is not None and value is not False]
     if len(chosen) != 1:
-        names = ", ".join(f"--{name}" for name in given)
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise typer.BadParameter(f"use exactly one of {names}")
     (name,) = chosen
     value, (operation, option) = given[name], EDITS[name]
@@ -157,7 +157,9 @@ def _shown(value: object) -> str:
 
 def _option(name: str, **more: Any) -> Any:
     text, panel = EDITS[name][1].help, "Change to make (exactly one)"
-    return typer.Option(f"--{name}", rich_help_panel=panel, show_default=False, help=text, **more)
+    return typer.Option(
+        f"--{name.replace('_', '-')}", rich_help_panel=panel, show_default=False, help=text, **more
+    )
 
 
 commands = Commands(MESSAGES_PANEL)
@@ -180,10 +182,11 @@ def edit(
         float | None, _option("delay", metavar="DURATION", parser=parse_duration)
     ] = None,
     at: Annotated[datetime | None, _option("at", metavar="INSTANT", parser=parse_instant)] = None,
+    max_attempts: Annotated[int | None, _option("max_attempts", metavar="N", min=1)] = None,
     yes: YesOption = False,
     **given: Any,
 ) -> None:
-    """Remove, hold, move or reschedule unclaimed messages.
+    """Remove, hold, move or reschedule unclaimed messages, or allow them other attempts.
 
     The command shows how many messages it would change and asks for confirmation. It skips claimed
     messages and reports how many. Exit code 5: it skipped some, or some ids did not match. Exit
@@ -202,6 +205,7 @@ def edit(
             "priority": priority,
             "delay": delay,
             "at": at,
+            "max_attempts": max_attempts,
         }
     )
     with filters.queue(session, queue) as edited:
@@ -365,7 +369,7 @@ def requeue(
 @dataclasses.dataclass(frozen=True)
 class _EditedMessage:
     id: int
-    payload: str
+    payload: Any
     # With the user's text.
     file: Path
 
@@ -394,10 +398,10 @@ def _edited(queue: Queue, selection: ArchiveSelection) -> _EditedMessage | None:
         # As bytes, because reading text would make one line end of each \r\n.
         written = file.read_bytes().decode().removesuffix("\n")
         changed = read_exactly(written) if is_json else written
-        encoded = inside.encode(settings.payload, changed, settings.max_payload_bytes)
+        inside.check_payload(queue, found[0].kind, changed)
     except ValueError as error:
         raise ValueError(f"{error}. Your text is in {file}") from error
-    return _EditedMessage(found[0].id, str(encoded), file)
+    return _EditedMessage(found[0].id, changed, file)
 
 
 def _edited_file(text: str, suffix: str) -> Path:
@@ -424,23 +428,14 @@ def _requeue_edited(
     selection: ArchiveSelection,
     agrees: Callable[[ArchiveSelection], bool],
 ) -> int:
-    from sqlalchemy import update
-
-    from queue_over_sql import inside
-
     edited = _edited(queue, selection)
     if edited is None:
         return 0
     # While the user edited it, another message may have come to match, and this one may have gone.
-    table, done = queue.archive.table, 0
-    this = table.c.id == edited.id
-    chosen = queue.archive.messages(where=this)
+    chosen, done = queue.archive.messages(where=queue.archive.table.c.id == edited.id), 0
     try:
         if agrees(chosen):
-            with inside.transaction(queue) as connection:
-                connection.execute(update(table).where(this).values(payload=edited.payload))
-                requeued = int(chosen.requeue(connection=connection))
-            done = requeued
+            done = int(chosen.requeue(payload=edited.payload))
     finally:
         if done:
             edited.file.unlink()

@@ -31,6 +31,7 @@ from queue_over_sql.database.runtime import Condition
 from queue_over_sql.inside.claims import Arrivals, ClientClaims, poll_pauses
 from queue_over_sql.inside.inspection import Inspection, QueueSnapshot, within
 from queue_over_sql.inside.messages import (
+    check_payload,
     errors,
     having_error,
     is_refused,
@@ -105,6 +106,7 @@ __all__ = [
     "Section",
     "SystemTables",
     "Vitals",
+    "check_payload",
     "check_routing_text",
     "condition",
     "create_tables",

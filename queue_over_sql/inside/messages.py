@@ -61,6 +61,15 @@ def is_refused(queue: Queue, publication: Publication) -> bool:
     return False
 
 
+def check_payload(queue: Queue, kind: str | None, payload: Any) -> None:
+    """Check a payload as a publish does, and against its kind if this service knows that.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: it is not valid.
+    """
+    archived_lists.encoded_payload(core_of(queue).context, kind, payload)
+
+
 def requeued_as(queue: Queue, message_id: int) -> int | None:
     """The id of the message that an archived one was requeued as; None if there is none."""
     return archived_lists.requeued_as(core_of(queue).context, message_id)

@@ -78,7 +78,7 @@ class EditOption:
     """An option of the command ``edit``, which takes exactly one of them.
 
     Attributes:
-        name: its name without the dashes.
+        name: its name without the dashes before it, and ``_`` for those inside.
         help: its text in ``--help``.
         verb: how the question begins, such as ``Move``.
         past: how the report begins, such as ``Moved``.

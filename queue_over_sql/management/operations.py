@@ -173,10 +173,13 @@ _ALL: Final = (
             "reschedule", "POST", "/queues/{queue}/messages/reschedule",
             "Make messages due at a time or after a delay.", 200, (404, 409),
         ),
-        (Button(
-            "due", "Make due now", "Made due {n}.", "Make {n} due now?", "live",
-            given={"delay": 0},
-        ),),
+        (
+            Button(
+                "due", "Make due now", "Made due {n}.", "Make {n} due now?", "live",
+                given={"delay": 0},
+            ),
+            Button("delay", "Delay", "{n} will be due in {delay}.", undo="due"),
+        ),
     ),
     OperatorVerb(
         "prioritize", OPERATOR, "LiveSelection.prioritize",
@@ -197,6 +200,22 @@ _ALL: Final = (
         (Button(
             "front", "Move to the front", "Moved to the front {n}.",
             "Move {n} before all others of their priority?", "live", given={"front": True},
+        ),),
+    ),
+    OperatorVerb(
+        "max-attempts", OPERATOR, "LiveSelection.set_max_attempts",
+        (EditOption(
+            "max_attempts", "Allow so many attempts in all, those before included.",
+            "Change", "Changed", " to {value} attempts",
+        ),),
+        Http(
+            "set_max_attempts", "POST", "/queues/{queue}/messages/max-attempts",
+            "Allow messages another number of attempts; claimed ones stay unchanged.",
+            200, (404, 409),
+        ),
+        (Button(
+            "max-attempts", "Change", "{n} may be tried {max_attempts} times in all.",
+            undo="max-attempts",
         ),),
     ),
     OperatorVerb(
@@ -233,14 +252,20 @@ _ALL: Final = (
             "requeue", "POST", "/queues/{queue}/archive/requeue",
             "Requeue finished messages: each gets a new id and its attempt count is reset.\n\n"
             "By ids, one transaction moves all of them, or none. By a filter, each moves up to "
-            "10,000.",
-            200, (404, 409),
+            "10,000. With one id, `payload` may be another payload.",
+            200, (404, 409, 413),
         ),
-        (Button(
-            "redrive", "Requeue", "Requeued {n}.",
-            "Requeue {n}? A requeued message gets a new id, and its attempts start again.",
-            "archived",
-        ),),
+        (
+            Button(
+                "redrive", "Requeue", "Requeued {n}.",
+                "Requeue {n}? A requeued message gets a new id, and its attempts start again.",
+                "archived",
+            ),
+            Button(
+                "edit", "Requeue with this payload", "Requeued {n} with another payload.",
+                "Requeue {n} with another payload?", "archived",
+            ),
+        ),
     ),
     OperatorVerb(
         "remove-archived", OPERATOR, "ArchiveSelection.remove", (Options("archive remove"),),

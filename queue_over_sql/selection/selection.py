@@ -10,6 +10,7 @@ from sqlalchemy import literal, select
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, no_groups
 from queue_over_sql.message import Message
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
+from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 from queue_over_sql.selection.operations import (
     Criteria,
     EditResult,
@@ -324,6 +325,21 @@ class LiveSelection(Selection):
             return self._edit(connection, priority=check_whole("priority", priority, 0, last))
         sql, chosen = self._context.sql, self._chosen
         return self._context.run(move_to_front.of(sql, chosen), connection)
+
+    def set_max_attempts(
+        self, max_attempts: int, *, connection: CallersConnection | None = None
+    ) -> EditResult:
+        """Allow so many attempts of each message, whatever its publisher or the queue allows.
+
+        Args:
+            max_attempts: how many attempts in all, those before included.
+            connection: the caller's own transaction, which this does not commit.
+
+        Raises:
+            TypeError, ValueError: it is not a whole number from 1 to 2,147,483,647.
+        """
+        most = check_whole("max_attempts", max_attempts, 1, MOST_ATTEMPTS)
+        return self._edit(connection, max_attempts=most)
 
     def hold(self, *, connection: CallersConnection | None = None) -> EditResult:
         """Hold messages: they are not delivered until ``unhold`` or ``reschedule``."""

@@ -40,7 +40,12 @@ from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.shown_messages import message_of, page_alike
+from queue_over_sql.web.shown_messages import (
+    difference,
+    edited_payload,
+    message_of,
+    page_alike,
+)
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.static_files import KeptFiles
@@ -253,6 +258,7 @@ def _question(view: View, button: Button, form: Form, found: int | None, why: st
         button=button,
         question=(button.question or "").format(n=n, **named),
         about=_about(view, button, form),
+        difference=_difference(view, button, form),
         count=found,
         why=why,
         fields=fields,
@@ -280,6 +286,18 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
         facts["Error"] = mask.text(found.error or "")
         facts["Key"] = found.key or ""
     return {title: text for title, text in facts.items() if text}
+
+
+def _difference(view: View, button: Button, form: Form) -> list[str] | None:
+    # Of the payload that a form edits; what does not fit its kind is refused before the question.
+    if button.name != "edit" or len(form.ids) != 1:
+        return None
+    queue = form.queue(view.service)
+    found = message_of(queue, form.ids[0])
+    if found is None:
+        return None
+    payload = edited_payload(queue, found.kind, form["payload"])
+    return difference(queue, found, payload, view.site.mask)
 
 
 class _Live:

@@ -16,11 +16,11 @@ from queue_over_sql import inside
 from queue_over_sql.management.operation import Button, OperatorVerb, Role
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.checks import check_choice
-from queue_over_sql.values.durations import to_timedelta
+from queue_over_sql.values.durations import duration_text, parse_seconds, to_timedelta
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.changes import Choice, Result, check_fingerprint
-from queue_over_sql.web.shown_messages import requeued_soon
+from queue_over_sql.web.shown_messages import edited_payload, message_of, requeued_soon
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -174,8 +174,8 @@ def _report(button: Button, form: Form, done: Result, **more: object) -> str:
     return button.report.format(n=counted(done.count or 0, "message"), **named, **more)
 
 
-def _told_of_messages(button: Button, form: Form, done: Result) -> str:
-    text = _report(button, form, done)
+def _told_of_messages(button: Button, form: Form, done: Result, **more: object) -> str:
+    text = _report(button, form, done, **more)
     if done.skipped:
         left = counted(done.skipped, "message").capitalize()
         text += f" {left} stayed unchanged, because a consumer holds them."
@@ -200,6 +200,48 @@ def _requeue(service: QueueService, form: Form, run: Run) -> Notice:
         return Notice(text)
     anew = requeued_soon(service, form.queue(service), form.ids[0])
     return Notice(text, message=None if anew is None else (form["queue"], anew))
+
+
+def _requeue_edited(service: QueueService, form: Form, run: Run) -> Notice:
+    queue = form.queue(service)
+    found = message_of(queue, form.ids[0]) if len(form.ids) == 1 else None
+    if found is None:
+        raise ValueError(NO_SUCH_MESSAGE)
+    payload = edited_payload(queue, found.kind, form["payload"])
+    done = run(choice=form.choice(), payload=payload)
+    anew = requeued_soon(service, queue, form.ids[0])
+    text = _told_of_messages(BUTTONS["edit"][1], form, done)
+    return Notice(text, message=None if anew is None else (form["queue"], anew))
+
+
+def _delay(service: QueueService, form: Form, run: Run) -> Notice:
+    del service
+    try:
+        seconds = parse_seconds(form["delay"].strip())
+    except ValueError as error:
+        msg = f"Enter a delay such as 90s, 10m or 1h30m, not {form['delay'][:40]!r}."
+        raise ValueError(msg) from error
+    done = run(choice=form.choice(), delay=seconds)
+    text = _told_of_messages(BUTTONS["delay"][1], form, done, delay=duration_text(seconds))
+    return Notice(text, ("due", _chosen_of(form)))
+
+
+def _allow_attempts(service: QueueService, form: Form, run: Run) -> Notice:
+    before = message_of(form.queue(service), form.ids[0]) if len(form.ids) == 1 else None
+    most = _number("number of attempts", form["max_attempts"].strip())
+    if most is None:
+        msg = "Enter how many attempts the message may have in all."
+        raise ValueError(msg)
+    done = run(choice=form.choice(), max_attempts=most)
+    text = _told_of_messages(BUTTONS["max-attempts"][1], form, done, max_attempts=most)
+    if before is None:
+        return Notice(text)
+    former = {"max_attempts": str(before.max_attempts)}
+    return Notice(text, ("max-attempts", _chosen_of(form) | former))
+
+
+def _chosen_of(form: Form) -> dict[str, str]:
+    return {"queue": form["queue"], "ids": ",".join(map(str, form.ids))}
 
 
 def _change_group(service: QueueService, form: Form, run: Run, *, name: str) -> Notice:
@@ -307,6 +349,9 @@ _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     },
     "configure-group": _configure_group,
     "redrive": _requeue,
+    "edit": _requeue_edited,
+    "delay": _delay,
+    "max-attempts": _allow_attempts,
     "add-token": _add_token,
     "remove-token": _remove_token,
 }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_
 
-from queue_over_sql import ArchiveSelection, EditResult, LiveSelection, inside
+from queue_over_sql import UNSET, ArchiveSelection, EditResult, LiveSelection, inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.management.operation import OperatorVerb, Role
 from queue_over_sql.values.checks import check_id
@@ -335,11 +335,13 @@ def _cancel(
     return Result(change.count, detail=str(choice))
 
 
-def _requeue(operation: OperatorVerb, change: Change, *, choice: Choice) -> Result:
+def _requeue(
+    operation: OperatorVerb, change: Change, *, choice: Choice, payload: Any = UNSET
+) -> Result:
     def verb(
         found: ArchiveSelection, connection: Connection, check: Callable[[int], None]
     ) -> EditResult:
-        return operation.edit(found, connection=connection, progress=check)
+        return operation.edit(found, connection=connection, progress=check, payload=payload)
 
     if choice.ids:
         return change.edit(choice.archived(change.queue), verb, choice)

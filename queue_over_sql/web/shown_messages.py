@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,6 +16,7 @@ from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.values.durations import optional_instant
 from queue_over_sql.values.headers import REQUEUED_FROM
+from queue_over_sql.values.json_text import read_exactly
 from queue_over_sql.values.states import DEAD, Status
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _PREVIEW_LIMIT: Final = 2_000
 _PREVIEW_LENGTH: Final = 80
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
+_EDITABLE: Final = 50_000
 _TIMEOUT: Final = 0.5
 
 
@@ -206,6 +209,57 @@ def payload_text(queue: Queue, message: ShownMessage, mask: Mask) -> tuple[str, 
         return f"{size:,} characters: too large to mask its fields, so it is not shown.", False
     is_json = queue.settings.payload == "json" and whole
     return (written(found or "", mask) if is_json else visible(mask.text(found or ""))), whole
+
+
+def editable_text(queue: Queue, message: ShownMessage, mask: Mask) -> str | None:
+    """The payload as text that a form can send back unchanged; None if it cannot be edited so."""
+    settings = queue.settings.payload
+    if mask or settings == "bytes" or not _has_payloads(queue):
+        return None
+    table = queue.archive.table if message.archived else queue.table
+    content, of_it = _content(queue, table), table.c.id == message.id
+    size = inside.run(queue, lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
+    if size > _EDITABLE:
+        return None
+    text = str(inside.run(queue, lambda c: c.scalar(select(content).where(of_it))) or "")
+    if settings == "json":
+        try:
+            # What a page cannot show is written as an escape.
+            plain = json.dumps(read_exactly(text), indent=2, ensure_ascii=False)
+            return plain if visible(plain) == plain else json.dumps(read_exactly(text), indent=2)
+        except (ValueError, RecursionError):
+            return text if visible(text) == text else None
+    return text if visible(text) == text and "\r" not in text else None
+
+
+def edited_payload(queue: Queue, kind: str | None, text: str) -> Any:
+    """The payload that a form sent as text, checked as a publish checks it.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: it does not fit.
+        ValueError: it is not the JSON that it says.
+    """
+    # Forms send each end of a line so.
+    text = text.replace("\r\n", "\n")
+    try:
+        payload = read_exactly(text) if queue.settings.payload == "json" else text
+    except RecursionError as error:
+        msg = "The payload is nested too deeply."
+        raise ValueError(msg) from error
+    except ValueError as error:
+        msg = f"The payload is not valid JSON: {error}. Nothing was changed."
+        raise ValueError(msg) from error
+    inside.check_payload(queue, kind, payload)
+    return payload
+
+
+def difference(queue: Queue, message: ShownMessage, payload: Any, mask: Mask) -> list[str]:
+    """The lines of the payload that change, each with ``-`` or ``+`` before it."""
+    before = (editable_text(queue, message, mask) or "").splitlines()
+    is_json = queue.settings.payload == "json"
+    text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
+    lines = difflib.unified_diff(before, visible(text).splitlines(), lineterm="", n=2)
+    return [line for line in list(lines)[2:] if not line.startswith("@@")]
 
 
 def previews_of(

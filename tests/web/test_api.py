@@ -647,6 +647,29 @@ def test_requeue(server: Server) -> None:
     assert 0 == jobs.stats().archived
 
 
+def test_edit_and_requeue_one(server: Server) -> None:
+    """A dead letter tells its attempts, and gets another payload; a live one more attempts."""
+    jobs = server.service.queue("jobs")
+    number = jobs.publish({"n": 1}, max_attempts=2).id
+    body = {"ids": [str(number)], "max_attempts": 1}
+    assert 1 == server.json("POST", "/queues/jobs/messages/max-attempts", body)["changed"]
+    (message,) = jobs.consume()
+    message.nack(ValueError("no 4711"))
+    told = server.json("GET", f"/queues/jobs/messages/{number}")["attempts"]
+    assert [(1, "failed", "ValueError: no 4711")] == [
+        (each["attempt"], each["outcome"], each["error"]) for each in told
+    ]
+    assert told[0]["worker"] == told[0]["host"]
+    path = "/queues/jobs/archive/requeue"
+    payload = {"payload": {"n": 2}}
+    assert (
+        422 == server.call("POST", path, json={"filter": {}, "at_most": 9, **payload}).status_code
+    )
+    assert 422 == server.call("POST", path, json={"ids": ["1", "2"], **payload}).status_code
+    assert 1 == server.json("POST", path, {"ids": [str(number)], **payload})["changed"]
+    assert [{"n": 2}] == [each.payload for each in jobs.consume()]
+
+
 @pytest.mark.parametrize("verb", ["requeue", "delete"])
 def test_what_comes_meanwhile_is_left_alone(
     verb: str, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -428,6 +428,39 @@ def test_very_many_are_sent_again_in_steps(
     assert ["1", "2", "2", "2"] == [each.rpartition(">")[2] for each in told]
 
 
+def test_a_payload_is_edited_and_requeued(open_site: Open, jobs: Queue) -> None:
+    """The page tells each failed attempt; the question shows what changes, the answer leads on."""
+    browser = open_site()
+    dead = jobs.archive.messages(status="failed").list(1)[0].id
+    text = browser.get(f"/queues/jobs/messages/{dead}")
+    assert "<h2>Failed attempts</h2>" in text
+    assert f"ValueError: no customer {dead}" in text
+    assert text.count("<summary>Traceback</summary>") == 0
+    fields: dict[str, Any] = {"queue": "jobs", "id": str(dead), "csrf": csrf_of(browser)}
+    browser.post("/do/edit", 422, payload="{", **fields)
+    assert "not valid JSON" in browser.text()
+    browser.post("/do/edit", payload='{"n": 3, "card": {"number": "<b>1</b>"}}', **fields)
+    assert "Requeue 1 message with another payload?" in browser.text()
+    assert '<span class="gone">-    &#34;number&#34;: &#34;4711&#34;</span>' in browser.page.text
+    assert "&lt;b&gt;1&lt;/b&gt;" in browser.page.text
+    browser.press("Requeue with this payload")
+    assert "Requeued 1 message with another payload." in browser.text()
+    anew = jobs.messages().list(99)[-1]
+    assert {"n": 3, "card": {"number": "<b>1</b>"}} == anew.payload
+    fields["id"] = str(anew.id)
+    browser.post("/do/max-attempts", max_attempts="7", **fields)
+    browser.post("/do/delay", delay="1h30m", **fields)
+    assert "1 message will be due in 1 h 30 min." in browser.text()
+    browser.post("/do/delay", 422, delay="soon", **fields)
+    (message,) = jobs.messages(status="delayed").list()
+    assert (anew.id, 7) == (message.id, message.max_attempts)
+    # What is masked cannot be edited unseen.
+    masked = open_site(masked=["card.number"])
+    other = jobs.archive.messages(status="failed").list(1)[0].id
+    assert "Edit and requeue" not in masked.get(f"/queues/jobs/messages/{other}")
+    assert "Edit and requeue" in browser.get(f"/queues/jobs/messages/{other}")
+
+
 def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) -> None:
     """What came meanwhile was in nobody's mind."""
     browser = open_site()

@@ -40,6 +40,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "requeue": {"filter": {"status": "failed"}, "at_most": 20},
     "reschedule": {**_CHOSEN, "delay": 3600},
     "resume_group": {"group": "customer-7"},
+    "set_max_attempts": {**_CHOSEN, "max_attempts": 8},
     "try_route": {"routing_key": "orders.new", "payload": {"order": 17}},
     "unblock_group": {"group": "customer-7"},
     "unhold": _CHOSEN,

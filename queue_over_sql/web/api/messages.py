@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from queue_over_sql import Reason, inside
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import Call, Endpoints, Lines, read_json
+from queue_over_sql.web.api.publishing import read_payload
 from queue_over_sql.web.changes import Choice, Result, message_id
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
@@ -170,6 +173,16 @@ def _edit(call: Call, queue: str, body: shapes.SelectedMessages) -> shapes.Edite
     return _edited(call.do(queue, choice=_selected(call, body), **arguments))
 
 
+def _requeue(call: Call, queue: str, body: shapes.Requeue) -> shapes.Edited:
+    choice, more = _selected(call, body), dict[str, Any]()
+    if body.payload is not UNSET:
+        if len(choice.ids) != 1:
+            raise Problem(422, "not-valid", "payload is for exactly one message: give one id.")
+        target = call.service.queue(queue)
+        more["payload"] = read_payload(body.payload, body.payload_encoding, target)
+    return _edited(call.do(queue, choice=choice, **more))
+
+
 def _cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
     choice = Choice([read_id(each) for each in body.ids])
     return _edited(call.do(queue, choice=choice, reason=body.reason))
@@ -206,5 +219,6 @@ endpoints.operation("reschedule", _edit, shape=shapes.Reschedule)
 endpoints.operation("prioritize", _edit, shape=shapes.Prioritize)
 endpoints.operation("remove", _edit)
 endpoints.operation("cancel", _cancel)
-archive_endpoints.operation("requeue", _edit)
+endpoints.operation("max-attempts", _edit, shape=shapes.MaxAttempts)
+archive_endpoints.operation("requeue", _requeue, shape=shapes.Requeue)
 archive_endpoints.operation("remove-archived", _edit)

@@ -423,6 +423,22 @@ class Reschedule(SelectedMessages, kw_only=True):
     delay: Seconds | None = None
 
 
+class MaxAttempts(SelectedMessages, kw_only=True):
+    """Messages to allow another number of attempts."""
+
+    max_attempts: Attempts
+
+
+class Requeue(SelectedMessages, kw_only=True):
+    """Finished messages to requeue; with one id, perhaps with another payload."""
+
+    payload: Annotated[
+        Any,
+        Meta(description="Another payload for the message of one id, checked as by a publish."),
+    ] = UNSET
+    payload_encoding: Encoding | None = None
+
+
 class Prioritize(SelectedMessages, kw_only=True):
     """Messages to move to another priority, or to the front of their own."""
 

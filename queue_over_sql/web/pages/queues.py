@@ -16,12 +16,14 @@ from queue_over_sql.web import shown_messages
 from queue_over_sql.web.buttons import filters_of
 from queue_over_sql.web.changes import check_fingerprint, message_id
 from queue_over_sql.web.charts import SPANS, charts, spark_of_day, sparkline
+from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
     from queue_over_sql import Attempt, Queue
+    from queue_over_sql.web.shown_messages import ShownMessage
     from queue_over_sql.web.site import Site, View
 
 _FILTERS: Final = ("status", "key", "kind", "field", "value")
@@ -181,9 +183,17 @@ def message(view: View) -> Response:
         error=shown_messages.error_text(found, known),
         traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         attempts=_attempts(found, known.id),
+        editable=_editable(view, found, known),
         holder=holder,
         why=None if known.archived else _why(found, known.id),
     )
+
+
+def _editable(view: View, found: Queue, known: ShownMessage) -> str | None:
+    """The text for the form that edits a dead letter."""
+    if not known.dead or not view.known.role.covers(Role.OPERATOR):
+        return None
+    return shown_messages.editable_text(found, known, view.site.mask)
 
 
 def _attempts(found: Queue, number: int) -> list[Attempt]:

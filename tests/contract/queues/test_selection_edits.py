@@ -188,6 +188,22 @@ def test_attempts_and_reason_survive_edits(jobs: Queue) -> None:
     assert "paper jam" == message.last_error
 
 
+def test_a_message_is_allowed_other_attempts(jobs: Queue) -> None:
+    """More than its publisher allowed; what a consumer holds stays as it is."""
+    published = jobs.publish("a", max_attempts=1).id
+    assert 1 == jobs.messages().set_max_attempts(2)
+    (message,) = jobs.consume()
+    assert (0, 1) == ((edited := jobs.messages().set_max_attempts(9)), edited.skipped)
+    message.nack("no", delay=0)
+    (message,) = jobs.consume()
+    assert (published, 2, 2) == (message.id, message.attempt, message.max_attempts)
+    message.nack("no", delay=0)
+    assert 0 == jobs.messages().count()
+    for wrong in (0, 2**31, "2"):
+        with pytest.raises(ARGUMENT_ERRORS):
+            jobs.messages().set_max_attempts(wrong)  # type: ignore[arg-type]
+
+
 def test_a_held_message_is_delivered_to_nobody(
     jobs: Queue, make_service: MakeService, engine: Engine
 ) -> None:

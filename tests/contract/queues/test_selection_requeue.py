@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from sqlalchemy import Column, Integer, String
 
-from queue_over_sql import DuplicateKey, FixedDelay
+from queue_over_sql import DuplicateKey, FixedDelay, PayloadInvalid, Publication
+from tests.contract.payloads.kind_types import ORDERS
 from tests.contract.queue_state import archived, close, counts, finished, ids, payloads
 
 if TYPE_CHECKING:
@@ -92,6 +93,23 @@ def test_payloads_come_back_as_they_were(service: QueueService) -> None:
 
 
 @pytest.mark.engines("sqlite")
+def test_a_message_is_requeued_with_another_payload(service: QueueService) -> None:
+    """What does not fit its kind, or is not for one message, changes nothing."""
+    queue = service.create_queue("orders", kinds=ORDERS)
+    queue.publish_many([Publication({"id": n}, kind="Order") for n in (1, 2)])
+    queue.reject(queue.consume(2), "wrong")
+    first = queue.archive.messages(where=queue.archive.table.c.id == archived(queue)[0].id)
+    with pytest.raises(PayloadInvalid, match="does not fit kind 'Order'"):
+        first.requeue(payload={"id": "many"})
+    with pytest.raises(ValueError, match="several match"):
+        queue.archive.messages().requeue(payload={"id": 3})
+    assert (0, 0, 2) == counts(queue)
+    assert 1 == first.requeue(payload={"id": 3})
+    (message,) = queue.consume()
+    assert 3 == message.payload.id
+    assert "wrong" == previous_error(message)
+
+
 def test_a_finished_message_may_be_sent_again(jobs: Queue) -> None:
     """One that went well has no reason to keep."""
     jobs.publish("a", headers={"h": 1})

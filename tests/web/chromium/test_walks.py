@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Page, expect
 
-from queue_over_sql import QueueService
+from queue_over_sql import Queue, QueueService
 from queue_over_sql.web.buttons import BUTTONS
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
@@ -139,10 +139,35 @@ def _message(window: Window, shop: QueueService) -> None:
     window.says("Held: not delivered")
     window.press("Release from hold")
     expect(page.locator(".head .tag")).to_have_text("ready")
+    page.get_by_text("Change attempts or delay").click()
+    page.get_by_label("Attempts in all").fill("9")
+    window.press("Change")
+    window.says("1 message may be tried 9 times in all.")
+    window.press("Undo")
+    window.says(f"1 message may be tried {message.max_attempts} times in all.")
+    page.get_by_text("Change attempts or delay").click()
+    page.get_by_label("Delay, such as 10m").fill("10m")
+    window.press("Delay")
+    window.says("1 message will be due in 10 min.")
     window.press("Remove")
     window.press("Remove")
     window.says("Removed 1 message.")
     assert not shop.queue("orders").messages(key="order-50001").list()
+    _mend(window, shop.queue("orders"))
+
+
+def _mend(window: Window, orders: Queue) -> None:
+    """From the dead letter to the question that shows the difference: two clicks."""
+    broken = orders.publish({"n": 1}).id
+    assert orders.cancel(broken)
+    page = window.go(f"/queues/orders/messages/{broken}")
+    page.get_by_text("Edit and requeue").click()
+    page.get_by_label("Payload").fill('{"n": 2}')
+    window.press("Requeue with this payload")
+    window.says('+  "n": 2')
+    window.press("Requeue with this payload")
+    window.says("Requeued 1 message with another payload.")
+    assert 1 == orders.messages(payload={"n": 2}).remove()
 
 
 def _queue(window: Window, shop: QueueService) -> None:
