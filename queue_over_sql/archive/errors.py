@@ -193,7 +193,7 @@ def _listed(connection: Connection, context: QueueContext, limit: int) -> list[E
         hour = (now - row.finished_at) // _HOUR_US
         if 0 <= hour < HOURS:
             counted.hours[HOURS - 1 - hour] += 1
-    newest = sorted(found.items(), key=lambda item: (-item[1].last_at, item[0]))[:limit]
+    newest = sorted(found.items(), key=lambda item: (-item[1].last_at, -item[1].message_id))[:limit]
     examples = _examples(connection, tables, [each.message_id for _, each in newest])
     return [
         ErrorGroup(
