@@ -100,9 +100,14 @@ class _Counted:
 
 def unmarked_errors(tables: QueueTables) -> Select[Any]:
     """Dead letters whose error has no fingerprint yet."""
-    c = tables.archive.c
-    found = select(c.id, _beginning(tables, _READ_CHARACTERS))
-    return found.where(_is_dead(), c.error_fingerprint.is_(None)).limit(number("p_count"))
+    found = select(tables.archive.c.id, _beginning(tables, _READ_CHARACTERS))
+    return _unmarked_only(tables, found).limit(number("p_count"))
+
+
+def _unmarked_only(tables: QueueTables, found: Select[Any]) -> Select[Any]:
+    hint = tables.expressions.errors_index_hint(tables.base_name)
+    found = found if hint is None else found.with_hint(tables.archive, hint)
+    return found.where(_is_dead(), tables.archive.c.error_fingerprint.is_(None))
 
 
 def mark(tables: QueueTables, size: int) -> Update:
@@ -257,7 +262,7 @@ def _without_marks(connection: Connection, tables: QueueTables) -> Sequence[Any]
     c = tables.archive.c
     wanted = select(c.id, c.finished_at.label("finished_at"), _beginning(tables, _READ_CHARACTERS))
     if tables.marks_errors:
-        wanted = wanted.where(_is_dead(), c.error_fingerprint.is_(None))
+        wanted = _unmarked_only(tables, wanted)
     else:
         wanted = wanted.where(c.outcome.in_(DEAD), *tables.finished_only()).order_by(c.id.desc())
     return connection.execute(wanted.limit(_UNMARKED)).all()

@@ -241,6 +241,11 @@ class Expressions:
         del base
         return None
 
+    def errors_index_hint(self, base: str) -> str | None:
+        """A hint with which dead letters without a fingerprint are found, and no others read."""
+        del base
+        return None
+
     def id_index_hint(self) -> str | None:
         """A hint with which what names rows by id reads no others, however few there seem to be."""
         return None

@@ -135,6 +135,10 @@ class MySQLExpressions(Expressions):
         """Without it MySQL may read the index from its beginning, if it expects to prune all."""
         return f"FORCE INDEX ({base}_archive_ix)"
 
+    def errors_index_hint(self, base: str) -> str | None:
+        """Without it MariaDB may read all dead letters, if it expects few."""
+        return f"FORCE INDEX ({base}_archive_err_ix)"
+
     def id_index_hint(self) -> str | None:
         """Else ids are found by reading the whole table, if few rows are expected in it.
 
