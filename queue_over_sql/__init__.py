@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from queue_over_sql.archive.archive import Archive
     from queue_over_sql.archive.selection import ArchiveSelection
     from queue_over_sql.attempts import Attempt
+    from queue_over_sql.consumers.handling import HandledQueue
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.existing_tables.queue import AdoptedQueue
     from queue_over_sql.groups.groups import Group, Groups
@@ -91,6 +92,7 @@ _LATER: Final = {
     "archive.archive": ("Archive",),
     "archive.selection": ("ArchiveSelection",),
     "attempts": ("Attempt",),
+    "consumers.handling": ("HandledQueue",),
     "consumers.registrations": ("ConsumerInfo",),
     "existing_tables.queue": ("AdoptedQueue",),
     "groups.groups": ("Group", "Groups"),
@@ -157,6 +159,7 @@ __all__ = [
     "GroupInfo",
     "GroupState",
     "Groups",
+    "HandledQueue",
     "HistoryDiffers",
     "InvalidQueueName",
     "InvalidToken",

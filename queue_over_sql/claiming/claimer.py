@@ -604,6 +604,7 @@ class Claimer:
     ) -> list[Message]:
         """Remove messages inside the caller's transaction; see ``take``."""
         count = check_whole("count", count)
+        self._context.asked()
         messages: list[Message] = []
         slots: Sequence[int] = ()
         tokens = 0
@@ -751,6 +752,7 @@ class Claimer:
     ) -> list[RecordBatch] | None:
         """Take as columns, one batch per level; None if this engine or queue cannot do it."""
         levels = range(self._context.settings.priorities)
+        self._context.asked()
         edits = self._known_edits()
         lows = [self._mark(level).bound() for level in levels]
         taken = self._take_levels(connection, count, lows, edits, keep=keep)
@@ -1025,6 +1027,7 @@ class Claimer:
         stamp = self._holder.next_claim()
         if not self._lasting:
             # Nobody knows whether those who settle by tokens are still there.
+            self._context.asked()
             self._context.declare_kinds()
         return ClaimRequest(
             consumer_id=stamp.consumer_id,

@@ -70,7 +70,8 @@ def consumers(session: CommandSession) -> None:
     """List the registered consumers. Exit code 3: there is none.
 
     The table shows the first characters of each id, and ages instead of times. --json has complete
-    ids and times.
+    ids and times, and the kinds that each consumer knows. The column "handles" shows its queues.
+    The number after a queue says how many handlers its workers call at once.
 
     Durable consumers (streaming queries of Spark) have a separate table. The number in the column
     "epoch" grows each time a query starts. A round is the set of messages that a query claims at
@@ -85,13 +86,28 @@ def consumers(session: CommandSession) -> None:
     running = [consumer for consumer in found if not consumer.durable]
     if not found:
         session.output.nothing("No consumer is registered.")
-    session.output.listing(running, dataclasses.asdict, CONSUMER_COLUMNS, consumer_row)
+    session.output.listing(
+        running,
+        dataclasses.asdict,
+        (*CONSUMER_COLUMNS, "…handles"),
+        lambda each: (*consumer_row(each), _handles(each)),
+    )
     session.output.listing(
         durable,
         lambda each: {**dataclasses.asdict(each), "outstanding": held[each.consumer_id]},
         DURABLE_COLUMNS,
         lambda each: _durable_row(each, held[each.consumer_id]),
     )
+
+
+def _handles(consumer: ConsumerInfo) -> str:
+    if consumer.permanent:
+        return "unknown"
+    found = [
+        each.queue if each.concurrency is None else f"{each.queue} ({each.concurrency})"
+        for each in consumer.handles
+    ]
+    return ", ".join(found) or "nothing"
 
 
 def consumer_row(consumer: ConsumerInfo) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.deaths import Deaths
+from queue_over_sql.consumers.handling import Handling
 from queue_over_sql.consumers.isolation import Isolation
 from queue_over_sql.errors import (
     ConsumerExpired,
@@ -158,6 +159,9 @@ class Consumer:
         self.isolation = _ISOLATION
         self.deaths = Deaths(connections, system, settings, elapsed_clock)
         self._outage = OutageLog("The heartbeat")
+        self.handling = Handling(settings.table_prefix)
+        # What the registration says of that, and whose it is.
+        self._told: tuple[str, str] | None = None
         # Held while one caller stores the kinds that this consumer knows.
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()
@@ -295,6 +299,18 @@ class Consumer:
         if renewed:
             self._recall()
 
+    def tell(self) -> None:
+        """Store now what this consumer handles; if that fails, its next heartbeat does it."""
+        identity = self._identity
+        if identity is None or not identity.looks_alive:
+            return
+        system, me, handles = self._system(), identity.consumer_id, self.handling.text()
+        try:
+            with self._connections.giving_way():
+                self._connections.run(lambda c: registrations.tell(c, system, me, handles))
+        except QueueError as error:
+            _log.info("What this consumer handles is stored later: %s", error)
+
     def recall_by(self, recall: Callable[[], object]) -> None:
         """Call this after each heartbeat from now on.
 
@@ -323,9 +339,13 @@ class Consumer:
             system, me = self._system(), identity.consumer_id
             expressions = self._connections.dialect.expressions
             # To wait in turns shows that it is a lock that delays it.
+            told = me, self.handling.text()
+            handles = None if told == self._told else told[1]
             with self._connections.giving_way():
                 renew = Operation(
-                    lambda c: registrations.renew(c, system, expressions, me, self.timeout_us),
+                    lambda c: registrations.renew(
+                        c, system, expressions, me, self.timeout_us, handles=handles
+                    ),
                     prompt=True,
                 )
                 renewed = self._connections.run(renew)
@@ -349,6 +369,7 @@ class Consumer:
         self._outage.ended()
         if renewed:
             identity.renew(deadline)
+            self._told = told
         else:
             _log.warning(
                 "Consumer %s missed its heartbeat deadline and is considered dead, so it "

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.consumers import handling
+from queue_over_sql.consumers.handling import HandledQueue
 from queue_over_sql.errors import ConsumerTaken, QueueError
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import operation
@@ -40,11 +42,14 @@ class ConsumerInfo:
         started_at, heartbeat_at: when it registered, and its last heartbeat.
         expires_at: when it is considered dead, unless it sends another heartbeat.
         durable: whether it is a durable consumer (a streaming query), which outlives its processes.
+        handles: the queues that it handles; empty if its service only publishes, or asked for no
+            messages for five minutes. It says so with its heartbeats.
+        version: of its library; None if it has not said so.
         queue: the queue of a durable consumer. This and the next attributes are None for others.
         epoch: grows when a query takes it over, and fences the previous query.
         claimed_round, acked_round: the last round that it opened, and the last acknowledged one.
         owner: the query that has it, as ``host:pid``; None after a release.
-        table_prefix: table prefix of its queue.
+        table_prefix: table prefix of its queues; None if it has not said so.
     """
 
     consumer_id: str
@@ -61,6 +66,8 @@ class ConsumerInfo:
     acked_round: int | None = None
     owner: str | None = None
     table_prefix: str | None = None
+    handles: tuple[HandledQueue, ...] = ()
+    version: str | None = None
 
     @property
     def permanent(self) -> bool:
@@ -171,15 +178,28 @@ def renew(
     expressions: Expressions,
     consumer_id: str,
     timeout: int,
+    *,
+    handles: str | None = None,
 ) -> bool:
-    """Renew a heartbeat, even an overdue one; False if the consumer was declared dead."""
+    """Renew a heartbeat, even an overdue one; False if the consumer was declared dead.
+
+    ``handles``: what it handles from now on; None: as before.
+    """
     consumers, now = system.consumers, expressions.heartbeat_now()
     statement = (
         update(consumers)
         .where(consumers.c.consumer_id == bindparam("p_consumer"), lives(consumers))
         .values(heartbeat_at=now, expires_at=now + timeout)
     )
+    if handles is not None:
+        statement = statement.values(handles=handles)
     return connection.execute(statement, {"p_consumer": consumer_id}).rowcount > 0
+
+
+def tell(connection: Connection, system: SystemTables, consumer_id: str, handles: str) -> None:
+    """Store what a consumer handles from now on."""
+    mine = system.consumers.c.consumer_id == consumer_id
+    connection.execute(update(system.consumers).where(mine).values(handles=handles))
 
 
 def remove(connection: Connection, system: SystemTables, consumer_id: str) -> None:
@@ -294,24 +314,60 @@ def others_of(expires_at: int) -> int:
     return _DEAD - expires_at - 1
 
 
+_STORED: Final = tuple(
+    field.name for field in dataclasses.fields(ConsumerInfo) if field.name != "version"
+)
+_HANDLES: Final = _STORED.index("handles")
+
+
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
     """All registered consumers, the oldest first, and the errors of rows that cannot be read."""
-    c = system.consumers.c
+    c, kinds = system.consumers.c, system.kinds
     ordered = select(*info_columns(system)).order_by(c.started_at, c.consumer_id)
-    return [info(row) for row in connection.execute(ordered)]
+    rows: Sequence[Any] = connection.execute(ordered).all()
+    declared: Sequence[Any] = ()
+    if any(_says_too_little(row) for row in rows):
+        columns = (kinds.c.consumer_id, kinds.c.table_prefix, kinds.c.queue, kinds.c.kind)
+        declared = connection.execute(select(*columns)).all()
+    return completed(rows, declared)
+
+
+def completed(rows: Sequence[Any], declared: Sequence[Any]) -> list[ConsumerInfo | QueueError]:
+    """Consumers by rows of ``info_columns``, with the kinds of those that said too little.
+
+    ``declared``: ids of consumers with table prefix, queue and kind.
+    """
+    known: dict[str, list[tuple[str, str]]] = {}
+    prefixes: dict[str, str] = {}
+    for consumer_id, prefix, queue, kind in declared:
+        prefixes[consumer_id] = prefix
+        known.setdefault(consumer_id, []).append((queue, kind))
+    found: list[ConsumerInfo | QueueError] = []
+    for row in rows:
+        one = info(row)
+        if isinstance(one, ConsumerInfo) and one.consumer_id in known and _says_too_little(row):
+            handles = handling.claimed_from(known[one.consumer_id])
+            prefix = prefixes[one.consumer_id]
+            one = dataclasses.replace(one, table_prefix=prefix, handles=handles)
+        found.append(one)
+    return found
+
+
+def _says_too_little(row: Sequence[Any]) -> bool:
+    # A consumer of an earlier release says nothing, and a new one says it a bit later.
+    said = handling.read(row[_HANDLES])
+    return said is None or not said.whole
 
 
 def info_columns(system: SystemTables) -> list[ColumnElement[Any]]:
     """The columns of a select of consumers, for ``info``."""
-    return [system.consumers.c[name] for name in _INFO]
-
-
-_INFO: Final = tuple(field.name for field in dataclasses.fields(ConsumerInfo))
+    return [system.consumers.c[name] for name in _STORED]
 
 
 def info(row: Sequence[Any]) -> ConsumerInfo | QueueError:
     """What is known about a consumer; an error if its row cannot be read."""
-    given = dict(zip(_INFO, row, strict=True))
+    given = dict(zip(_STORED, row, strict=True))
+    said = handling.read(given.pop("handles"))
     try:
         for name in ("started_at", "heartbeat_at", "expires_at"):
             given[name] = instant(stored_number("an instant of a consumer", given[name]))
@@ -319,4 +375,23 @@ def info(row: Sequence[Any]) -> ConsumerInfo | QueueError:
             given[name] = optional_number("a number of a durable consumer", given[name])
     except QueueError as error:
         return error
-    return ConsumerInfo(**given | {"durable": bool(given["durable"])})
+    durable = bool(given["durable"])
+    if durable and given["owner"] is not None and given["queue"] is not None:
+        given["handles"] = (HandledQueue(given["queue"]),)
+    elif said is not None and not durable:
+        given |= {"handles": said.handles, "version": said.version}
+        given["table_prefix"] = said.table_prefix
+    return ConsumerInfo(**given | {"durable": durable})
+
+
+def handlers_of(
+    consumers: Sequence[ConsumerInfo], table_prefix: str, queue: str
+) -> list[tuple[ConsumerInfo, HandledQueue]]:
+    """Those of these consumers that handle a queue, and what they say of it."""
+    return [
+        (each, handled)
+        for each in consumers
+        if each.table_prefix == table_prefix and not each.permanent
+        for handled in each.handles
+        if handled.queue == queue
+    ]

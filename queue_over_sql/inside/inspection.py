@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Connection, Table
 
     from queue_over_sql.catalog.service_parts import ServiceParts
+    from queue_over_sql.consumers.handling import HandledQueue
     from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.queues.registry import QueueRecord
@@ -247,6 +248,15 @@ class Inspection:
         ]
         alive = [each for each, overdue in known if overdue <= 0]
         return alive, [(each, overdue) for each, overdue in known if overdue > 0]
+
+    def handlers_of(
+        self, consumers: Sequence[ConsumerInfo], queue: str
+    ) -> list[tuple[ConsumerInfo, HandledQueue]]:
+        """Those of these consumers that handle a queue of the service, and what they say of it.
+
+        Clients of HTTP and of the SQL API are never among them: they say nothing.
+        """
+        return registrations.handlers_of(consumers, self._parts.settings.table_prefix, queue)
 
     def overdue_schedules(self, seconds: float) -> int:
         """How many schedules have been due for this long without being published."""

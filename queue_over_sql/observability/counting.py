@@ -39,7 +39,7 @@ EXACT_SECONDS: Final = 60.0
 _MOST_LEVELS: Final = 8
 # How many queues one statement counts.
 _AT_ONCE: Final = 20
-# A queue is neglected if its oldest message has waited for this long and no consumer holds any.
+# A queue is neglected if its oldest message has waited for this long and nobody handles the queue.
 _NEGLECTED_SECONDS: Final = 60.0
 
 
@@ -68,6 +68,7 @@ class QueueCounts:
         throttled_groups: how many groups have messages due, but have used up their rate.
         queue_limit: how many of its messages may be in hand at once; None: any number.
         queue_rate: how fast its messages may start; None: as fast as they can.
+        handlers: how many living consumers handle the queue.
     """
 
     name: str
@@ -80,6 +81,7 @@ class QueueCounts:
     throttled_groups: int = 0
     queue_limit: int | None = None
     queue_rate: str | None = None
+    handlers: int = 0
 
     @property
     def dead(self) -> int:
@@ -93,9 +95,10 @@ class QueueCounts:
 
     @property
     def neglected(self) -> bool:
-        """Whether messages wait and no consumer takes any."""
+        """Whether messages wait, and no consumer handles the queue or holds any of them."""
         waited = self.oldest_ready or 0.0
-        return not (self.paused or self.counts.get("claimed")) and waited > _NEGLECTED_SECONDS
+        served = self.paused or self.handlers or self.counts.get("claimed")
+        return not served and waited > _NEGLECTED_SECONDS
 
 
 class Counting:
@@ -122,8 +125,15 @@ class Counting:
         self._error_text = error_text
         self._known: dict[str, _Known] = {}
 
-    def count(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
+    def count(
+        self,
+        inspection: Inspection,
+        records: Sequence[QueueRecord],
+        consumers: Sequence[ConsumerInfo] = (),
+    ) -> list[QueueCounts]:
         """Count now; a queue that cannot be read does not affect the others.
+
+        ``consumers``: the living ones, of which ``handlers`` are counted.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
@@ -144,7 +154,10 @@ class Counting:
             except QueueError:
                 # One of them cannot be read.
                 found |= {each.record.name: self._alone(inspection, each) for each in some}
-        return [found[record.name] for record in records]
+        return [
+            dataclasses.replace(found[name], handlers=len(inspection.handlers_of(consumers, name)))
+            for name in (record.name for record in records)
+        ]
 
     def _know(self, inspection: Inspection, record: QueueRecord) -> _Known:
         before = self._known.get(record.name)

@@ -339,15 +339,16 @@ class _Doctor:
         if not self._queues:
             return
         neglected = False
+        alive, _ = self._inspection.consumers()
         for queue in self._inspection.queues():
             age = queue.oldest_ready
             if queue.problem or queue.paused or queue.is_claimed or age is None:
                 continue
-            if age > _NEGLECTED_SECONDS:
+            if age > _NEGLECTED_SECONDS and not self._inspection.handlers_of(alive, queue.name):
                 neglected = True
                 said = (
                     f"{queue.name} has had ready messages for {duration_text(round(age))}, "
-                    "and no consumer holds any"
+                    "and no consumer handles it"
                 )
                 advice = "Start a worker that handles this queue."
                 yield Finding(Level.WARNING, "queues", said, advice)

@@ -302,8 +302,8 @@ def check_queues(
 
     It reads a few rows by index, and changes and creates nothing. It reports a missing reaper if a
     consumer or a lease expired, or a schedule was due, more than a minute ago. It reports a missing
-    consumer of a queue if a message has been ready for a minute and no consumer holds any message
-    of the queue.
+    consumer of a queue if a message has been ready for a minute, no living consumer says that it
+    handles the queue, and none holds a message of it.
 
     Args:
         service: of the database; it need not be started.
@@ -364,10 +364,10 @@ def _checks(inspection: inside.Inspection, max_age: float | None) -> Iterator[Ch
     )
     yield Check("reaper", ok=not waits, text=text if waits else "nothing waits for a reaper")
     for each in queues:
-        yield _check_of_queue(each, max_age)
+        yield _check_of_queue(each, max_age, len(inspection.handlers_of(alive, each.name)))
 
 
-def _check_of_queue(queue: inside.QueueSnapshot, max_age: float | None) -> Check:
+def _check_of_queue(queue: inside.QueueSnapshot, max_age: float | None, handlers: int) -> Check:
     name, age = f"queue {queue.name}", queue.oldest_ready
     if queue.problem is not None:
         return Check(name, ok=False, text=queue.problem)
@@ -380,7 +380,7 @@ def _check_of_queue(queue: inside.QueueSnapshot, max_age: float | None) -> Check
         most = duration_text(max_age)
         text = f"{since}, more than {most}: add workers, or find out what delays them"
         return Check(name, ok=False, text=text)
-    if age > _NEGLECTED_SECONDS and not queue.is_claimed:
-        text = f"{since}, and no consumer holds any: start a worker that handles this queue"
+    if age > _NEGLECTED_SECONDS and not (handlers or queue.is_claimed):
+        text = f"{since}, and no consumer handles this queue: start a worker for it"
         return Check(name, ok=False, text=text)
     return Check(name, ok=True, text=since)

@@ -194,6 +194,7 @@ class DatabaseCollector(Collector):
                                                     ``claimed``
     ``queue_over_sql_oldest_ready_age_seconds``     by ``queue``: how long the oldest ready
                                                     message has been due; 0 without one
+    ``queue_over_sql_handlers``                     by ``queue``: living consumers that handle it
     ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
     ``queue_over_sql_blocked_groups``               by ``queue``: groups that a dead letter blocks
     ``queue_over_sql_paused_groups``                by ``queue``: groups that an operator paused
@@ -249,8 +250,8 @@ class DatabaseCollector(Collector):
         del before
         inside.system(self._service)
         inspection = inside.Inspection(self._service, _LOOK_SECONDS)
-        queues = self._at_hand.count(inspection, inspection.records())
         alive, expired = inspection.consumers()
+        queues = self._at_hand.count(inspection, inspection.records(), alive)
         now = inspection.now() / 1_000_000
         ages = [now - c.heartbeat_at.timestamp() for c in alive if not c.never_expires]
         return _Snapshot(queues, ages, len(expired))
@@ -268,6 +269,7 @@ class DatabaseCollector(Collector):
         dead = gauge("dead_letters", "Dead letters in the archive.")
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
+        handlers = gauge("handlers", "Living consumers that handle the queue.")
         blocked = gauge("blocked_groups", "Groups of messages that a dead letter blocks.")
         stopped = gauge("paused_groups", "Groups of messages that an operator paused.")
         throttled = gauge("throttled_groups", "Groups with due messages and a used up rate.")
@@ -278,6 +280,7 @@ class DatabaseCollector(Collector):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
             age.add_metric([each.name], each.oldest_ready or 0.0)
             paused.add_metric([each.name], each.paused)
+            handlers.add_metric([each.name], each.handlers)
             blocked.add_metric([each.name], each.blocked_groups)
             stopped.add_metric([each.name], each.paused_groups)
             throttled.add_metric([each.name], each.throttled_groups)
@@ -292,7 +295,7 @@ class DatabaseCollector(Collector):
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
         found: list[Metric] = [messages, dead, age, paused, blocked, stopped, throttled]
-        found += [limit, rate]
+        found += [handlers, limit, rate]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

@@ -91,6 +91,10 @@ class QueueContext:
         plain.kinds = None
         return plain
 
+    def asked(self) -> None:
+        """Note that this consumer asks for messages: so it handles the queue."""
+        self.consumer.handling.asked(self.name, self.tables.known_kinds)
+
     def declare_kinds(self) -> None:
         """Store once per registration which kinds this consumer knows.
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
 
 from queue_over_sql.values.limits import (
     CONSUMER_LENGTH,
+    HANDLES_LENGTH,
     HISTORY_COUNTS,
     KIND_LENGTH,
     NAME_LENGTH,
@@ -135,6 +136,8 @@ def _consumers(expressions: Expressions) -> list[SchemaItem]:
         # What the tokens of its claims are signed with. NULL for consumers without tokens, as those
         # of earlier releases.
         Column("token_key", name(TOKEN_KEY_LENGTH)),
+        # JSON: what it handles, as it said last. NULL: it has not said so yet.
+        Column("handles", name(HANDLES_LENGTH)),
         # A durable consumer outlives its process; others leave the columns below empty.
         Column("durable", SmallInteger, nullable=False, server_default="0"),
         Column("table_prefix", name(PREFIX_LENGTH)),

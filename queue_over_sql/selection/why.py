@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.consumers.registrations import ConsumerInfo
+from queue_over_sql.consumers.registrations import ConsumerInfo, handlers_of
 from queue_over_sql.errors import visible
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import has_room
@@ -15,22 +15,24 @@ from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
     earlier_of_group,
+    living_consumers,
     permanent_consumers,
     read_ended,
     read_group,
     read_live,
 )
 from queue_over_sql.values.durations import NEVER, duration_text, instant
-from queue_over_sql.values.humanize import instant_words
+from queue_over_sql.values.humanize import counted, instant_words
 from queue_over_sql.values.reasons import REFUSED, SUSPECT, UNREADABLE
 from queue_over_sql.values.states import Outcome, Reason, Status
 from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
+    from queue_over_sql.consumers.handling import HandledQueue
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.selection.why_statements import Ended, GroupOf, Live
 
@@ -216,11 +218,14 @@ class _Why:
                 f"{name} {self._id} --priority {levels - 1}"
             )
             return self._because(Reason.NO_SUCH_PRIORITY, text)
-        if not (found.streamed or found.read):
-            return self._because(Reason.NO_CONSUMER, self._nobody())
-        if not (found.streamed or found.kind_known or found.kind is None):
+        sql, prefix = self._context.sql, self._context.tables.prefix
+        alive = self._context.run(lambda c: living_consumers(c, sql))
+        handlers = [handled for _, handled in handlers_of(alive, prefix, name)]
+        if not handlers:
+            return self._because(Reason.NO_CONSUMER, self._nobody(alive))
+        if not (found.kind is None or any(_knows(each, found.kind) for each in handlers)):
             text = (
-                f"Consumers claim from queue {name}, but none that is alive knows its kind "
+                f"Consumers handle queue {name}, but none that is alive knows its kind "
                 f"{_quoted(found.kind)}. Start a worker that knows this kind."
             )
             return self._because(Reason.UNKNOWN_KIND, text)
@@ -329,10 +334,15 @@ class _Why:
         )
         return self._because(Reason.QUEUE_RATE, text, until=at)
 
-    def _nobody(self) -> str:
+    def _nobody(self, alive: Sequence[ConsumerInfo]) -> str:
         name, sql = self._context.name, self._context.sql
         clients = self._context.run(lambda c: permanent_consumers(c, sql))
-        text = f"No living consumer has claimed from queue {name}. Start a worker for it."
+        running = sum(not each.permanent for each in alive)
+        text = "No consumer is alive"
+        if running:
+            is_are = "is" if running == 1 else "are"
+            text = f"{counted(running, 'consumer')} {is_are} alive, but none handles queue {name}"
+        text = f"{text}. Start a worker for queue {name}."
         if clients:
             names = ", ".join(map(_quoted, clients[:3])) + (", …" if len(clients) > 3 else "")  # noqa: PLR2004 - as many as are shown
             text += (
@@ -397,6 +407,10 @@ def _status(found: Live) -> Status:
     if found.available_at is None:
         return Status.HELD
     return Status.READY if found.due else Status.DELAYED
+
+
+def _knows(handled: HandledQueue, kind: str) -> bool:
+    return handled.kinds is None or kind in handled.kinds
 
 
 def _is_suspect(found: Live) -> bool:

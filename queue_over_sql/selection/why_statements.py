@@ -10,7 +10,6 @@ from sqlalchemy import (
     Select,
     and_,
     case,
-    exists,
     func,
     literal,
     literal_column,
@@ -19,7 +18,7 @@ from sqlalchemy import (
     select,
 )
 
-from queue_over_sql.consumers.registrations import info, info_columns
+from queue_over_sql.consumers.registrations import ConsumerInfo, completed, info, info_columns
 from queue_over_sql.groups.statements import (
     among_groups,
     by_group,
@@ -27,7 +26,6 @@ from queue_over_sql.groups.statements import (
     rate_columns,
     rows_of_groups,
 )
-from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.values.durations import NEVER, optional_number, stored_number
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.consumers.registrations import ConsumerInfo
     from queue_over_sql.errors import QueueError
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import StatementCache
@@ -60,9 +57,6 @@ class Live(NamedTuple):
         lease_over: whether the lease of its claim has ended.
         holder_dead: whether the consumer of its claim has missed its heartbeat, or is gone.
         paused_at: since when the queue is paused; None if it is not.
-        read: whether a living consumer has claimed from the queue.
-        kind_known: whether one of them knows its kind.
-        streamed: whether a durable consumer reads the queue, which knows all kinds.
         group: its group, if it has one.
         holder: the consumer of its claim, or the error of its row; None if it is not registered.
     """
@@ -81,9 +75,6 @@ class Live(NamedTuple):
     lease_over: bool
     holder_dead: bool
     paused_at: int | None
-    read: bool
-    kind_known: bool
-    streamed: bool
     expires_at: int | None
     expired: bool
     group: str | None
@@ -124,7 +115,7 @@ class Ended(NamedTuple):
 
 
 def select_live(tables: QueueTables) -> Select[Any]:
-    """Read a live message, its holder, and the consumers of its queue, at one moment."""
+    """Read a live message and its holder, at one moment."""
     live, consumers, now = tables.live, tables.system.consumers, tables.expressions.now()
     kind = live.c.kind if tables.has_payloads else null()
     expiry = _expiry(tables)
@@ -147,9 +138,6 @@ def select_live(tables: QueueTables) -> Select[Any]:
             _flag(live.c.lease_expires_at <= now).label("is_over"),
             _flag(dead).label("dead"),
             _paused_at(tables).label("paused_at"),
-            _flag(_is_read(tables)).label("is_read"),
-            _flag(_is_read(tables, kind)).label("kind_known"),
-            _flag(_is_streamed(tables)).label("streamed"),
             expiry.label("expiry"),
             _flag(expiry <= now).label("is_late"),
             *info_columns(tables.system),
@@ -176,32 +164,6 @@ def _paused_at(tables: QueueTables) -> ColumnElement[Any]:
     c = tables.system.queues.c
     mine = (c.table_prefix == tables.prefix, c.name == tables.queue)
     return select(c.paused_at).where(*mine).scalar_subquery()
-
-
-def _is_read(tables: QueueTables, kind: ColumnElement[Any] | None = None) -> ColumnElement[bool]:
-    """Whether a living consumer has claimed from the queue, or one that knows a kind."""
-    kinds, consumers = tables.system.kinds, tables.system.consumers.alias("readers")
-    known = [] if kind is None else [or_(kinds.c.kind == kind, kinds.c.kind == ANY_KIND)]
-    return exists().where(
-        kinds.c.table_prefix == tables.prefix,
-        kinds.c.queue == tables.queue,
-        consumers.c.consumer_id == kinds.c.consumer_id,
-        consumers.c.expires_at > tables.expressions.heartbeat_now(),
-        # Nobody knows whether clients of a consumer that never expires are still there.
-        consumers.c.expires_at != literal(NEVER, BigInteger()),
-        *known,
-    )
-
-
-def _is_streamed(tables: QueueTables) -> ColumnElement[bool]:
-    streams = tables.system.consumers.alias("streams")
-    return exists().where(
-        streams.c.durable == literal_column("1"),
-        streams.c.table_prefix == tables.prefix,
-        streams.c.queue == tables.queue,
-        streams.c.owner.is_not(None),
-        streams.c.expires_at > tables.expressions.heartbeat_now(),
-    )
 
 
 def select_ended(tables: QueueTables) -> Select[Any]:
@@ -268,7 +230,7 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
         return None
     due, available_at, priority, attempts, most, kind, error, claimer = row[:8]
     claimed_at, lease_expires_at, whole, over, dead, paused_at = row[8:14]
-    is_read, kind_known, streamed, expiry, is_late, *about = row[14:]
+    expiry, is_late, *about = row[14:]
     group = about.pop() if sql.subject.grouped else None
     return Live(
         bool(due),
@@ -285,9 +247,6 @@ def read_live(connection: Connection, sql: StatementCache, message_id: int) -> L
         bool(over),
         bool(dead),
         optional_number("paused_at", paused_at),
-        bool(is_read),
-        bool(kind_known),
-        bool(streamed),
         optional_number("expires_at", expiry),
         bool(is_late),
         group,
@@ -368,6 +327,27 @@ def read_ended(connection: Connection, sql: StatementCache, message_id: int) -> 
         optional_number("max_attempts", most),
         error,
     )
+
+
+def select_living(tables: QueueTables) -> Select[Any]:
+    """The consumers that are alive."""
+    c = tables.system.consumers.c
+    alive = c.expires_at > tables.expressions.heartbeat_now()
+    return select(*info_columns(tables.system)).where(alive).order_by(c.started_at, c.consumer_id)
+
+
+def select_declared(tables: QueueTables) -> Select[Any]:
+    """Which kinds of the queue consumers know."""
+    c = tables.system.kinds.c
+    of_queue = (c.table_prefix == tables.prefix, c.queue == tables.queue)
+    return select(c.consumer_id, c.table_prefix, c.queue, c.kind).where(*of_queue)
+
+
+def living_consumers(connection: Connection, sql: StatementCache) -> list[ConsumerInfo]:
+    """The consumers that are alive, and what they handle, as far as it is about the queue."""
+    rows: Sequence[Any] = sql.get(select_living).run(connection).all()
+    declared: Sequence[Any] = sql.get(select_declared).run(connection).all()
+    return [each for each in completed(rows, declared) if isinstance(each, ConsumerInfo)]
 
 
 def permanent_consumers(connection: Connection, sql: StatementCache) -> list[str]:

@@ -317,6 +317,7 @@ def _chosen(stage: Stage, status: Status | None = None) -> selection.Criteria:
 def _why(stage: Stage) -> None:
     stage.run(why.read_live, 1)
     stage.run(why.ahead_of, 1, (1, 1))
+    stage.run(why.living_consumers)
     stage.run(why.permanent_consumers)
     stage.run(why.read_ended, 1)
 
@@ -495,6 +496,16 @@ _KEEPING: Final[dict[str, Step]] = {
     "consumer, register": _register,
     "consumer, heartbeat": lambda stage: stage.on_system(
         registrations.renew, stage.dialect.expressions, _STAMP.consumer_id, _SECOND
+    ),
+    "consumer, heartbeat with news": lambda stage: stage.on_system(
+        registrations.renew,
+        stage.dialect.expressions,
+        _STAMP.consumer_id,
+        _SECOND,
+        handles="{}",
+    ),
+    "consumer, tell what it handles": lambda stage: stage.on_system(
+        registrations.tell, _STAMP.consumer_id, "{}"
     ),
     "consumer, unregister": lambda stage: stage.on_system(registrations.remove, _STAMP.consumer_id),
     "reap, find overdue consumers": lambda stage: stage.on_system(

@@ -22,6 +22,7 @@ SCHEDULE_LENGTH: Final = 200
 PATTERN_LENGTH: Final = 255
 OWNER_LENGTH: Final = 255
 TOKEN_KEY_LENGTH: Final = 64
+HANDLES_LENGTH: Final = 4000
 WRITER_LENGTH: Final = 100
 HISTORY_COUNTS: Final = (
     *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),

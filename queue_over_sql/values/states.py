@@ -87,7 +87,7 @@ class Reason(enum.StrEnum):
     NO_SUCH_PRIORITY = "no_such_priority"
     """Its queue has no such priority, so that no consumer claims it."""
     NO_CONSUMER = "no_consumer"
-    """No living consumer has claimed from its queue."""
+    """No living consumer handles its queue."""
     UNKNOWN_KIND = "unknown_kind"
     """No living consumer of its queue knows its kind."""
     GROUP_PAUSED = "group_paused"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
 from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
-from queue_over_sql.queue import name_of
+from queue_over_sql.queue import core_of, name_of
 from queue_over_sql.sql.conditions import check_condition
 from queue_over_sql.values.checks import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.values.durations import to_timedelta
@@ -259,9 +259,12 @@ class Worker:
         self._threads.until_empty = check_flag("until_empty", until_empty)
         self._signalled = False
         with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
-            self._begin()
-            if not self._draining.is_set():
-                self._run_threads()
+            try:
+                self._begin()
+                if not self._draining.is_set():
+                    self._run_threads()
+            finally:
+                self._parts.consumer.handling.end(self)
         if self._threads.emptied:
             self._make_ready()
 
@@ -289,8 +292,12 @@ class Worker:
 
     def _prepare(self) -> None:
         self._start_service()
+        kinds = {}
         for handler in self._handlers:
-            self._parts.queue(handler.queue)
+            core = core_of(self._parts.queue(handler.queue))
+            kinds[handler.queue] = core.context.tables.known_kinds
+        self._parts.consumer.handling.begin(self, self._concurrency, kinds)
+        self._parts.consumer.tell()
 
     def _run_threads(self) -> None:
         start, workers = self._runtime.start, self._threads

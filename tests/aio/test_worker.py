@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 
-from queue_over_sql import FixedDelay, Observer
+from queue_over_sql import FixedDelay, HandledQueue, Observer
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
@@ -271,6 +271,8 @@ def test_leases_are_kept_while_a_handler_awaits(tmp_path: Path) -> None:
             @worker.handle("jobs")
             async def handle(message: AsyncMessage) -> None:
                 attempts.append(message.attempt)
+                (consumer,) = await service.consumers()
+                assert (HandledQueue("jobs", 2),) == consumer.handles
                 first = await lease_end()
                 while await lease_end() == first:  # noqa: ASYNC110 - it is an event of the database
                     await asyncio.sleep(0.01)

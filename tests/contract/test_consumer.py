@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import column, table, text, update
 
-from queue_over_sql import ClaimLost, ConsumerExpired
-from queue_over_sql.consumers import consumer, registrations
+from queue_over_sql import ClaimLost, ConsumerExpired, HandledQueue, __version__
+from queue_over_sql.consumers import consumer, handling, registrations
 from queue_over_sql.errors import Locked
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.limits import HANDLES_LENGTH
 from tests.contract.queue_state import counts, ids, live_rows, payloads
+from tests.contract.worker.running_worker import running
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
@@ -311,9 +313,9 @@ def test_an_identity_that_was_found_late_does_not_live_again(
     queue.publish("x")
     (taken,) = queue.consume()
 
-    def answered_late(*arguments: Any) -> bool:
+    def answered_late(*arguments: Any, **handles: Any) -> bool:
         nonlocal ahead
-        renewed = renew(*arguments)
+        renewed = renew(*arguments, **handles)
         ahead = 31.0
         with pytest.raises(ConsumerExpired):
             taken.ack()
@@ -360,3 +362,70 @@ def test_a_lock_revives_nobody_who_was_suspended(
     assert not queue.holds(taken)
     with pytest.raises(ConsumerExpired):
         taken.ack()
+
+
+def handled(looking: QueueService, service: QueueService) -> tuple[HandledQueue, ...]:
+    """What a service is said to handle, as another one reads it."""
+    (own,) = [one for one in looking.consumers() if one.consumer_id == service.consumer_id]
+    return own.handles
+
+
+@pytest.mark.threads("tests/aio/test_worker.py has what an asynchronous worker says")
+def test_consumers_say_what_they_handle(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker from its start to its end; a program with its own loop for five minutes."""
+    looking = make_service()
+    looking.create_queue("jobs")
+    service = make_service()
+    service.create_queue("jobs", kinds={"Order": dict})
+    service.create_queue("mail")
+    service.start()
+    beat = parts_of(service).consumer.heartbeat
+    assert () == handled(looking, service)
+    # A loop is known by its first claim, before it says so itself.
+    loop = HandledQueue("jobs", kinds=("Order",))
+    assert [] == service.queue("jobs").consume()
+    assert (loop,) == handled(looking, service)
+    worker = service.worker(concurrency=3)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @worker.handle("mail")
+    def handle(message: Message) -> None:
+        del message
+        begun.set()
+        go_on.wait(60)
+
+    service.queue("mail").publish("x")
+    with running(worker):
+        assert begun.wait(60)
+        assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
+        beat()
+        assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
+        assert __version__ == looking.consumers()[-1].version
+        go_on.set()
+    beat()
+    assert (loop,) == handled(looking, service)
+    monkeypatch.setattr(handling, "_LATELY_SECONDS", -1.0)
+    beat()
+    assert () == handled(looking, service)
+    monkeypatch.undo()
+    with engine.begin() as connection:
+        assert [] == service.queue("mail").take(connection=connection)
+    beat()
+    assert (loop, HandledQueue("mail")) == handled(looking, service)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_what_a_consumer_handles_has_a_bound() -> None:
+    """Of many queues the first ones are named, and the reader knows that there are more."""
+    handles = handling.Handling("queue_")
+    for number in range(300):
+        handles.asked(f"jobs_{number:03}", ("Order",))
+    said = handling.read(handles.text())
+    assert said is not None
+    assert len(handles.text()) <= HANDLES_LENGTH
+    assert (HandledQueue("jobs_000"), False) == (said.handles[0], said.whole)
+    assert len(said.handles) > 100
+    assert [None] * 4 == [handling.read(text) for text in (None, "", "[1", '{"queues": 1}')]

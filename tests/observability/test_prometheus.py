@@ -137,6 +137,8 @@ def test_what_the_database_holds(make_service: MakeService, registry: CollectorR
         'dead_letters{queue="empty"}': 0,
         'paused{queue="jobs"}': 0,
         'paused{queue="empty"}': 1,
+        'handlers{queue="jobs"}': 1,
+        'handlers{queue="empty"}': 0,
         'blocked_groups{queue="jobs"}': 0,
         'blocked_groups{queue="empty"}': 0,
         'paused_groups{queue="jobs"}': 0,

@@ -659,6 +659,16 @@ class Purge(Confirmed, kw_only=True):
     claimed: Annotated[bool, Meta(description="Also remove claimed messages.")] = False
 
 
+class HandledQueue(Given, kw_only=True):
+    """A queue that a consumer handles."""
+
+    queue: str
+    concurrency: Annotated[
+        int | None, Meta(description="Calls of its workers at once. null: it has no worker for it.")
+    ]
+    kinds: Annotated[list[str] | None, Meta(description="The kinds that it knows. null: all.")]
+
+
 class ConsumerInfo(Given, kw_only=True):
     """A registered consumer."""
 
@@ -671,6 +681,8 @@ class ConsumerInfo(Given, kw_only=True):
     expires_at: Annotated[Instant | None, Meta(description="null: never")]
     durable: bool
     queue: str | None
+    handles: Annotated[list[HandledQueue], Meta(description="As it said with its heartbeats.")]
+    version: Annotated[str | None, Meta(description="Of its library. null: not known.")]
 
 
 class Consumers(Given, kw_only=True):

@@ -190,10 +190,18 @@ def group(found: GroupInfo) -> shapes.GroupInfo:
 
 def consumer(found: ConsumerInfo) -> shapes.ConsumerInfo:
     """A registered consumer."""
-    names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at"}
+    names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at", "handles"}
     facts = {name: getattr(found, name) for name in names}
     until = None if found.never_expires else found.expires_at
-    return shapes.ConsumerInfo(**facts, expires_at=until)
+    handles = [
+        shapes.HandledQueue(
+            queue=each.queue,
+            concurrency=each.concurrency,
+            kinds=None if each.kinds is None else list(each.kinds),
+        )
+        for each in found.handles
+    ]
+    return shapes.ConsumerInfo(**facts, expires_at=until, handles=handles)
 
 
 def published(found: PublishedCore) -> shapes.PublishedMessage:

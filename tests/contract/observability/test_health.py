@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 
 from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
-from queue_over_sql.observability import Check, Health, check_queues
+from queue_over_sql.observability import Check, Health, check_queues, diagnose
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.worker.worker import vital_parts
@@ -342,13 +342,25 @@ def test_what_waits_for_a_reaper_in_vain(
     assert "reaper" not in failed(service)
 
 
-def test_a_queue_that_waits(database: TestDatabase, service: QueueService, queue: Queue) -> None:
-    """Too old a message, or nobody who takes any; a pause is meant."""
+def test_a_queue_that_waits(
+    database: TestDatabase, service: QueueService, make_service: MakeService, queue: Queue
+) -> None:
+    """Too old a message, or nobody who handles the queue; a pause is meant.
+
+    Whoever asks for other messages of it handles it, even if it holds none at the moment.
+    """
     service.start()
     queue.publish_many([1, 2])
     run(database, f"UPDATE queue_jobs SET available_at = available_at - {MINUTES}")
     text = failed(service)["queue jobs"]
-    assert "no consumer holds any" in text
+    assert "no consumer handles this queue" in text
+    served = make_service()
+    assert [] == served.queue("jobs").consume(where=queue.table.c.id < 0)
+    assert {} == failed(service)
+    assert [] == [each for each in diagnose(service) if "handles" in each.text]
+    served.stop()
+    assert "queue jobs" in failed(service)
+    assert 1 == len([each for each in diagnose(service) if "no consumer handles it" in each.text])
     assert re.search(r"has been due for \d+ min( \d+ s)?,", text)
     assert 1 == len(queue.consume())
     assert {} == failed(service)

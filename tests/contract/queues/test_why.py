@@ -93,7 +93,11 @@ def _before_anybody_reads(ask: Asked, make_service: MakeService, engine: Engine)
     held.release()
     nobody = ask(refund)
     assert Reason.NO_CONSUMER is nobody.reason
+    assert nobody.text.startswith("No consumer is alive. Start a worker for queue jobs.")
     assert "Clients of held-claims" in nobody.text
+    # A service that only publishes is a consumer, but handles nothing.
+    make_service().start()
+    assert "1 consumer is alive, but none handles queue jobs." in ask(refund).text
     narrow = make_service()
     assert [] == narrow.create_queue("jobs", kinds=ORDERS).consume()
     unknown = ask(refund)

@@ -1014,6 +1014,21 @@ SET heartbeat_at=CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIG
 WHERE queue_over_sql_consumers.consumer_id = :p_consumer::VARCHAR
   AND queue_over_sql_consumers.expires_at > :param_1::BIGINT;
 
+-- consumer, heartbeat with news
+-- reads queue_over_sql_consumers by its primary key
+UPDATE queue_over_sql_consumers
+SET heartbeat_at=CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
+    expires_at=(CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :value_1::BIGINT),
+    handles=:handles::VARCHAR
+WHERE queue_over_sql_consumers.consumer_id = :p_consumer::VARCHAR
+  AND queue_over_sql_consumers.expires_at > :param_1::BIGINT;
+
+-- consumer, tell what it handles
+-- reads queue_over_sql_consumers by its primary key
+UPDATE queue_over_sql_consumers
+SET handles=:handles::VARCHAR
+WHERE queue_over_sql_consumers.consumer_id = :consumer_id_1::VARCHAR;
+
 -- consumer, unregister (1 of 3)
 -- reads queue_over_sql_consumers by its primary key
 DELETE FROM queue_over_sql_consumers
@@ -1407,7 +1422,7 @@ FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT);
 
--- why (1 of 5)
+-- why (1 of 7)
 -- reads queue_over_sql_consumers by its primary key
 -- reads queue_jobs by its primary key
 SELECT CASE
@@ -1425,24 +1440,8 @@ SELECT CASE
   FROM queue_over_sql_queues
   WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
     AND queue_over_sql_queues.name = :name_1::VARCHAR
-) AS paused_at, CASE
-    WHEN (EXISTS (SELECT * FROM queue_over_sql_kinds, queue_over_sql_consumers AS readers WHERE queue_over_sql_kinds.table_prefix = :table_prefix_2::VARCHAR
-    AND queue_over_sql_kinds.queue = :queue_1::VARCHAR
-    AND readers.consumer_id = queue_over_sql_kinds.consumer_id
-    AND readers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
-    AND readers.expires_at != :param_1::BIGINT)) THEN 1 ELSE 0 END AS is_read, CASE
-    WHEN (EXISTS (SELECT * FROM queue_over_sql_kinds, queue_over_sql_consumers AS readers WHERE queue_over_sql_kinds.table_prefix = :table_prefix_3::VARCHAR
-    AND queue_over_sql_kinds.queue = :queue_2::VARCHAR
-    AND readers.consumer_id = queue_over_sql_kinds.consumer_id
-    AND readers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
-    AND readers.expires_at != :param_2::BIGINT AND (queue_over_sql_kinds.kind = queue_jobs.kind
-    OR queue_over_sql_kinds.kind = :kind_1::VARCHAR))) THEN 1 ELSE 0 END AS kind_known, CASE
-    WHEN (EXISTS (SELECT * FROM queue_over_sql_consumers AS streams WHERE streams.durable = 1
-    AND streams.table_prefix = :table_prefix_4::VARCHAR AND streams.queue = :queue_3::VARCHAR
-    AND streams.owner IS NOT NULL
-    AND streams.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))) THEN 1
-    ELSE 0 END AS streamed, CASE
-    WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END AS expiry, CASE WHEN (CASE
+) AS paused_at, CASE WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END AS expiry,
+    CASE WHEN (CASE
     WHEN (queue_jobs.attempt_count = 0) THEN queue_jobs.expires_at END <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)) THEN 1
     ELSE 0 END AS is_late, queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
@@ -1450,12 +1449,13 @@ SELECT CASE
     queue_over_sql_consumers.expires_at, queue_over_sql_consumers.durable,
     queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
     queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
-    queue_over_sql_consumers.owner, queue_over_sql_consumers.table_prefix
+    queue_over_sql_consumers.owner, queue_over_sql_consumers.table_prefix,
+    queue_over_sql_consumers.handles
 FROM queue_jobs
 LEFT OUTER JOIN queue_over_sql_consumers ON queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
 WHERE queue_jobs.id = :p_id_0::BIGINT;
 
--- why (2 of 5)
+-- why (2 of 7)
 -- reads queue_jobs by its claim index
 -- reads queue_jobs by its primary key
 SELECT (
@@ -1478,7 +1478,7 @@ SELECT (
   ) AS anon_2
 ) AS anon_1;
 
--- why (3 of 5)
+-- why (3 of 7)
 -- reads queue_jobs by its claim index
 -- reads queue_jobs by its primary key
 SELECT (
@@ -1513,7 +1513,28 @@ SELECT (
   ) AS anon_4
 ) AS anon_3;
 
--- why (4 of 5)
+-- why (4 of 7)
+-- reads all of queue_over_sql_consumers
+SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
+    queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
+    queue_over_sql_consumers.started_at, queue_over_sql_consumers.heartbeat_at,
+    queue_over_sql_consumers.expires_at, queue_over_sql_consumers.durable,
+    queue_over_sql_consumers.queue, queue_over_sql_consumers.epoch,
+    queue_over_sql_consumers.claimed_round, queue_over_sql_consumers.acked_round,
+    queue_over_sql_consumers.owner, queue_over_sql_consumers.table_prefix,
+    queue_over_sql_consumers.handles
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+ORDER BY queue_over_sql_consumers.started_at, queue_over_sql_consumers.consumer_id;
+
+-- why (5 of 7)
+SELECT queue_over_sql_kinds.consumer_id, queue_over_sql_kinds.table_prefix,
+    queue_over_sql_kinds.queue, queue_over_sql_kinds.kind
+FROM queue_over_sql_kinds
+WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_kinds.queue = :queue_1::VARCHAR;
+
+-- why (6 of 7)
 -- reads all of queue_over_sql_consumers
 SELECT queue_over_sql_consumers.name
 FROM queue_over_sql_consumers
@@ -1521,7 +1542,7 @@ WHERE queue_over_sql_consumers.durable = 0
   AND queue_over_sql_consumers.expires_at = :param_1::BIGINT
 ORDER BY queue_over_sql_consumers.name;
 
--- why (5 of 5)
+-- why (7 of 7)
 -- reads queue_jobs_archive by its primary key
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.outcome, queue_jobs_archive.attempt_count,
     queue_jobs_archive.max_attempts, queue_jobs_archive.last_error
