@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from queue_over_sql.management.operation import Button
 
 _EVENT_SECONDS: Final = 2.0
+# How often a viewer may want the queues to be counted, in seconds; the page offers these.
+_EVERY: Final = frozenset({"2", "5", "15", "60"})
 _FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind"}
 _MOST_LIVE: Final = 200
 _MOST_NAMED: Final = 10
@@ -319,11 +321,12 @@ class _Live:
         if self._watching >= _MOST_LIVE:
             return Response("Too many viewers are already connected.", 503, media_type="text/plain")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        every = float(view.query("every")) if view.query("every") in _EVERY else _EVENT_SECONDS
         return StreamingResponse(
-            self._changes(request), media_type="text/event-stream", headers=headers
+            self._changes(request, every), media_type="text/event-stream", headers=headers
         )
 
-    async def _changes(self, request: Request) -> AsyncIterator[str]:
+    async def _changes(self, request: Request, every: float) -> AsyncIterator[str]:
         access, snapshots = self._site.access, self._site.snapshots
         before: Any = None
         self._watching += 1
@@ -333,7 +336,7 @@ class _Live:
                 try:
                     # The session may have ended.
                     await access.need(request, Role.VIEWER, writes=False)
-                    seen = await access.threads.run(snapshots.overview)
+                    seen = await access.threads.run(functools.partial(snapshots.overview, every))
                 except Refused:
                     # The page shows the reason when it is loaded again.
                     yield "event: changed\ndata: \n\n"
@@ -343,7 +346,9 @@ class _Live:
                 now = (seen.queues, seen.consumers, seen.dead_consumers, seen.problem)
                 if before not in (None, now):
                     yield "event: changed\ndata: \n\n"
-                yield f"event: age\ndata: {snapshots.age:.0f}\n\n"
+                # How old it is, and how often it is counted, if that is more seldom than chosen.
+                stretched = pause if (pause := snapshots.pause or 0.0) > every else 0.0
+                yield f"event: age\ndata: {snapshots.age:.0f} {stretched:.0f}\n\n"
                 before = now
                 with anyio.move_on_after(_EVENT_SECONDS):
                     await self.end.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import Minute, quantile
 from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_bars
 from queue_over_sql.values.humanize import clean, count_words, duration_words, short_count
@@ -16,6 +18,7 @@ from queue_over_sql.values.humanize import clean, count_words, duration_words, s
 _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _HOUR: Final = 60
+_LATELY: Final = timedelta(minutes=10)
 
 SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "hour": (3_600, 60),
@@ -73,13 +76,53 @@ def _bars(values: Sequence[int], said: str) -> Markup:
     return Markup(drawn)  # noqa: S704 - numbers, and a text that is clean
 
 
-def charts(minutes: Sequence[Minute], span: str, at: datetime) -> Markup:
-    """The plots of one queue: published and settled messages, wait and handling time.
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How fast messages came into a queue and left it, in the last minutes.
+
+    Attributes:
+        published, finished: messages a minute.
+        empty_in: in how many seconds the queue is empty if that goes on; None: never.
+    """
+
+    published: float
+    finished: float
+    empty_in: float | None
+
+
+def pace(minutes: Sequence[Minute], unfinished: int, at: datetime) -> Pace | None:
+    """The pace of a queue; None if the history says nothing of the last ten minutes.
+
+    Args:
+        minutes: the active minutes of this queue; see ``read_history``.
+        unfinished: how many messages it has now.
+        at: the present time.
+    """
+    end = at.replace(second=0, microsecond=0)
+    some = [each for each in minutes if end - _LATELY <= each.begins_at < end]
+    if not some:
+        return None
+    count = (end - min(each.begins_at for each in some)).total_seconds() / 60
+    published = sum(each.published for each in some) / count
+    finished = sum(_finished(each) for each in some) / count
+    gain = finished - published
+    return Pace(published, finished, unfinished / gain * 60 if gain > 0 else None)
+
+
+def _finished(minute: Minute) -> int:
+    return minute.done + minute.failed + minute.rejected + minute.expired
+
+
+def charts(
+    minutes: Sequence[Minute], span: str, at: datetime, unfinished: int | None = None
+) -> Markup:
+    """The plots of one queue: published and settled messages, backlog, wait and handling time.
 
     Args:
         minutes: the active minutes of this queue; see ``read_history``.
         span: a name of ``SPANS``.
         at: the present time.
+        unfinished: how many messages the queue has now. None: not known, so no backlog is drawn.
     """
     seconds, width = SPANS[span]
     now = int(at.timestamp())
@@ -100,11 +143,25 @@ def charts(minutes: Sequence[Minute], span: str, at: datetime) -> Markup:
         _durations("Wait until claimed", times, [each.waited if each else None for each in bins]),
         _durations("Handling time", times, [each.handled if each else None for each in bins]),
     ]
+    if unfinished is not None:
+        drawn.insert(1, _backlog(times, bins, unfinished))
     return Markup("".join(drawn))  # noqa: S704 - the drawing escapes its texts
 
 
 def _counts(bins: Sequence[Minute | None], name: str) -> Series:
     return Series(name, name, [getattr(each, name) if each else 0 for each in bins])
+
+
+def _backlog(times: Times, bins: Sequence[Minute | None], unfinished: int) -> str:
+    """Reckoned back from what there is now by what was published and finished since."""
+    left, values = int(unfinished), list[float]()
+    for each in reversed(bins):
+        values.append(max(0, left))
+        if each is not None:
+            left += _finished(each) - each.published
+    title = "Backlog, at least" if isinstance(unfinished, AtLeast) else "Backlog"
+    drawn = stacked_bars(times, [], Series("unfinished", "born", values[::-1]), short_count)
+    return figure(title, [("born", "unfinished messages")], drawn)
 
 
 def _durations(title: str, times: Times, bins: Sequence[Sequence[int] | None]) -> str:

@@ -44,6 +44,11 @@ def about(seconds: float) -> str:
     return f"{seconds / _LENGTHS[unit]:.0f} {unit}"
 
 
+def rate(number: float) -> str:
+    """A number a minute: ``1,234``, ``2.5``, ``0``."""
+    return f"{number:.1f}" if 0 < number < 10 and number % 1 else f"{number:,.0f}"  # noqa: PLR2004
+
+
 def age(seconds: float | None) -> str:
     """How long something has waited: ``28 min 32 s``, ``3 d 4 h``; a dash if nothing waits."""
     if seconds is None:
@@ -119,10 +124,12 @@ _RETRIES: Final[Mapping[type, Callable[[Any], str]]] = {
 }
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "about": about,
     "age": age,
     "count": count,
     "duration": duration_words,
     "fields": fields,
+    "rate": rate,
     "raw": raw,
     "setting": setting,
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from queue_over_sql import QueueService, inside
+from queue_over_sql import ConsumerInfo, HandledQueue, QueueService, inside
 from queue_over_sql.errors import QueueError
 from queue_over_sql.inside import Inspection
 from queue_over_sql.observability import (
@@ -38,7 +38,7 @@ MANY: Final = 20
 
 # The largest share of the time for looks, so that twenty viewers of a hundred queues cost the
 # database less than twenty claims a second.
-_SHARE: Final = 0.004
+_SHARE: Final = 0.02
 # What the list of queues shows.
 _LISTED: Final = (*(status.value for status in Status), *DEAD)
 
@@ -90,7 +90,7 @@ class CheckedUp:
 class Snapshots:
     """Reads the queues when somebody asks, at most every ``interval`` seconds.
 
-    If a reading is slow, the pause grows, up to a minute, so that it takes 0.4 % of the time. All
+    If a reading is slow, the pause grows, up to a minute, so that it takes 2 % of the time. All
     viewers share a reading; without viewers nothing is read.
 
     Args:
@@ -115,9 +115,13 @@ class Snapshots:
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
 
-    def overview(self) -> Overview:
-        """The last reading, or a new one if it is too old."""
-        return self._shared.seen()
+    def overview(self, every: float = 0.0) -> Overview:
+        """The last reading, or a new one if it is too old.
+
+        ``every``: after how many seconds it is too old for the caller.
+        """
+        last = self._shared.last
+        return last if last is not None and self.age < every else self._shared.seen()
 
     @property
     def age(self) -> float:
@@ -141,6 +145,15 @@ class Snapshots:
             known = SharedSnapshot(read, self._interval, _LONGEST_PAUSE, share=_SHARE)
             self._queues[name] = known
         return known.seen()
+
+    def handlers(self, name: str) -> Sequence[tuple[ConsumerInfo, HandledQueue]]:
+        """The living consumers that handle a queue, and what they say of it.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        inspection = Inspection(self._service, self._timeout)
+        return inspection.handlers_of(inspection.consumers()[0], name)
 
     def held(self) -> Mapping[str, Sequence[Held]]:
         """What consumers hold, by their ids: queues that cannot be read are left out."""
@@ -175,8 +188,8 @@ class Snapshots:
             now = instant(inspection.now())
             records = inspection.records()
             counting = self._counting if len(records) <= MANY else self._coarse
-            queues = counting.count(inspection, records)
             alive, dead = inspection.consumers()
+            queues = counting.count(inspection, records, alive)
             running = [each for each in alive if not each.permanent]
             with inside.limited(self._service, self._timeout):
                 self._read_history()
@@ -189,7 +202,8 @@ class Snapshots:
         del before
         inspection = Inspection(self._service, self._timeout)
         records = [each for each in inspection.records() if each.name == name]
-        return next(iter(counting.count(inspection, records)), None)
+        alive, _ = inspection.consumers()
+        return next(iter(counting.count(inspection, records, alive)), None)
 
     def _look_at_held(self, before: object) -> dict[str, list[Held]]:
         del before

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -22,12 +22,12 @@ from starlette.routing import Mount
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
 from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
-from queue_over_sql.observability import counting
+from queue_over_sql.observability import AtLeast, counting, history
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
 from queue_over_sql.values.fingerprints import fingerprint
-from queue_over_sql.web import changes, humanize, shown_messages, snapshot
+from queue_over_sql.web import changes, charts, humanize, shown_messages, snapshot
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -766,11 +766,60 @@ def test_browsers_hear_of_changes(
     thread.join(30)
     assert "event: changed" in lines
     ages = [lines[at + 1] for at, line in enumerate(lines) if line == "event: age"]
-    assert all(re.fullmatch(r"data: \d+", age) for age in ages), ages
+    assert all(re.fullmatch(r"data: \d+ 0", age) for age in ages), ages
     assert "12" in browser.get("/?live=1")
     assert "because counting takes long" not in browser.get("/")
     monkeypatch.setattr(Snapshots, "pause", 40.0)
     assert "and every 40 s, because counting takes long" in browser.get("/")
+
+    def said(every: int) -> str:
+        address = f"{root}/events?every={every}"
+        with httpx2.stream("GET", address, timeout=30, trust_env=False) as answer:
+            return next(line for line in answer.iter_lines() if re.match(r"data: \d", line))
+
+    # Whoever wants to see the queues every minute misses nothing.
+    assert [40, 40, 0] == [int(said(every).split()[2]) for every in (2, 15, 60)]
+
+
+def test_who_looks_seldom_costs_little(service: QueueService) -> None:
+    """Who wants the queues every minute gets a count that is younger than that."""
+    shared = Snapshots(service, interval=0.0)
+    first = shared.overview()
+    assert first is shared.overview(60.0)
+    assert first is not shared.overview()
+
+
+def test_a_queue_says_who_handles_it(open_site: Open, make_service: MakeService) -> None:
+    """Its page has the consumers with their kinds, and that of the consumers has their queues."""
+    served = make_service(consumer_name="billing")
+    queue = served.create_queue("served", kinds={"Order": dict})
+    page = open_site().get("/queues/served")
+    assert "No living consumer handles this queue." in page
+    assert [] == queue.consume()
+    page = open_site().get("/queues/served")
+    row = page.split('aria-label="Handled by"')[1].split("</table>")[0]
+    assert all(each in row for each in ("billing", "its own loop", "Order"))
+    assert "served</a> " in open_site().get("/consumers")
+
+
+def test_the_pace_of_a_queue() -> None:
+    """By whole minutes, of at most ten; the backlog is reckoned back from what there is."""
+    now = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+    begins = now.replace(second=0)
+    minutes = [
+        history.Minute("jobs", begins, published=1000),
+        history.Minute("jobs", begins - timedelta(minutes=1), published=10, done=30, failed=2),
+        history.Minute("jobs", begins - timedelta(minutes=2), published=30, done=48),
+        history.Minute("jobs", begins - timedelta(minutes=30), published=500),
+    ]
+    assert charts.Pace(20.0, 40.0, 15 * 60) == charts.pace(minutes, 300, now)
+    idle = [replace(each, done=0, failed=0) for each in minutes[1:3]]
+    assert charts.Pace(20.0, 0.0, None) == charts.pace(idle, 300, now)
+    assert charts.pace(minutes[:1], 300, now) is None
+    drawn = charts.charts(minutes, "hour", now, AtLeast(1300))
+    assert "Backlog, at least" in drawn
+    for backlog in ("1.3k", "300", "322", "340"):
+        assert f": unfinished {backlog}<" in drawn
 
 
 def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

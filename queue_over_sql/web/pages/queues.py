@@ -15,7 +15,7 @@ from queue_over_sql.values.states import Outcome, Status
 from queue_over_sql.web import shown_messages
 from queue_over_sql.web.buttons import filters_of
 from queue_over_sql.web.changes import check_fingerprint, message_id
-from queue_over_sql.web.charts import SPANS, charts, spark_of_day, sparkline
+from queue_over_sql.web.charts import SPANS, charts, pace, spark_of_day, sparkline
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
@@ -75,13 +75,17 @@ def queue(view: View) -> Response:
         msg = f"span must be one of {', '.join(SPANS)}"
         raise ValueError(msg)
     minutes = read_history(view.service, SPANS[span][0], found.name)
+    now, at = view.site.snapshots.queue(found.name), view.site.clock.now()
+    live = None if now is None or now.problem else now.live
     return view.page(
         "queue.html",
         "overview",
         queue=found,
         settings=found.settings,
-        now=view.site.snapshots.queue(found.name),
-        charts=charts(minutes, span, view.site.clock.now()) if minutes else None,
+        now=now,
+        pace=None if live is None else pace(minutes, live, at),
+        handlers=view.site.snapshots.handlers(found.name),
+        charts=charts(minutes, span, at, live) if minutes else None,
         span=span,
         spans=list(SPANS),
     )

@@ -5,7 +5,9 @@
   const live = document.querySelector("[data-events]");
   const state = document.querySelector("[data-live]");
   const pause = document.querySelector("[data-pause]");
+  const every = document.querySelector("[data-every]");
   const kept = "queue_over_sql_paused";
+  const keptEvery = "queue_over_sql_every";
   let paused = false;
   let source = null;
   let missed = false;
@@ -24,13 +26,14 @@
   const open = () => {
     if (source || document.hidden || paused) return;
     let lost = false;
-    source = new EventSource(live.dataset.events);
+    source = new EventSource(`${live.dataset.events}?every=${every.value}`);
     source.addEventListener("changed", fetchAgain);
     // How many seconds ago the queues were counted, which takes long for many messages.
     source.addEventListener("age", (event) => {
-      const age = Number(event.data);
-      say(age < 5 ? "Live" : `${age} s old`, false);
-      state.classList.toggle("old", age >= 10);
+      const [age, stretched] = event.data.split(" ").map(Number);
+      const why = stretched ? `, counted every ${stretched} s because that takes long` : "";
+      say((age < 5 ? "Live" : `${age} s old`) + why, false);
+      state.classList.toggle("old", age >= Math.max(10, every.value * 1.5));
     });
     source.onopen = () => {
       if (lost) fetchAgain();
@@ -69,7 +72,13 @@
     }
   };
   if (live && state && window.EventSource && window.htmx) {
-    pause.hidden = false;
+    pause.hidden = every.hidden = false;
+    every.value = storage((store) => store.getItem(keptEvery)) || "2";
+    every.addEventListener("change", () => {
+      storage((store) => store.setItem(keptEvery, every.value));
+      close();
+      look();
+    });
     pause.addEventListener("click", () => {
       setPaused(!paused);
       storage((store) => store.setItem(kept, paused ? "yes" : "no"));
