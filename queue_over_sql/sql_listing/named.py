@@ -23,6 +23,7 @@ from queue_over_sql.groups.listing import read_groups
 from queue_over_sql.groups.strategy import GroupRequest, GroupRules, Seen
 from queue_over_sql.groups.taking import Picking
 from queue_over_sql.limits.slots import count_others, has_room, occupy_taken, reserve_for_caller
+from queue_over_sql.limits.tokens import read as look_for_token
 from queue_over_sql.message import Claim
 from queue_over_sql.publishing import deduplication, statements
 from queue_over_sql.publishing import operations as publishing
@@ -443,6 +444,9 @@ OF_LIMITS: Final[Mapping[str, Step]] = {
 }
 """Only of queues with a ``queue_limit``."""
 
+OF_RATES: Final[Mapping[str, Step]] = {"rate, look for a token": _of(look_for_token)}
+"""Only of queues with a ``queue_rate``."""
+
 _SINGLE: Final[Mapping[str, Step]] = {
     "claim": _claim,
     "take": _take(keep=False),
@@ -618,6 +622,7 @@ def statements_of(queue: Queue) -> list[Statement]:
     further: dict[str, Step] = {}
     further |= OF_GROUPS if tables.grouped else {}
     further |= OF_LIMITS if tables.limited else {}
+    further |= OF_RATES if tables.rated else {}
     several = {name: (do, _BATCH) for name, do in further.items()}
     for name, (do, rows) in {**OPERATIONS, **several}.items():
         rehearsal = Rehearsal(core_of(queue).context.connections.engine.dialect, rows)

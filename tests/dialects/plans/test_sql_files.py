@@ -7,13 +7,41 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql.sql_listing import formatted, statements_of
 from tests.dialects.plans.hot_statements import old_queue
 from tests.dialects.plans.sql_files import COMMAND, FOLDER, rendered
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "mysql", "h2")
+
+_BY_RULES = (
+    *("publish", "claim", "take", "exchange", "ack", "nack", "release"),
+    *("groups", "limit", "rate"),
+)
+
+
+def test_the_file_shows_what_queues_with_groups_and_limits_send(
+    service: QueueService, request: pytest.FixtureRequest, engine_name: str
+) -> None:
+    """What only they send, for one message; `test_groups.py` shows which indexes that uses."""
+    plain = {each.text for each in statements_of(service.create_queue("jobs"))}
+    service.drop_queue("jobs")
+    queue = service.create_queue("jobs", group_limit=2, queue_limit=20, queue_rate="100/min")
+    new = [
+        each
+        for each in statements_of(queue)
+        if each.operation.startswith(_BY_RULES)
+        and "batch" not in each.operation
+        and each.text not in plain
+        and each.same_as is None
+    ]
+    parts = [f"{each.title}\n{formatted(each.text)};" for each in new]
+    _compare(request, FOLDER / "rules" / f"{engine_name}.sql", "\n\n".join(parts) + "\n")
 
 
 @pytest.mark.timeout(300)
@@ -31,11 +59,15 @@ def test_the_file_shows_what_operations_send(
         f"{name}: {text}" for text, name in heard.unknown.items()
     )
     assert not sent, "nothing has sent: " + "\n".join(sent)
-    file = FOLDER / f"{database.engine}.sql"
+    _compare(request, FOLDER / f"{database.engine}.sql", text)
+
+
+def _compare(request: pytest.FixtureRequest, file: Path, text: str) -> None:
     if request.config.getoption("--write-sql"):
         file.write_text(text)
     diff = difflib.unified_diff(
         file.read_text().splitlines(), text.splitlines(), "the file", "what is sent", lineterm=""
     )
     changes = "\n".join(diff)
-    assert not changes, f"if that is meant, run {COMMAND.format(engine=database.engine)}\n{changes}"
+    command = COMMAND.format(engine=file.stem)
+    assert not changes, f"if that is meant, run {command}\n{changes}"
