@@ -556,11 +556,12 @@ def _rates(measured: Mapping[str, Any]) -> list[str]:
 First in first out in {GROUPS:,} groups, published in turns, against a queue without groups; both
 run in turns. Messages a second; the ratio is the median of those of single rounds. Goals of it by
 {BATCH}: {goals}. Workers have {THREADS} threads in each process, and handlers that do nothing. The
-last column is the same for the processor's time of server and consumers, which other work on the
-machine disturbs less: how many messages for as much of it.""",
+last columns are the same for the processor's time of server and consumers, which other work on the
+machine disturbs less: microseconds of a message, ungrouped and grouped, and how many messages for
+as much of it.""",
         "",
-        "| engine | claimed, processes | messages | ungrouped | grouped | ratio | rounds | work |",
-        "|---|---|--:|--:|--:|--:|---|--:|",
+        "| engine | claimed | messages | ungrouped | grouped | ratio | rounds | µs | µs | |",
+        "|---|---|--:|--:|--:|--:|---|--:|--:|--:|",
     ]
     for engine, found in measured.items():
         for name, case in found["cases"].items():
@@ -570,6 +571,7 @@ machine disturbs less: how many messages for as much of it.""",
             cells += [f"{median(grouped):,.0f}", f"{median(ratios):.2f}"]
             cells += [" ".join(f"{ratio:.2f}" for ratio in sorted(ratios)) + _wrong(case[GROUPED])]
             spent = [[one["processor_us"] for one in case[side]] for side in (PLAIN, GROUPED)]
+            cells += [f"{median(each):.1f}" for each in spent]
             cells += [f"{median(p / g for p, g in zip(*spent, strict=True)):.2f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -694,8 +696,8 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="by commas")
     parser.add_argument("--consumers", type=numbers, default=[1, 8], help="numbers of processes")
-    parser.add_argument("--messages", type=int, default=40_000, help="of a run of rates")
-    parser.add_argument("--rounds", type=int, default=5, help="of rates and saturated")
+    parser.add_argument("--messages", type=int, default=20_000, help="of a run of rates")
+    parser.add_argument("--rounds", type=int, default=3, help="of rates and saturated")
     parser.add_argument("--scale", type=float, default=1.0, help=f"of shapes of {FULL:,} messages")
     parser.add_argument("--shape-rounds", type=int, default=1, help="of shapes")
     parser.add_argument("--blocked", type=int, default=100_000, help="messages of a blocked group")
