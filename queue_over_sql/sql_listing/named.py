@@ -279,7 +279,8 @@ def _reject(stage: Stage) -> None:
 def _attempt(stage: Stage) -> None:
     values: dict[str, Any] = {}
     for index in range(stage.rows):
-        values |= {f"p_message_id_{index}": index + 1, f"p_attempt_{index}": 1}
+        # Of other attempts than those of one message, which may end in the same moment.
+        values |= {f"p_message_id_{index}": index + 1, f"p_attempt_{index}": stage.rows}
         values |= {f"p_consumer_id_{index}": _STAMP.consumer_id, f"p_outcome_{index}": "retried"}
     stage.sql.get(attempts.insert_attempts, stage.rows).run(stage.connection, values)
 
