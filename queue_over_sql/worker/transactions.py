@@ -125,6 +125,11 @@ class HandlerTransactions:
                     # What the database refuses to finish was handled, so what the handler wrote is
                     # kept, with the hold.
                     core_of(self._queue).settlements.ack(unsettled, connection, after_commit)
+                elif finished and connection.in_transaction():
+                    # The handler settled all itself. If it then caught the error of a statement,
+                    # its transaction may have failed. Not every server says so at the COMMIT, which
+                    # rolls back, but each refuses this.
+                    connection.exec_driver_sql("SELECT 1").close()
         except CallAbandoned:
             raise
         except BaseException as error:

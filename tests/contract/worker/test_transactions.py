@@ -572,6 +572,32 @@ def test_what_the_database_undid_is_not_acked(
 
 
 @pytest.mark.engines("postgresql")
+def test_what_a_failed_transaction_acked_is_handled_again(
+    single: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """The handler acks, and catches the error of a later statement. That undid its ack, too.
+
+    The server answers the COMMIT with a rollback and with no error, so the worker asks before.
+    """
+    attempts: list[int] = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        attempts.append(message.attempt)
+        add_effect(connection, message.id)
+        message.ack(connection=connection)
+        if message.attempt == 1:
+            with suppress(DBAPIError):
+                connection.exec_driver_sql("SELECT 1 / 0")
+
+    outside.publish("a")
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    assert [1, 2] == attempts
+    assert 1 == effect_count(effects_engine)
+
+
+@pytest.mark.engines("postgresql")
 def test_a_conflict_at_the_commit_is_no_attempt(
     make_service: MakeService, outside: Queue, effects_engine: Engine
 ) -> None:
