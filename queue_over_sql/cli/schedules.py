@@ -121,6 +121,7 @@ def add(
 def fields(schedule: Schedule) -> dict[str, Any]:
     """The fields of a schedule as JSON-ready values; bytes are written in Base64 and marked so."""
     given = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
+    given["last_runs"] = [{"at": at, "id": number} for at, number in schedule.last_runs.items()]
     if isinstance(schedule.payload, bytes):
         return {**given, "payload": in_base64(schedule.payload), ENCODING_FIELD: "base64"}
     return given

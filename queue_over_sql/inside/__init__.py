@@ -79,7 +79,7 @@ from queue_over_sql.inside.vitals import HandlersAtWork, Loop, Vitals
 from queue_over_sql.message import row_of
 from queue_over_sql.payloads.codec import encode
 from queue_over_sql.queues.registry import QueueRecord
-from queue_over_sql.schedules.calendar import Missed, zone_named
+from queue_over_sql.schedules.calendar import NICKNAMES, Missed, zone_named
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.schema.system_tables import SystemTables
 from queue_over_sql.service import start_to_serve
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import CallersConnection as CallersConnection
 
 __all__ = [
+    "NICKNAMES",
     "Arrivals",
     "ClientClaims",
     "Condition",

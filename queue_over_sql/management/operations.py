@@ -355,7 +355,7 @@ _ALL: Final = (
             201, (404, 409, 413),
         ),
         (Button(
-            "run-schedule", "Run now", "The schedule {schedule} published message {id}.",
+            "run-schedule", "Run now", "Ran the schedule {schedule}.",
             "Publish one message of {schedule} now? Its next times stay as they are.",
         ),),
         of="schedule",

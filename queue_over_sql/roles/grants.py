@@ -101,7 +101,10 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
         Grant("UPDATE", KEYS, "locks such a key, writes nothing", ("expires_at",)),
         Grant(
-            "UPDATE", "schedules", "records published times of schedules", ("next_at", "revision")
+            "UPDATE",
+            "schedules",
+            "records published times of schedules",
+            ("last_runs", "next_at", "revision"),
         ),
         Grant(
             "UPDATE",

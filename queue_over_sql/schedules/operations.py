@@ -20,7 +20,13 @@ from queue_over_sql.queues import registry
 from queue_over_sql.schedules import store
 from queue_over_sql.schedules.calendar import Firing, plan
 from queue_over_sql.schedules.definition import Definition
-from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix, Version, message_key
+from queue_over_sql.schedules.store import (
+    Run,
+    ScheduleRecord,
+    SchedulesOfPrefix,
+    Version,
+    message_key,
+)
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.states import PublishOutcome
@@ -91,12 +97,17 @@ class ScheduledMessages:
         """Whether the message for a time is due now."""
         return at + self._template.delay <= now
 
-    def publish(self, connection: Connection, instants: Sequence[int]) -> int:
-        """Publish the messages for some times; returns how many did not exist yet."""
-        published = self.published(connection, instants)
-        return [one.outcome for one in published].count(PublishOutcome.CREATED)
+    def publish(self, connection: Connection, instants: Sequence[int]) -> list[Run]:
+        """Publish the messages for some times; returns those that did not exist yet."""
+        return [
+            Run(at, one.id)
+            for at, one in self.published(connection, instants)
+            if one.outcome == PublishOutcome.CREATED
+        ]
 
-    def published(self, connection: Connection, instants: Sequence[int]) -> list[Published]:
+    def published(
+        self, connection: Connection, instants: Sequence[int]
+    ) -> list[tuple[int, Published]]:
         """Publish the messages for some times; one that exists already is skipped."""
         delay, expires = self._template.delay, self._template.expires
         # An expiry counts from the time at which the message is due, which includes the delay.
@@ -109,12 +120,13 @@ class ScheduledMessages:
             return []
         sql = core_of(self.queue).context.sql
         if template.room is None:
-            return publish_many(connection, sql, messages, "skip")
-        published: list[Published] = []
-        for message in messages:
+            made = publish_many(connection, sql, messages, "skip")
+            return [*zip(instants, made, strict=True)]
+        published: list[tuple[int, Published]] = []
+        for at, message in zip(instants, messages, strict=True):
             # A queue that is full must not stop its schedules.
             with contextlib.suppress(GroupFull):
-                published += publish_many(connection, sql, [message], "skip")
+                published += [(at, one) for one in publish_many(connection, sql, [message], "skip")]
         return published
 
 
@@ -140,16 +152,23 @@ def put(
     now = store.clock(connection, scope)
     previous = None if record is None else Definition.from_json(record.name, record.definition)
     definition = messages.definition.counted_from(now, previous)
+    runs = [] if record is None or record.queue != queue else [*record.last_runs]
     if before is not None:
         removed = store.remove_ahead(connection, before, name, now, passed=True)
         # Those of passed times, which wait because of a delay, would not come again.
-        messages.publish(connection, [at for at in removed if at <= now])
+        runs = [run for run in runs if run.at not in removed]
+        runs += messages.publish(connection, [at for at in removed if at <= now])
     next_at = _first_without_message(record, previous, definition, now)
     if record is None or not record.paused:
         firing = plan(definition.trigger, next_at, now, definition.missed)
-        messages.publish(connection, firing.instants)
+        runs += messages.publish(connection, firing.instants)
         next_at = firing.next_at
-    values = {"queue": queue, "definition": definition.to_json(), "next_at": next_at}
+    values = {
+        "queue": queue,
+        "definition": definition.to_json(),
+        "next_at": next_at,
+        "last_runs": store.runs_text(runs),
+    }
     if record is not None:
         done = store.change_schedule(connection, scope, record, **values)
     else:
@@ -189,12 +208,16 @@ def fire(
         return None
     now = store.clock(connection, scope)
     firing = look(messages, dataclasses.replace(record, now=now))
-    count = messages.publish(connection, firing.instants)
-    if not store.change_schedule(connection, scope, record, next_at=firing.next_at):
+    runs = messages.publish(connection, firing.instants)
+    values = {
+        "next_at": firing.next_at,
+        "last_runs": store.runs_text([*record.last_runs, *runs]),
+    }
+    if not store.change_schedule(connection, scope, record, **values):
         raise Conflict(name)
     late = any(messages.is_due(at, now) for at in firing.instants)
     version = record.version._replace(revision=record.revision + 1)
-    return Fired(count, late, firing.wake_at <= now, version, firing.wake_at)
+    return Fired(len(runs), late, firing.wake_at <= now, version, firing.wake_at)
 
 
 @operation(atomic=True, durable=True, repeatable=False)
@@ -214,10 +237,11 @@ def run(
     if _content(record) != _content(seen):
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
-    [published] = messages.published(connection, [now])
+    [(_, published)] = messages.published(connection, [now])
     if published.outcome != PublishOutcome.CREATED:
         # Clocks may be coarse: another one came in this very instant.
         raise Conflict(messages.schedule)
+    store.note_runs(connection, scope, record, [Run(now, published.id)])
     return published, messages.is_due(now, now)
 
 
@@ -232,8 +256,9 @@ def pause(
     record = _locked(connection, scope, seen)
     if record is None or record.paused:
         return record is not None
-    now = _remove_ahead(connection, scope, tables, seen.name)
-    return store.change_schedule(connection, scope, record, paused_at=now)
+    now, removed = _remove_ahead(connection, scope, tables, seen.name)
+    left = store.runs_text([run for run in record.last_runs if run.at not in removed])
+    return store.change_schedule(connection, scope, record, paused_at=now, last_runs=left)
 
 
 @operation(atomic=True, counts=True)
@@ -266,8 +291,12 @@ def resume(
     now = store.clock(connection, scope)
     trigger, missed = messages.definition.trigger, messages.definition.missed
     firing = plan(trigger, trigger.after(now), now, missed)
-    messages.publish(connection, firing.instants)
-    values = {"next_at": firing.next_at, "paused_at": None}
+    runs = [*record.last_runs, *messages.publish(connection, firing.instants)]
+    values = {
+        "next_at": firing.next_at,
+        "paused_at": None,
+        "last_runs": store.runs_text(runs),
+    }
     return store.change_schedule(connection, scope, record, **values)
 
 
@@ -286,8 +315,7 @@ def _locked(
 
 def _remove_ahead(
     connection: Connection, scope: SchedulesOfPrefix, tables: QueueTables | None, name: str
-) -> int:
+) -> tuple[int, list[int]]:
     now = store.clock(connection, scope)
-    if tables is not None:
-        store.remove_ahead(connection, tables, name, now)
-    return now
+    removed = [] if tables is None else store.remove_ahead(connection, tables, name, now)
+    return now, removed

@@ -58,6 +58,8 @@ class Schedule:
         next_at: the next time; None if there is none, or while it is paused.
         paused: whether it is paused.
         created_at: when it was first added.
+        last_runs: the ids of the last messages that it published, up to ten, by their times; the
+            newest first.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Schedule:
     next_at: datetime | None
     paused: bool
     created_at: datetime
+    last_runs: Mapping[datetime, int] = dataclasses.field(default_factory=dict)
 
 
 # Inside the class, ``list`` is a method.
@@ -317,6 +320,13 @@ def _schedule(record: ScheduleRecord) -> Schedule:
         next_at=None if record.paused else optional_instant(_following(definition, record)),
         paused=record.paused,
         created_at=instant(record.created_at),
+        last_runs=MappingProxyType(
+            {
+                instant(run.at): run.message_id
+                for run in reversed(record.last_runs)
+                if run.at <= record.now
+            }
+        ),
     )
 
 

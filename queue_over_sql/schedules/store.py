@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from sqlalchemy import and_, delete, func, literal, or_, select, update
 
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import UNREADABLE, QueueError
 from queue_over_sql.groups import exits
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.statements.parameters import batches, by_id
 from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import ColumnElement, Connection, Executable, Select
 
     from queue_over_sql.schema.queue_tables import QueueTables
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _DATE: Final = "____-__-__T__:__:__"
 _ZONE: Final = "+00:00"
+_RUNS_KEPT: Final = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +42,13 @@ class SchedulesOfPrefix:
         """The condition for the row of a schedule."""
         columns = self.system.schedules.c
         return and_(columns.table_prefix == self.prefix, columns.name == name)
+
+
+class Run(NamedTuple):
+    """A message of a schedule: its time in microseconds, and its id."""
+
+    at: int
+    message_id: int
 
 
 class Version(NamedTuple):
@@ -56,6 +67,7 @@ class ScheduleRecord:
         next_at: the first time that has no message yet; None if there is none.
         revision: increases with each change and each publication.
         now: the database's clock when it was read.
+        last_runs: the times and the ids of the messages that it published last, the newest last.
     """
 
     name: str
@@ -66,6 +78,7 @@ class ScheduleRecord:
     paused: bool
     created_at: int
     now: int
+    last_runs: Sequence[Run] = ()
 
     @property
     def version(self) -> Version:
@@ -174,6 +187,27 @@ def change_schedule(
     return connection.execute(statement).rowcount > 0
 
 
+def note_runs(
+    connection: Connection, scope: SchedulesOfPrefix, record: ScheduleRecord, runs: Sequence[Run]
+) -> None:
+    """Note runs of a schedule whose row is locked, and leave its revision as it is."""
+    noted = update(scope.system.schedules).where(scope.named(record.name))
+    connection.execute(noted.values(last_runs=runs_text([*record.last_runs, *runs])))
+
+
+def runs_text(runs: Sequence[Run]) -> str:
+    """The last of these runs, as they are stored."""
+    return json.dumps(sorted(runs)[-_RUNS_KEPT:], separators=(",", ":"))
+
+
+def _read_runs(text: str | None) -> list[Run]:
+    # Only for people, so that no schedule stops if it cannot be read.
+    try:
+        return [Run(int(at), int(message_id)) for at, message_id in json.loads(text or "[]")]
+    except UNREADABLE:
+        return []
+
+
 def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str) -> bool:
     """Remove the record of a schedule; False if there is none."""
     statement = delete(scope.system.schedules).where(scope.named(name))
@@ -255,6 +289,7 @@ def _selected(scope: SchedulesOfPrefix) -> Select[Any]:
         columns.paused_at,
         columns.created_at,
         scope.dialect.expressions.now().label("now"),
+        columns.last_runs,
     )
 
 
@@ -269,4 +304,5 @@ def _record(row: Any) -> ScheduleRecord:
         paused=row[5] is not None,
         created_at=stored_number(f"created_at {of_schedule}", row[6]),
         now=int(row[7]),
+        last_runs=_read_runs(row[8]),
     )

@@ -187,6 +187,8 @@ def _schedules(expressions: Expressions) -> list[SchemaItem]:
         Column("revision", BigInteger, nullable=False, server_default="0"),
         Column("paused_at", BigInteger),
         Column("created_at", BigInteger, nullable=False),
+        # JSON: the times and the ids of the messages that it published last. NULL: none.
+        Column("last_runs", Text),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]
 

@@ -18,7 +18,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 from queue_over_sql.errors import QueueError
@@ -26,12 +26,15 @@ from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.attempts import Attempts, parsed_address
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import StoredToken, WebStore, hash_of
-from queue_over_sql.web.threads import Threads
+from queue_over_sql.web.threads import Busy, Threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 COOKIE: Final = "queue_over_sql_session"
@@ -49,6 +52,7 @@ _FRESH_SECONDS: Final = 1.0
 _NEWER_SECONDS: Final = 0.1
 _LONGEST_TOKEN: Final = 512
 _OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_BUSY_SECONDS: Final = 3
 # How often to check again for tables that could not be created.
 _RETRY_SECONDS: Final = 10.0
 
@@ -116,6 +120,8 @@ class Access:
         self.threads = threads
         self.read_only = settings.read_only
         self._proxies = settings.proxies
+        # A browser may be signed in to several databases of one dashboard.
+        self._cookie = f"{COOKIE}_{settings.database}" if settings.database else COOKIE
         self._secret = (settings.secret or secrets.token_urlsafe(32)).encode()
         self._tokens = _FreshTokens(store)
         self._wrong = Attempts()
@@ -144,6 +150,18 @@ class Access:
             self.read_only = True
         self._prepared = True
 
+    async def search(self, do: Callable[[], T], who: Principal) -> T:
+        """Call a function in a thread that reads many messages, as few at once as ``Threads`` lets.
+
+        Raises:
+            Refused: too many searches run already (429).
+        """
+        try:
+            return await self.threads.search(do, who.name)
+        except Busy:
+            text = "Other searches are still running here. Wait a few seconds, then try again."
+            raise Refused(429, "busy", text, _BUSY_SECONDS) from None
+
     # -- identify the caller
 
     async def principal(self, request: HTTPConnection) -> Principal | None:
@@ -162,7 +180,7 @@ class Access:
         if scheme.lower() == "bearer":
             return await self._by_token(given.strip(), address)
         # Without the tables nobody has a session; callers without a token may still read.
-        cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
+        cookie = request.cookies.get(self._cookie) if self.store.problem is None else None
         if cookie is not None:
             known = await self._tokens.by_name(self.threads)
             found = _session_of(cookie, known, self._now())
@@ -315,7 +333,7 @@ class Access:
     def set_session(self, request: HTTPConnection, response: Response, session: WebSession) -> None:
         """Set the session cookie, which replaces any other."""
         response.set_cookie(
-            COOKIE,
+            self._cookie,
             session.cookie,
             expires=session.until,
             path=_cookie_path(request),
@@ -327,7 +345,9 @@ class Access:
     def end_session(self, request: HTTPConnection, response: Response) -> None:
         """Delete the session cookie."""
         path, secure = _cookie_path(request), self._is_secure(request)
-        response.delete_cookie(COOKIE, path=path, secure=secure, httponly=True, samesite="lax")
+        response.delete_cookie(
+            self._cookie, path=path, secure=secure, httponly=True, samesite="lax"
+        )
 
     async def sign_out(self, request: HTTPConnection, response: Response, who: Principal) -> None:
         """End all sessions of the caller's token, on all servers within a second.

@@ -21,7 +21,6 @@ from queue_over_sql import QueueService
 from queue_over_sql.errors import QueueError
 from queue_over_sql.observability import Health, Report, page_of
 from queue_over_sql.values.humanize import counted
-from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.api import create_api
 from queue_over_sql.web.api.app import GZIP_LEVEL
@@ -32,6 +31,7 @@ from queue_over_sql.web.buttons import (
     Form,
     asks,
     count,
+    hides,
     is_confirmed,
     press,
 )
@@ -152,8 +152,9 @@ class _Forms:
             return view.failed(error)
         response = RedirectResponse(view.back(), 303)
         self._access.set_session(request, response, session)
-        note = functools.partial(self._changes.note, "sign-in", session.principal)
-        await self._access.threads.run_quick(note)
+        if not self._access.read_only:
+            note = functools.partial(self._changes.note, "sign-in", session.principal)
+            await self._access.threads.run_quick(note)
         return response
 
     async def sign_out(self, request: Request) -> Response:
@@ -202,7 +203,7 @@ class _Forms:
 
     def _done(self, view: View, name: str, form: Form) -> Response:
         operation, button = BUTTONS[name]
-        if view.site.mask.hides(form["field"], json_or_text(form["value"])):
+        if hides(view.site.mask, form.fields):
             return view.refused(422, "This field is masked, so you cannot filter by it.")
         if asks(button, form) and not is_confirmed(button, form):
             with view.reading():
@@ -279,6 +280,8 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
     facts |= {title: form[name] for name, title in _FILTERS.items()}
     if form["field"]:
         facts["Where"] = f"{form['field']} is {form['value']}"
+    if form["column"]:
+        facts["Column"] = f"{form['column']} is {form['is'] or 'empty'}"
     mask = view.site.mask
     if form["error"]:
         same = check_fingerprint(form["error"])

@@ -25,6 +25,7 @@ from queue_over_sql.web.shown_messages import edited_payload, message_of, requeu
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.values.states import LiveStatus
+    from queue_over_sql.web.masking import Mask
 
 NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
@@ -73,7 +74,7 @@ class Form:
         if not self["all"]:
             msg = "Choose at least one message: tick the boxes before them. Nothing was changed."
             raise ValueError(msg)
-        return Choice(filters=filters_of(self.fields), at_most=self.confirmed)
+        return choice_of(self.fields, self.confirmed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +86,18 @@ class Notice:
         undo: name and fields of the button that undoes it.
         secret: shown only this once; it goes into no cookie.
         message: the queue and the id of a message to link to.
+        leads: the words before that link.
     """
 
     text: str
     undo: tuple[str, dict[str, str]] | None = None
     secret: str | None = None
     message: tuple[str, int] | None = None
+    leads: str = "It is now"
 
 
-def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The filters of ``messages`` in the fields of a form or an address.
+def choice_of(fields: Mapping[str, str], at_most: int | None = None) -> Choice:
+    """The choice of messages by the filters in the fields of a form or an address.
 
     Raises:
         ValueError: one is invalid.
@@ -108,7 +111,17 @@ def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
         raise ValueError(msg)
     if fields.get("field"):
         found["payload"] = {fields["field"]: json_or_text(fields.get("value", ""))}
-    return found
+    if fields.get("is") and not fields.get("column"):
+        msg = "Choose the column that has this value."
+        raise ValueError(msg)
+    columns = {fields["column"]: fields.get("is", "")} if fields.get("column") else {}
+    return Choice(filters=found, columns=columns, at_most=at_most)
+
+
+def hides(mask: Mask, fields: Mapping[str, str]) -> bool:
+    """Whether the filters of a form or an address ask for what the mask hides."""
+    of_payload = fields.get("field", ""), json_or_text(fields.get("value", ""))
+    return mask.hides(*of_payload) or mask.hides(fields.get("column", ""), fields.get("is", ""))
 
 
 BUTTONS: Final[Mapping[str, tuple[OperatorVerb, Button]]] = {
@@ -170,7 +183,6 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
 
 def _report(button: Button, form: Form, done: Result, **more: object) -> str:
     named = {name: form[name] for name in _NAMED}
-    named["id"] = getattr(done.value, "id", "")
     return button.report.format(n=counted(done.count or 0, "message"), **named, **more)
 
 
@@ -318,6 +330,12 @@ def _form_value(value: Any) -> str:
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
 
 
+def _run_schedule(service: QueueService, form: Form, run: Run) -> Notice:
+    queue, done = service.schedules.get(form["schedule"]).queue, run()
+    text = _report(BUTTONS["run-schedule"][1], form, done)
+    return Notice(text, message=(queue, done.value.id), leads="It published")
+
+
 def _add_token(service: QueueService, form: Form, run: Run) -> Notice:
     del service
     check_choice("role", form["role"], [role.value for role in Role])
@@ -352,6 +370,7 @@ _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     "edit": _requeue_edited,
     "delay": _delay,
     "max-attempts": _allow_attempts,
+    "run-schedule": _run_schedule,
     "add-token": _add_token,
     "remove-token": _remove_token,
 }

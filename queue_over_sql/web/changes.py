@@ -15,23 +15,24 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_
 
 from queue_over_sql import UNSET, ArchiveSelection, EditResult, LiveSelection, inside
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.management.operation import OperatorVerb, Role
 from queue_over_sql.values.checks import check_id
+from queue_over_sql.values.durations import duration_text
 from queue_over_sql.values.fingerprints import FINGERPRINT_LENGTH, alike
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_lines import to_json
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
-from queue_over_sql.web.shown_messages import page_alike
+from queue_over_sql.web.shown_messages import column_is, page_alike
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.web.tables import WebStore
@@ -92,6 +93,7 @@ class Choice:
         ids: their ids; without ids, all matching messages.
         filters: the arguments of ``Queue.messages``.
         error: the fingerprint of an error, to choose all dead letters that have it.
+        columns: the values of the queue's own columns, as texts; see ``column_is``.
         at_most: how many may be changed.
         about: the error for people, without the values that it quotes; see ``described``.
     """
@@ -99,6 +101,7 @@ class Choice:
     ids: Sequence[int] = ()
     filters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: str | None = None
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     at_most: int | None = None
     about: str = ""
 
@@ -113,23 +116,16 @@ class Choice:
             raise ValueError(msg)
         if self.ids:
             return [queue.messages(where=queue.table.c.id.in_(self.ids))]
-        return [queue.messages(**self.filters)]
+        return [self.matching(queue)]
 
     def archived(self, queue: Queue) -> list[ArchiveSelection]:
         """The chosen archived messages."""
         ids, archive = self.ids, queue.archive
         if not ids:
-            where = self.same_error(queue)
-            return [archive.messages(**self.filters, where=where)]
+            return [self.matching_archived(queue, mark=True)]
         column = archive.table.c.id
         parts = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
         return [archive.messages(where=column.in_(part)) for part in parts]
-
-    def same_error(self, queue: Queue) -> ColumnElement[bool] | None:
-        """The condition for the dead letters with the error; None without an error."""
-        if self.error is None:
-            return None
-        return inside.having_error(queue, check_fingerprint(self.error), mark=True)
 
     def described(self, queue: Queue) -> Choice:
         """The same choice with the text of its error, which is gone after the change."""
@@ -137,6 +133,37 @@ class Choice:
             return self
         error = page_alike(queue, self.error, limit=1, after=None)[1]
         return dataclasses.replace(self, about=alike(error) or self.error)
+
+    def matching(self, queue: Queue) -> LiveSelection:
+        """The live messages that the filters find."""
+        return queue.messages(**self.filters, where=self._where(queue, queue.table))
+
+    def matching_archived(
+        self, queue: Queue, also: ColumnElement[bool] | None = None, *, mark: bool = False
+    ) -> ArchiveSelection:
+        """The archived messages that the filters find, and that meet one more condition.
+
+        With ``mark`` it first writes the fingerprints of errors that are missing.
+        """
+        archive, more = queue.archive, [] if also is None else [also]
+        if self.error is not None:
+            fingerprint = check_fingerprint(self.error)
+            more.append(inside.having_error(queue, fingerprint, mark=mark))
+        return archive.messages(**self.filters, where=self._where(queue, archive.table, *more))
+
+    def _where(
+        self, queue: Queue, table: Table, *more: ColumnElement[bool]
+    ) -> ColumnElement[bool] | None:
+        if not inside.tables(queue).has_payloads and any(
+            self.filters.get(name) for name in ("key", "kind", "payload")
+        ):
+            msg = (
+                f"The messages of {queue.name} are rows of your table, without key, kind and "
+                "payload: filter by its columns instead."
+            )
+            raise ValueError(msg)
+        named = [column_is(queue, table, name, text) for name, text in self.columns.items()]
+        return and_(*named, *more) if named or more else None
 
     def __str__(self) -> str:
         if self.ids:
@@ -147,6 +174,7 @@ class Choice:
         parts = [] if self.error is None else [f"error {self.about or self.error}"]
         parts += [f"{name}={value}" for name, value in given.items()]
         parts += [f"{path}={json.dumps(value)}" for path, value in fields.items()]
+        parts += [f"column {name}={text or 'null'}" for name, text in self.columns.items()]
         return ", ".join(parts) or "all"
 
 
@@ -212,6 +240,7 @@ class Change:
         choice: Choice,
         *,
         skips: bool = True,
+        detail: str = "",
     ) -> Result:
         """Change messages and write the audit row, or do neither.
 
@@ -220,11 +249,12 @@ class Change:
             verb: changes the messages of one selection.
             choice: the choice, with its limit.
             skips: whether messages that consumers hold count towards the limit.
+            detail: what the audit has besides the choice.
 
         Raises:
             TooManyFound: more messages match.
         """
-        most, detail = choice.at_most, str(choice.described(self.queue))
+        most, about = choice.at_most, f"{choice.described(self.queue)}{detail}"
 
         def check(found: int) -> None:
             if most is not None and found > most:
@@ -237,7 +267,7 @@ class Change:
                 done = verb(selection, connection, lambda more: check(before + more))  # noqa: B023 - at once
                 changed, skipped = changed + done, skipped + done.skipped
                 check(changed + skipped * skips)
-            self.note(changed, detail, connection)
+            self.note(changed, about, connection)
             return EditResult(changed, skipped)
 
         try:
@@ -298,7 +328,31 @@ def _edit(operation: OperatorVerb, change: Change, *, choice: Choice, **argument
 
     live = operation.owner == LiveSelection.__name__
     found = choice.live(change.queue) if live else choice.archived(change.queue)
-    return change.edit(found, verb, choice)
+    # Of a flag only that it is set; zero is a priority.
+    unset = (None, False)
+    given = {
+        name: value for name, value in arguments.items() if not any(value is each for each in unset)
+    }
+    if isinstance(given.get("delay"), int | float):
+        given["delay"] = timedelta(seconds=given["delay"])
+    detail = "".join(f"; {name} {_text(value)}" for name, value in given.items())
+    return change.edit(found, verb, choice, detail=detail)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return duration_text(value.total_seconds())
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(each)}" for name, each in value.items())
+    return "none" if value is None else str(value)
+
+
+def _from_to(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    changed = [name for name in after if before[name] != after[name]]
+    parts = (f"{name} {_text(before[name])} → {_text(after[name])}" for name in changed)
+    return "; ".join(parts) or "nothing new"
 
 
 def _run(operation: OperatorVerb, change: Change, **arguments: Any) -> Result:
@@ -309,8 +363,17 @@ def _run(operation: OperatorVerb, change: Change, **arguments: Any) -> Result:
 
 
 def _settings(operation: OperatorVerb, change: Change, **given: Any) -> Result:
+    def present() -> dict[str, Any]:
+        settings = change.queue.settings
+        return {name: getattr(settings, name) for name in given if hasattr(settings, name)}
+
+    try:
+        before = present()
+    except QueueNotFound:
+        made = operation.run(change.service, change.name, **given)
+        return Result(detail=f"new, {to_json(given)}", value=made)
     made = operation.run(change.service, change.name, **given)
-    return Result(detail=to_json(given), value=made)
+    return Result(detail=_from_to(before, present()), value=made)
 
 
 def _purge(
@@ -332,7 +395,8 @@ def _cancel(
 ) -> Result:
     for each in dict.fromkeys(choice.ids):
         change.count += operation.run(change.service, change.name, message_id=each, reason=reason)
-    return Result(change.count, detail=str(choice))
+    because = "" if reason is None else f"; reason: {reason}"
+    return Result(change.count, detail=f"{choice}{because}")
 
 
 def _requeue(
@@ -345,12 +409,10 @@ def _requeue(
 
     if choice.ids:
         return change.edit(choice.archived(change.queue), verb, choice)
-    choice, archive = choice.described(change.queue), change.queue.archive
-    same = choice.same_error(change.queue)
-    alike_only = [] if same is None else [same]
-    now, c = inside.read_clock(change.queue), archive.table.c
+    choice = choice.described(change.queue)
+    now, c = inside.read_clock(change.queue), change.queue.archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.
-    there = archive.messages(**choice.filters, where=and_(c.finished_at <= now, *alike_only))
+    there = choice.matching_archived(change.queue, c.finished_at <= now, mark=True)
     found = there.count()
     if found <= _STEP:
         return change.edit(choice.archived(change.queue), verb, choice)
@@ -359,9 +421,9 @@ def _requeue(
     done, last, step = 0, None, dataclasses.replace(choice, at_most=None)
     while ids := [row.id for row in inside.rows(there, [c.id], limit=_STEP, after=last)]:
         last = ids[-1]
-        where = and_(c.finished_at <= now, c.id.between(ids[0], last), *alike_only)
+        where = and_(c.finished_at <= now, c.id.between(ids[0], last))
         try:
-            some = archive.messages(**choice.filters, where=where)
+            some = choice.matching_archived(change.queue, where, mark=True)
             done += change.edit([some], verb, step).count or 0
         except QueueError as error:
             if done:
@@ -371,8 +433,14 @@ def _requeue(
 
 
 def _group(operation: OperatorVerb, change: Change, *, group: str, **given: Any) -> Result:
+    def present() -> dict[str, Any]:
+        info = change.queue.groups[group].info()
+        return {name: getattr(info, f"own_{name}") for name in given}
+
+    before = present() if given else {}
     operation.run(change.service, change.name, group=group, **given)
-    return Result(detail=to_json({"group": group, **given}))
+    rules = f": {_from_to(before, present())}" if given else ""
+    return Result(detail=f"group {group}{rules}")
 
 
 def _run_schedule(operation: OperatorVerb, change: Change) -> Result:

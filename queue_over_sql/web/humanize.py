@@ -16,6 +16,7 @@ from queue_over_sql.observability import AtLeast
 from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.humanize import UNKNOWN, duration_words
 from queue_over_sql.values.states import Outcome
+from queue_over_sql.web.cron_words import cron_words
 
 _SHOWN_DELAYS: Final = 4
 _LENGTHS: Final = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
@@ -75,6 +76,12 @@ def moment(at: datetime | None, now: datetime) -> Markup:
     return when(at, now) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
 
 
+def stamp(at: datetime, now: datetime) -> Markup:
+    """The time itself, with its distance from now where the pointer rests."""
+    text, distance = _utc(at), when(at, now).striptags()
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), distance, text)
+
+
 def _utc(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -127,6 +134,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "about": about,
     "age": age,
     "count": count,
+    "cron": cron_words,
     "duration": duration_words,
     "fields": fields,
     "rate": rate,
@@ -135,8 +143,9 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 """Their names in templates."""
 
-TIME_FILTERS: Final[Mapping[str, Callable[[datetime | None, datetime], Markup]]] = {
+TIME_FILTERS: Final[Mapping[str, Callable[[Any, datetime], Markup]]] = {
     "moment": moment,
+    "stamp": stamp,
     "when": when,
 }
 """The same, of filters that need the present time."""

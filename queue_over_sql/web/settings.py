@@ -51,6 +51,8 @@ class WebSettings:
         idempotency_hours: how long a request with an ``Idempotency-Key`` is remembered.
         keep_audit_days: how long the audit keeps its rows.
         keep_audit_rows: how many rows it keeps at most.
+        database: the name of this database, if several are in one dashboard; see ``together``.
+        databases: the names of all of them.
 
     Raises:
         ValueError: an attribute has an invalid value.
@@ -76,6 +78,8 @@ class WebSettings:
     idempotency_hours: float = 24.0
     keep_audit_days: float = 365.0
     keep_audit_rows: int = 100_000
+    database: str = ""
+    databases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.proxy_header is not None and not self.proxy_from:

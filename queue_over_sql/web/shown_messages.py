@@ -5,21 +5,29 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
-from sqlalchemy import String, Text, cast, func, select
+from sqlalchemy import LargeBinary, String, Text, cast, func, select
 
 from queue_over_sql import ArchiveSelection, inside
-from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.errors import QueueError, shown, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.values.durations import optional_instant
 from queue_over_sql.values.headers import REQUEUED_FROM
+from queue_over_sql.values.humanize import UNKNOWN
 from queue_over_sql.values.json_text import read_exactly
+from queue_over_sql.values.limits import LARGEST
 from queue_over_sql.values.states import DEAD, Status
+from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
     from queue_over_sql import LiveSelection, Queue, QueueService
     from queue_over_sql.web.masking import Mask
 
@@ -32,6 +40,9 @@ HELD_LIMIT: Final = 1_000
 _PREVIEWED_BYTES: Final = 4 * 1024 * 1024
 _PREVIEW_LIMIT: Final = 2_000
 _PREVIEW_LENGTH: Final = 80
+_LISTED_COLUMNS: Final = 3
+_COLUMN_LENGTH: Final = 2_000
+_LARGEST_EXPONENT: Final = 100
 _ERROR_CHARACTERS: Final = 300
 _HEX_BYTES: Final = 512
 _EDITABLE: Final = 50_000
@@ -157,6 +168,20 @@ def message_of(queue: Queue, message_id: int) -> ShownMessage | None:
     return None
 
 
+def statuses_of(queue: Queue, ids: Sequence[int]) -> dict[int, str]:
+    """The statuses of some messages, live or archived, by id."""
+    if not ids:
+        return {}
+    found: dict[int, str] = {}
+    for selection in (
+        queue.archive.messages(where=queue.archive.table.c.id.in_(ids)),
+        queue.messages(where=queue.table.c.id.in_(ids)),
+    ):
+        page = page_of(queue, selection, limit=len(ids), after=None, newest_first=True)
+        found |= {each.id: each.status for each in page.messages}
+    return found
+
+
 def requeued_soon(service: QueueService, queue: Queue, message_id: int) -> int | None:
     """As ``requeued_as``, but None if it is not found soon: a page is better without a link."""
     try:
@@ -193,8 +218,8 @@ def payload_text(queue: Queue, message: ShownMessage, mask: Mask) -> tuple[str, 
     """The payload of a message as text, and whether it is complete."""
     table = queue.archive.table if message.archived else queue.table
     if not _has_payloads(queue):
-        return _row_text(queue, table, message, mask), True
-    content = _content(queue, table)
+        return "", True
+    content = content_of(queue, table)
     of_it = table.c.id == message.id
     size = inside.run(queue, lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
     whole = size <= PAYLOAD_LIMIT
@@ -217,7 +242,7 @@ def editable_text(queue: Queue, message: ShownMessage, mask: Mask) -> str | None
     if mask or settings == "bytes" or not _has_payloads(queue):
         return None
     table = queue.archive.table if message.archived else queue.table
-    content, of_it = _content(queue, table), table.c.id == message.id
+    content, of_it = content_of(queue, table), table.c.id == message.id
     size = inside.run(queue, lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
     if size > _EDITABLE:
         return None
@@ -275,7 +300,7 @@ def previews_of(
     if queue.settings.max_payload_bytes > _PREVIEWED_BYTES:
         return None
     table = queue.archive.table if archived else queue.table
-    beginning = func.substr(_content(queue, table), 1, _PREVIEW_LIMIT + 1)
+    beginning = func.substr(content_of(queue, table), 1, _PREVIEW_LIMIT + 1)
     wanted = select(table.c.id, beginning).where(table.c.id.in_(ids))
     try:
         with inside.limited(service, _TIMEOUT):
@@ -303,7 +328,128 @@ def _preview(beginning: Any, mask: Mask, payload: str) -> str:
     return visible(line[:_PREVIEW_LENGTH]) + more
 
 
-def _content(queue: Queue, table: Any) -> Any:
+def own_columns(queue: Queue, table: Any) -> list[Any]:
+    """The queue's own columns; of an adopted table all columns of its owner."""
+    tables = inside.tables(queue)
+    return [table.c[key] for key in tables.users_columns]
+
+
+def column_is(queue: Queue, table: Any, name: str, text: str) -> ColumnElement[bool]:
+    """The condition for rows whose own column has this value; without a text, for those without.
+
+    Raises:
+        ValueError: the queue has no such column, or it cannot have the value.
+    """
+    own: dict[str, ColumnElement[Any]] = {each.name: each for each in own_columns(queue, table)}
+    column = own.get(name)
+    if column is None:
+        names = ", ".join(own) or "none"
+        msg = f"Queue {queue.name} has no column {shown(name, 100)}. Its own columns: {names}."
+        raise ValueError(msg)
+    if not text:
+        return column.is_(None)
+    try:
+        kind = column.type.python_type
+    except NotImplementedError:
+        kind = object
+    read = next((_READ[each] for each in _READ if issubclass(kind, each)), None)
+    if read is None:
+        msg = f"Column {name} cannot be searched, because of its type {column.type}."
+        raise ValueError(msg)
+    try:
+        value = read(text)
+    except (ValueError, ArithmeticError, KeyError):
+        msg = f"Column {name} has the type {column.type}, so it cannot be {shown(text, 100)}."
+        raise ValueError(msg) from None
+    if isinstance(value, datetime):
+        value = value if value.tzinfo else value.replace(tzinfo=UTC)
+        is_aware = getattr(column.type, "timezone", False)
+        value = value if is_aware else value.astimezone(UTC).replace(tzinfo=None)
+    found: ColumnElement[bool] = column == value
+    return found
+
+
+def _whole(text: str) -> int:
+    if abs(value := int(text)) > LARGEST:
+        raise OverflowError
+    return value
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if not value.is_finite() or abs(value.adjusted()) > _LARGEST_EXPONENT:
+        raise OverflowError
+    return value
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise OverflowError
+    return value
+
+
+def _stored(text: str) -> str:
+    if not is_storable(text):
+        raise ValueError
+    return text
+
+
+_READ: Final[Mapping[type, Callable[[str], Any]]] = {
+    bool: lambda text: {"true": True, "1": True, "false": False, "0": False}[text.lower()],
+    int: _whole,
+    Decimal: _decimal,
+    float: _float,
+    str: _stored,
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+    UUID: UUID,
+}
+"""How the values of columns are read, by Python type: ``datetime`` is also a ``date``."""
+
+
+def values_of(
+    queue: Queue, ids: Sequence[int], mask: Mask, *, archived: bool, listed: bool = True
+) -> dict[int, dict[str, str]]:
+    """The values of the own columns of some messages as texts, by id and name.
+
+    Of an adopted table the primary key is left out, because it is the id. In lists only the first
+    three are shown, with how they begin.
+    """
+    table = queue.archive.table if archived else queue.table
+    own = [each for each in own_columns(queue, table) if each.key != "id"]
+    if listed:
+        own = [each for each in own if not isinstance(each.type, LargeBinary)][:_LISTED_COLUMNS]
+    if not own or not ids:
+        return {}
+    most = _PREVIEW_LENGTH if listed else _COLUMN_LENGTH
+    cut = [
+        func.substr(each, 1, most + 1) if isinstance(each.type, String) else each for each in own
+    ]
+    wanted = select(table.c.id, *cut).where(table.c.id.in_(ids))
+    rows = inside.run(queue, lambda c: c.execute(wanted).all())
+    return {
+        row[0]: {
+            column.name: _value(column.name, value, mask, most)
+            for column, value in zip(own, row[1:], strict=True)
+        }
+        for row in rows
+    }
+
+
+def _value(name: str, value: Any, mask: Mask, most: int) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, (bytes, memoryview)):
+        content = mask.data(bytes(value))
+        return str(mask.apply({name: _hex(content, len(content))})[name])
+    if mask and isinstance(value, str) and len(value) > most:
+        return "(too large to mask its fields)"
+    text = str(mask.apply({name: value})[name])
+    return visible(text[:most]) + ("…" if len(text) > most else "")
+
+
+def content_of(queue: Queue, table: Any) -> Any:
+    """The stored payload as a text, or as bytes in a queue of bytes."""
     content = inside.engine(queue).read_payload(table.c.payload)
     if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
         content = cast(content, Text)
@@ -338,17 +484,6 @@ def written(text: str, mask: Mask) -> str:
 def _hex(content: bytes, size: int) -> str:
     shown = content[:_HEX_BYTES].hex(" ", 2)
     return f"{size:,} bytes\n{shown}{' …' if size > _HEX_BYTES else ''}"
-
-
-def _row_text(queue: Queue, table: Any, message: ShownMessage, mask: Mask) -> str:
-    added = inside.tables(queue).added_columns
-    own = [column for column in table.c if column.key not in added]
-    row = inside.run(
-        queue, lambda c: c.execute(select(*own).where(table.c.id == message.id)).first()
-    )
-    values = {} if row is None else dict(zip((column.name for column in own), row, strict=True))
-    shown = mask.apply(values)
-    return visible("\n".join(f"{name}: {str(value)[:2000]}" for name, value in shown.items()))
 
 
 _KEYS: Final = (

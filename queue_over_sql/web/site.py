@@ -89,20 +89,36 @@ class Site:
         self.clock = access.store.clock
         self._templates = _environment(self.mask, self.clock)
 
-    def route(self, path: str, name: str, page: Page, role: Role = Role.VIEWER) -> Route:
-        """A route to a page for this role."""
+    def route(
+        self,
+        path: str,
+        name: str,
+        page: Page,
+        role: Role = Role.VIEWER,
+        *,
+        searches: Callable[[View], bool] | None = None,
+    ) -> Route:
+        """A route to a page for this role; ``searches``: whether it reads many messages."""
 
         async def endpoint(request: Request) -> Response:
-            return await self.answer(request, page, role)
+            return await self.answer(request, page, role, searches)
 
         return Route(path, endpoint, methods=["GET"], name=name)
 
-    async def answer(self, request: Request, page: Page, role: Role) -> Response:
+    async def answer(
+        self,
+        request: Request,
+        page: Page,
+        role: Role,
+        searches: Callable[[View], bool] | None = None,
+    ) -> Response:
         """Show a page to a viewer who may see it; others are asked to sign in."""
         view = View(self, request, None)
         try:
             view.principal = await self.access.principal(request)
-            self.access.check(view.principal, role, writes=False)
+            principal = self.access.check(view.principal, role, writes=False)
+            if searches is not None and searches(view):
+                return await self.access.search(lambda: self.look(page, view), principal)
             return await self.access.threads.run(lambda: self.look(page, view))
         except Refused as refusal:
             return self.refused(view, refusal)
@@ -113,7 +129,7 @@ class Site:
         """Render a page, or an error page."""
         try:
             return page(view)
-        except (Problem, QueueError, ValueError, TypeError) as error:
+        except (Problem, Refused, QueueError, ValueError, TypeError) as error:
             return view.failed(error)
 
     def look(self, page: Page, view: View) -> Response:
@@ -133,7 +149,10 @@ class Site:
                 return Response(status_code=204, headers={"hx-refresh": "true"})
             back = view.address if view.request.method == "GET" else ""
             return RedirectResponse(view.url("sign-in", back=back), 303)
-        return view.refused(refusal.status, refusal.text)
+        response = view.refused(refusal.status, refusal.text)
+        if refusal.retry_after is not None:
+            response.headers["Retry-After"] = str(refusal.retry_after)
+        return response
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template."""
@@ -178,17 +197,17 @@ class View:
         """A parameter of the address; empty if it is not given."""
         return self.request.query_params.get(name, "").strip()
 
-    def after(self) -> int | None:
-        """The id after which a page begins.
+    def after(self, name: str = "after") -> int | None:
+        """The id after which a page begins, in a parameter of the address.
 
         Raises:
             ValueError: it is not a number.
         """
-        text = self.query("after")
+        text = self.query(name)
         if not text:
             return None
         if (number := message_id(text)) is None:
-            msg = "after must be the id of a message"
+            msg = f"{name} must be the id of a message"
             raise ValueError(msg)
         return number
 
@@ -241,6 +260,9 @@ class View:
             "url": self.url,
             "static": self.static,
             "address": self.address,
+            "q": self.query("q"),
+            "database": self.site.settings.database,
+            "databases": self._databases,
         }
         response = HTMLResponse(self.site.render(template, shared | values), status)
         if flash is not None:
@@ -308,6 +330,13 @@ class View:
         given = self.request.cookies.get(_THEME, "")
         return given if given in THEMES[1:] else ""
 
+    @property
+    def _databases(self) -> dict[str, str]:
+        # The paths of all databases of this dashboard, beside that of this one.
+        settings = self.site.settings
+        above = self._root.removesuffix(f"{settings.database}/")
+        return {name: f"{above}{name}/" for name in settings.databases}
+
     # -- results of forms, shown on the next page
 
     @property
@@ -316,7 +345,12 @@ class View:
 
     def notify(self, notice: Notice, response: Response) -> None:
         """Let the next page show the result of a form."""
-        content = {"text": notice.text[:500], "undo": notice.undo, "message": notice.message}
+        content = {
+            "text": notice.text[:500],
+            "undo": notice.undo,
+            "message": notice.message,
+            "leads": notice.leads,
+        }
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
             content["undo"] = None

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 import secrets
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import (
@@ -34,7 +34,12 @@ from queue_over_sql.errors import (
     QueueError,
     shown,
 )
-from queue_over_sql.values.durations import MICROSECOND, instant, optional_instant
+from queue_over_sql.values.durations import (
+    MICROSECOND,
+    instant,
+    instant_to_microseconds,
+    optional_instant,
+)
 from queue_over_sql.values.limits import NAME_LENGTH, PREFIX_LENGTH
 from queue_over_sql.values.texts import printable
 from queue_over_sql.web.clock import DatabaseClock
@@ -69,6 +74,7 @@ _WHO_LENGTH: Final = 200
 # The lowest bits of an audit id tell rows of the same microsecond apart.
 _RANDOM_BITS: Final = 10
 _PRUNE_EVERY: Final = 100
+_DAY: Final = timedelta(days=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -460,7 +466,14 @@ class WebStore:
             raise QueueError(msg)
 
     def audit(
-        self, limit: int = 100, before: int | None = None, queue: str | None = None
+        self,
+        limit: int = 100,
+        before: int | None = None,
+        queue: str | None = None,
+        *,
+        who: str | None = None,
+        what: str | None = None,
+        day: date | None = None,
     ) -> list[AuditEntry]:
         """One page of the audit, the newest first.
 
@@ -468,14 +481,22 @@ class WebStore:
             limit: length of the page.
             before: the ``id`` of the last row of the previous page.
             queue: only rows about this queue.
+            who: only what this user did.
+            what: only this operation.
+            day: only rows of this day, in UTC.
         """
         c = self.tables.audit.c
         wanted = (c.id, c.at, c.who, c.role, c.what, c.queue, c.message_count, c.address, c.detail)
         listed = select(*wanted).where(c.table_prefix == self._prefix)
         if before is not None:
             listed = listed.where(c.id < before)
-        if queue is not None:
-            listed = listed.where(c.queue == queue)
+        for column, text in ((c.queue, queue), (c.who, who), (c.what, what)):
+            if text is not None:
+                listed = listed.where(column == printable(text))
+        if day is not None:
+            first = instant_to_microseconds(datetime.combine(day, time(), UTC), "day")
+            last = first + _DAY // MICROSECOND
+            listed = listed.where(c.id >= first << _RANDOM_BITS, c.id < last << _RANDOM_BITS)
         page = listed.order_by(c.id.desc()).limit(limit)
         rows = self._run(lambda connection: connection.execute(page).all())
         return [AuditEntry(row[0], instant(row[1]), *row[2:]) for row in rows]

@@ -599,6 +599,12 @@ def test_edit_by_ids(server: Server) -> None:
     assert "jobs" == rows[-1]["queue"]
     assert 1 == rows[-1]["count"]
     assert f"ids {ids[0]}, {ids[1]}" == rows[-1]["detail"]
+    assert f"ids {held['id']}; reason: no" == rows[1]["detail"]
+    assert f"ids {ids[2]}; delay 1 min" == rows[3]["detail"]
+    by = {"queue": "jobs", "who": "admin", "what": "cancel", "day": rows[0]["at"][:10]}
+    assert [rows[1]] == server.call("GET", "/audit", params=by).json()["rows"]
+    for other in ({"who": "ada"}, {"what": "pause"}, {"day": "2020-01-31"}, {"queue": "no"}):
+        assert [] == server.call("GET", "/audit", params=by | other).json()["rows"]
 
 
 def test_edit_by_filter_is_guarded(server: Server) -> None:
@@ -814,6 +820,16 @@ def test_rows_of_an_existing_table(server: Server, sqlite_url: str) -> None:
     orders = server.service.adopt_queue("orders", table)
     orders.publish({"item": "tea"})
     assert 1 == server.json("GET", "/queues/orders/stats")["ready"]
+    for item, count in (("tea", 1), ("salt", 0), (None, 0)):
+        by = {"columns": {"item": item}}
+        assert {"count": count} == server.json("POST", "/queues/orders/messages/count", by)
+        query = {"columns": json.dumps({"item": item})}
+        found = server.call("GET", "/queues/orders/messages", params=query).json()["messages"]
+        assert count == len(found)
+    for wrong in ({"key": "a"}, {"columns": '{"none":1}'}, {"columns": '{"id":[1]}'}):
+        answer = server.call("GET", "/queues/orders/messages", params=wrong)
+        assert 422 == answer.status_code
+        assert "where=" not in answer.text
     server.json("POST", "/queues/orders/messages", {"payload": {"item": "salt"}})
     (message,) = server.json("POST", "/queues/orders/claim")["messages"]
     assert "tea" == message["payload"]["item"]
@@ -962,7 +978,7 @@ def test_groups(server: Server) -> None:
     assert 422 == server.call("POST", f"{path}/configure", json=zero).status_code
     assert server.json("PUT", "/queues/shared", {"group_fair": True})["group_fair"]
     audit = [(row["what"], row["detail"]) for row in server.json("GET", "/audit")["rows"]]
-    assert ("configure-group", '{"group":"b","limit":3}') in audit
+    assert ("configure-group", "group b: limit none → 3") in audit
 
 
 def test_counts_are_shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1063,6 +1079,7 @@ def test_schedules(server: Server) -> None:
     assert published["id"] == message["id"]
     assert {"n": 1} == message["payload"]
     server.json("POST", f"{path}/resume")
+    assert [published["id"]] == [each["id"] for each in server.json("GET", path)["last_runs"]]
     assert 404 == server.call("POST", "/schedules/none/pause").status_code
 
 

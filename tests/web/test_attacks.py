@@ -157,6 +157,16 @@ def test_logins_are_limited(site: Site) -> None:
     assert [401] * 10 + [429] == wrong
 
 
+def test_a_read_only_server_writes_no_audit(make_site: MakeSite) -> None:
+    """Not even that somebody signed in."""
+    site, read_only = make_site(), make_site(read_only=True)
+    read_only.server.tokens.update(site.server.tokens)
+    assert 303 == read_only.sign_in().status_code
+    assert [] == site.server.store.audit()
+    assert 303 == site.sign_in().status_code
+    assert ["sign-in"] == [each.what for each in site.server.store.audit()]
+
+
 def test_a_token_in_an_address(site: Site) -> None:
     """It counts for nothing: addresses are kept in histories and logs."""
     token = site.server.tokens[Role.ADMIN]

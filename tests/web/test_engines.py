@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import pytest
@@ -16,11 +17,20 @@ from sqlalchemy import literal_column
 from queue_over_sql import NoRetry
 from queue_over_sql.selection import operations as selection
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql.web.api.app import ENDPOINTS
+from queue_over_sql.web.api.endpoints import JSON
+from queue_over_sql.web.api.examples import BODIES
 from queue_over_sql.web.app import create_app
+from queue_over_sql.web.attempts import Attempts
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from tests.web.browser import Browser
 from tests.web.conftest import MakeServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql.web.api.endpoints import Endpoint
 
 # A condition that is not known to hold within a minute, of one row.
 FOR_EVER: Final = {
@@ -161,6 +171,115 @@ def test_searches_have_bounds(database: TestDatabase, make_server: MakeServer) -
             query = {"payload": json.dumps(search)}
             answer = server.call("GET", "/queues/jobs/messages", params=query)
             assert status == answer.status_code, (str(search)[:100], answer.text)
+
+
+# What no parser minds, and what statements, databases and recursion may.
+HOSTILE: Final[dict[str, Any]] = {
+    "a path of many steps": {".".join(["a"] * 150): 1},
+    "many fields": {f"a{number}": number for number in range(3_000)},
+    "deep": json.loads('{"a":[' * 48 + "1" + "]}" * 48),
+    "a long text": "x" * 70_000,
+    "a text that ends in NUL": "a\0",
+    "half a character": "\ud800",
+    "a large number": 10**400,
+    "many numbers": ["1"] * 3_000,
+}
+HOSTILE_TEXTS: Final = [
+    value if isinstance(value, str) else json.dumps(value)
+    for name, value in HOSTILE.items()
+    if name != "half a character"
+]
+
+
+@pytest.mark.engines("sqlite")
+def test_no_input_is_an_error_of_the_server(
+    database: TestDatabase, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each field of each body, query and form, and each filter of a page, has bounds."""
+    monkeypatch.setattr(Attempts, "blocked_for", lambda *_: None)
+    server = make_server(url=database.url, longest_wait=0.01)
+    service = server.service
+    service.create_queue("jobs", archive="all", group_limit=1).publish({"a": 1}, group="a")
+    service.create_topic("events").subscribe("jobs", "#", where={"a": 1})
+    service.schedules.add("daily", "jobs", {"a": 1}, every=3600)
+    requests = [
+        *(
+            (each.id, each.method, path_of(each), given)
+            for each in ENDPOINTS
+            for given in inputs_of(each)
+        ),
+    ]
+    wrong = []
+    for name, method, path, given in requests:
+        answer = server.call(method, path, **given)
+        if answer.status_code >= 500:
+            wrong.append((name, str(given)[:100], answer.text[:200]))
+    for token in server.store.tokens():
+        # Then everybody at this machine may use the pages.
+        server.store.remove_token(token.name, last_admin=True)
+    with serving(create_app(service, WebSettings(open_role=Role.ADMIN))) as root:
+        browser = httpx2.Client(base_url=root, trust_env=False, timeout=60)
+        csrf = browser.get("/queues/jobs").text.split('name="csrf" value="')[1].split('"')[0]
+        for method, path, given in inputs_of_pages(csrf):
+            answer = browser.request(method, path, headers={"origin": root}, **given)
+            if answer.status_code >= 500:
+                wrong.append((path, str(given)[:100], str(answer.status_code)))
+        browser.close()
+    assert len(requests) > 500
+    assert [] == wrong
+
+
+def path_of(endpoint: Endpoint) -> str:
+    """The path of an endpoint, to what is there."""
+    known = {"queue": "jobs", "topic": "events", "name": "daily", "id": "1"}
+    return endpoint.path.replace(":path", "").format_map(known)
+
+
+def inputs_of(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+    """Queries and bodies of an endpoint with one hostile value each."""
+    if endpoint.id == "drop_queue":
+        return
+    if endpoint.query is not None:
+        names = endpoint.query.__struct_fields__
+        for field, text in itertools.product(names, HOSTILE_TEXTS):
+            yield {"params": {field: text[:8_000]}}
+    base = BODIES.get(endpoint.id)
+    if isinstance(base, dict) and not endpoint.lines_in:
+        names = getattr(endpoint.body, "__struct_fields__", tuple(base))
+        for field, value in itertools.product(names, HOSTILE.values()):
+            content = json.dumps({**base, field: value})
+            yield {"content": content, "headers": {"content-type": JSON}}
+
+
+def inputs_of_pages(csrf: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Addresses of pages, and forms, with one hostile value each."""
+    for path, names in PAGES.items():
+        for field, text in itertools.product(names.split(), HOSTILE_TEXTS):
+            given = {"field": "a"} if field == "value" else {}
+            yield "GET", path, {"params": {**given, field: text[:8_000]}}
+    for button, field, text in itertools.product(PRESSED.split(), FIELDS.split(), HOSTILE_TEXTS):
+        yield "POST", f"/do/{button}", {"data": {**FORM, "csrf": csrf, field: text}}
+
+
+PAGES: Final = {
+    "/queues/jobs": "span",
+    "/queues/jobs/messages": "status key kind field value column is order after like",
+    "/queues/jobs/archive": "status key kind field value after like",
+    "/queues/jobs/groups": "by",
+    "/search": "q queue before in",
+    "/audit": "who what queue day after",
+    "/topics": "key",
+    "/sign-in": "back",
+}
+"""Pages, and the names in their addresses."""
+
+FIELDS: Final = "queue id ids like key kind field value column is group schedule back confirmed"
+"""Names in forms."""
+
+PRESSED: Final = "hold redrive settings configure-group run-schedule add-token remove-token"
+"""One button of each kind of form."""
+
+FORM: Final = {"queue": "jobs", "all": "1", "confirmed": "1", "typed": "jobs"}
 
 
 def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:

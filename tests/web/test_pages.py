@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from sqlalchemy import Connection, event
+from sqlalchemy import text as sql
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -29,6 +30,7 @@ from queue_over_sql.values.findings import Finding, Level
 from queue_over_sql.values.fingerprints import fingerprint
 from queue_over_sql.web import changes, charts, humanize, shown_messages, snapshot
 from queue_over_sql.web.app import create_app
+from queue_over_sql.web.cron_words import cron_words
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
@@ -306,9 +308,38 @@ def test_a_schedule_is_run_by_hand(open_site: Open, jobs: Queue, service: QueueS
     assert 11 == jobs.stats().ready
     browser.press("Run now")
     (message,) = jobs.messages(payload={"report": 1}, status="ready").list()
-    assert f"The schedule nightly published message {message.id}." in browser.text()
+    told = f"Ran the schedule nightly. It published message {message.id} ."
+    assert told in browser.text()
+    # Its last runs have their outcomes.
+    assert f"message {message.id} ready" in browser.text()
+    jobs.ack([each for each in jobs.consume(20) if each.id == message.id])
+    browser.get("/schedules")
+    assert f"message {message.id} done" in browser.text()
+    assert "at 00:00 on 29 February" in browser.text()
+    assert "2028-02-29" in browser.text()
+    browser.press("Pause")
+    assert "2028-02-29" not in browser.text()
     browser.get("/audit")
     assert f"run-schedule 1 schedule nightly, message {message.id}" in browser.text()
+
+
+def test_a_schedule_with_an_unknown_time_zone_hides_no_other(
+    open_site: Open, jobs: Queue, service: QueueService
+) -> None:
+    """Another system may know it; the page says so beside the schedule."""
+    assert "jobs" == jobs.name
+    for name in ("europe", "mars"):
+        service.schedules.add(name, "jobs", 1, cron="0 3 * * *", timezone="Europe/Zagreb")
+    mars = sql(
+        "UPDATE queue_over_sql_schedules"
+        " SET definition = replace(definition, 'Europe/Zagreb', 'Mars/Olympus') WHERE name = 'mars'"
+    )
+    with parts_of(service).connections.engine.begin() as connection:
+        connection.execute(mars)
+    browser = open_site()
+    browser.get("/schedules")
+    assert "The times of schedule 'mars' cannot be calculated" in browser.text()
+    assert "europe active every day at 03:00 0 3 * * * Europe/Zagreb" in browser.text()
 
 
 def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
@@ -575,6 +606,55 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     assert 5 == jobs.settings.max_attempts
     browser.get("/queues/jobs")
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_audit_is_filtered_and_says_from_what_to_what(open_site: Open) -> None:
+    """By user, operation, queue and day; with the time itself, and with both values."""
+    browser = open_site()
+    csrf = csrf_of(browser)
+    browser.post("/do/settings", queue="jobs", lease="60", csrf=csrf)
+    browser.post("/do/pause", queue="jobs", csrf=csrf)
+    text = browser.get("/audit")
+    at = re.findall(r"<time [^>]*>(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d UTC</time>", text)
+    assert 2 == len(at)
+    assert "lease 5 min → 1 min" in browser.text()
+    for query, rows in {
+        f"who=local&what=pause&queue=jobs&day={at[0]}": 1,
+        "who=ada": 0,
+        "what=settings": 1,
+        "queue=mails": 0,
+        "day=2020-01-31": 0,
+    }.items():
+        assert rows == browser.get(f"/audit?{query}").count('<td class="line"><time'), query
+    browser.get("/audit?day=yesterday", 422)
+
+
+def test_cron_is_said_in_words() -> None:
+    """What is common, and nothing that would be wrong; what is rare stays an expression."""
+    said = {
+        "0 3 * * *": "every day at 03:00",
+        "@daily": "every day at 00:00",
+        "30 6,18 * * 1-5": "at 06:30 and 18:30 from Monday to Friday",
+        "0 9 * * mon,sun": "at 09:00 on Monday and Sunday",
+        "0 9 * * 7": "at 09:00 on Sunday",
+        "0 0 1 * *": "at 00:00 on day 1 of each month",
+        "5 4 1,15 jan,7 *": "at 04:05 on 1 and 15 January and July",
+        "*/15 * * * *": "every 15 minutes",
+        "* * * * 6": "every minute, on Saturday",
+        "@hourly": "every hour",
+        "5 * * * *": "every hour at minute 5",
+        "0 */6 * * *": "every 6 hours",
+        "10 */6 * * *": "every 6 hours at minute 10",
+        # In words these would be long or wrong.
+        "*/7 * * * *": "",
+        "0 */5 * * *": "",
+        "0 0 13 * 5": "",
+        "1-5 * * * *": "",
+        "0 1,2,3,4,5 * * *": "",
+        "no cron": "",
+    }
+    assert said == {cron: cron_words(cron) for cron in said}
 
 
 def test_settings_are_said_in_words(open_site: Open, service: QueueService) -> None:

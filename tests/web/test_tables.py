@@ -75,6 +75,12 @@ def test_audit(service: QueueService) -> None:
     rest = store.audit(limit=3, before=first[-1].id)
     assert [4, 3, 2, 1, 0] == [row.count for row in [*first, *rest]]
     assert [3, 1] == [row.count for row in store.audit(queue="jobs")]
+    assert [3, 1] == [row.count for row in store.audit(queue="jobs", what="messages.delete")]
+    assert 5 == len(store.audit(day=first[0].at.date()))
+    day = first[0].at.date() - timedelta(days=1)
+    assert [] == store.audit(day=day) == store.audit(who="ada") == store.audit(what="hold")
+    store.write_audit("ada", "admin", "hold")
+    assert 1 == len(store.audit(who="ada", what="hold"))
     assert 200 == len(first[0].who)
     assert 2_000 == len(first[0].detail or "")
     assert first[0].at >= rest[-1].at

@@ -13,7 +13,10 @@ endpoints = Endpoints("access")
 @endpoints.add("GET", "/audit", Role.OPERATOR)
 def list_audit(call: Call, query: shapes.AuditQuery) -> shapes.Audit:
     """List changes and sign-ins, the newest first."""
-    rows = insist_on_tables(call.api.access.store).audit(query.limit, query.before, query.queue)
+    store = insist_on_tables(call.api.access.store)
+    rows = store.audit(
+        query.limit, query.before, query.queue, who=query.who, what=query.what, day=query.day
+    )
     names, mask = set(shapes.AuditRow.__struct_fields__) - {"id", "detail"}, call.api.mask
     shown = [
         shapes.AuditRow(

@@ -192,6 +192,7 @@ class Call:
         principal: the caller.
         status: the status of a successful answer.
         headers: the headers of the answer.
+        searches: whether it only reads, and may have to read many messages for what it finds.
     """
 
     api: Api
@@ -200,6 +201,7 @@ class Call:
     principal: Principal
     status: int
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    searches: bool = False
 
     @property
     def service(self) -> QueueService:
@@ -282,7 +284,9 @@ class Lines:
 
     async def sent(self, call: Call) -> AsyncIterator[bytes]:
         """The lines, in chunks."""
-        while (text := await call.api.threads.run(lambda: self._next(call))) is not None:
+        threads = call.api.threads
+        run = threads.search_later if call.searches else threads.run
+        while (text := await run(lambda: self._next(call))) is not None:
             yield text
 
     def _next(self, call: Call) -> bytes | None:
@@ -319,6 +323,7 @@ class Dispatcher:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
         call = Call(api, endpoint, request, who, endpoint.status)
         arguments = await _arguments(request, endpoint, api.threads)
+        call.searches = not endpoint.writes and _has_filter(arguments)
         done = await _called(call, endpoint, arguments)
         if isinstance(done, Lines):
             return StreamingResponse(done.sent(call), 200, call.headers, NDJSON)
@@ -352,9 +357,19 @@ async def _called(call: Call, endpoint: Endpoint, arguments: dict[str, Any]) -> 
     if inspect.iscoroutinefunction(function):
         done = await function(call, **arguments)
         return await run(lambda: _made(done))
+    if call.searches:
+        return await call.api.access.search(
+            lambda: _read(call, function, arguments), call.principal
+        )
     if not endpoint.writes:
         return await run(lambda: _read(call, function, arguments))
     return await run(lambda: _made(function(call, **arguments)))
+
+
+def _has_filter(arguments: dict[str, Any]) -> bool:
+    # No index leads to these.
+    given = arguments.get("query") or arguments.get("body")
+    return any(getattr(given, name, None) for name in ("payload", "columns", "kind"))
 
 
 def _made(done: Any) -> Any:

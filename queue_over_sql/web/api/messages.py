@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+import dataclasses
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -17,7 +18,7 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql import Selection
+    from queue_over_sql import Queue, Selection
 
 endpoints = Endpoints("messages")
 archive_endpoints = Endpoints("archive")
@@ -31,7 +32,7 @@ def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.
     application/x-ndjson` each line is a message, and the limit is 1,000,000.
     """
     _check_live(query.error)
-    return _page(call, query, call.service.queue(queue).messages)
+    return _page(call, query, call.service.queue(queue), archived=False)
 
 
 @endpoints.add("GET", "/queues/{queue}/messages/{id}", Role.VIEWER, problems=(404,))
@@ -65,8 +66,7 @@ def explain_message(call: Call, queue: str, id: str) -> shapes.Explanation:  # n
 def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching live messages, for `at_most` of an edit."""
     _check_live(body.error)
-    found = call.service.queue(queue).messages(**_filters(call, body))
-    return shapes.Count(count=found.count())
+    return shapes.Count(count=_filtered(call, body).matching(call.service.queue(queue)).count())
 
 
 # -- archive
@@ -77,11 +77,7 @@ def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
 )
 def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
     """List finished messages by id, like live ones."""
-    found = call.service.queue(queue)
-    select: Callable[..., Selection] = found.archive.messages
-    if query.error is not None:
-        select = partial(select, where=inside.having_error(found, query.error))
-    return _page(call, query, select)
+    return _page(call, query, call.service.queue(queue), archived=True)
 
 
 @archive_endpoints.add(
@@ -89,9 +85,7 @@ def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.M
 )
 def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     """Count matching finished messages."""
-    target = call.service.queue(queue)
-    where = None if body.error is None else inside.having_error(target, body.error)
-    found = target.archive.messages(**_filters(call, body), where=where)
+    found = _filtered(call, body).matching_archived(call.service.queue(queue))
     return shapes.Count(count=found.count())
 
 
@@ -122,12 +116,12 @@ def read_id(given: str | int) -> int:
 
 
 def _page(
-    call: Call, query: shapes.MessageQuery, select: Callable[..., Selection]
+    call: Call, query: shapes.MessageQuery, queue: Queue, *, archived: bool
 ) -> shapes.MessagePage | Lines:
-    fields = {} if query.payload is None else _read_fields(query.payload)
-    _check_masked(call, fields)
-    filters = {"key": query.key, "kind": query.kind, "group": query.group}
-    found = select(status=query.status, payload=fields, **filters)
+    columns = None if query.columns is None else _read_fields("columns", query.columns)
+    fields = None if query.payload is None else _read_fields("payload", query.payload)
+    chosen = _choice(call, query, fields, columns)
+    found: Selection = chosen.matching_archived(queue) if archived else chosen.matching(queue)
     mask, as_text = call.api.mask, query.payload_encoding == "json"
     if call.wants_lines:
 
@@ -148,11 +142,11 @@ def _page(
     )
 
 
-def _read_fields(text: str) -> dict[str, Any]:
+def _read_fields(name: str, text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = read_json(text.encode("utf-8", "replace"), dict[str, Any])
     except Problem as error:
-        raise Problem(422, "not-valid", f"Query parameter payload: {error.text}") from error
+        raise Problem(422, "not-valid", f"Query parameter {name}: {error.text}") from error
     return fields
 
 
@@ -161,10 +155,30 @@ def _check_live(error: str | None) -> None:
         raise Problem(422, "not-valid", "Only dead letters are chosen by their error.")
 
 
-def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
-    _check_masked(call, given.payload or {})
+def _filtered(call: Call, given: shapes.Filter) -> Choice:
+    return _choice(call, given, given.payload, given.columns)
+
+
+def _choice(
+    call: Call,
+    given: shapes.Filter | shapes.MessageQuery,
+    fields: Mapping[str, Any] | None,
+    columns: Mapping[str, Any] | None,
+) -> Choice:
+    _check_masked(call, {**(fields or {}), **(columns or {})})
     filters = {"status": given.status, "key": given.key, "kind": given.kind}
-    return filters | {"group": given.group, "payload": given.payload or None}
+    filters |= {"group": given.group}
+    texts = {name: _as_text(name, value) for name, value in (columns or {}).items()}
+    found = {**filters, "payload": fields or None}
+    return Choice(filters=found, columns=texts, error=given.error)
+
+
+def _as_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, str | int | float | Decimal):
+        return "" if value is None else str(value)
+    raise Problem(422, "not-valid", f"columns: the value of {name[:100]} is an object or an array.")
 
 
 def _edit(call: Call, queue: str, body: shapes.SelectedMessages) -> shapes.Edited:
@@ -202,8 +216,7 @@ def _selected(call: Call, given: shapes.SelectedMessages) -> Choice:
             "With a filter, set at_most to the number of messages that may be changed. See …/count."
         )
         raise Problem(422, "not-valid", text)
-    filters, error = _filters(call, given.filter), given.filter.error
-    return Choice(filters=filters, error=error, at_most=given.at_most)
+    return dataclasses.replace(_filtered(call, given.filter), at_most=given.at_most)
 
 
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ numbers. Durations are seconds. Instants are ISO 8601 with an offset.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -70,6 +70,10 @@ StatusText: TypeAlias = Annotated[
         description="ready, delayed, claimed or held; in the archive done, failed, rejected or "
         "expired.",
     ),
+]
+ColumnsText: TypeAlias = Annotated[
+    str,
+    Meta(max_length=10_000, description="A JSON object of own columns to required values."),
 ]
 FieldsText: TypeAlias = Annotated[
     str,
@@ -287,6 +291,7 @@ class MessageQuery(Taken, kw_only=True):
     group: Group | None = None
     error: Fingerprint | None = None
     payload: FieldsText | None = None
+    columns: ColumnsText | None = None
     limit: Annotated[
         int, Meta(ge=1, le=MOST_LINES, description="At most 1,000 unless NDJSON is requested.")
     ] = 100
@@ -400,6 +405,16 @@ class Filter(Taken, kw_only=True):
         dict[str, Any] | None,
         Meta(description="Paths such as address.city to the values that they must have."),
     ] = None
+    columns: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="Own columns, or those of an adopted table, to their values.",
+                max_length=50,
+            ),
+        ]
+        | None
+    ) = None
 
 
 class SelectedMessages(Taken, kw_only=True):
@@ -705,6 +720,13 @@ class Me(Given, kw_only=True):
 # -- schedules and topics
 
 
+class ScheduleRun(Given, kw_only=True):
+    """A message that a schedule published."""
+
+    at: Instant
+    id: str
+
+
 class Schedule(Given, kw_only=True):
     """A message that is published regularly."""
 
@@ -720,6 +742,7 @@ class Schedule(Given, kw_only=True):
     next_at: Instant | None
     paused: bool
     created_at: Instant
+    last_runs: Annotated[list[ScheduleRun], Meta(description="The last ten, the newest first.")]
 
 
 class Schedules(Given, kw_only=True):
@@ -824,6 +847,9 @@ class AuditQuery(Taken, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
     before: Annotated[Whole | None, Meta(description="`next` of the previous page.")] = None
     queue: Annotated[str, Meta(max_length=40)] | None = None
+    who: Annotated[str, Meta(max_length=200, description="Only what this user did.")] | None = None
+    what: Annotated[str, Meta(max_length=60, description="Such as remove.")] | None = None
+    day: Annotated[date, Meta(description="In UTC, such as 2026-01-31.")] | None = None
 
 
 class AuditRow(Given, kw_only=True):

@@ -240,6 +240,9 @@ def schedule(found: Schedule, mask: Mask) -> shapes.Schedule:
             "payload_encoding": "base64" if binary else UNSET,
             "every": None if found.every is None else found.every.total_seconds(),
             "options": mask.apply(_plain(found.options)),
+            "last_runs": [
+                shapes.ScheduleRun(at=at, id=str(number)) for at, number in found.last_runs.items()
+            ],
         }
     )
 

@@ -10,12 +10,12 @@ from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.durations import instant
-from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.values.states import Outcome, Status
-from queue_over_sql.web import shown_messages
-from queue_over_sql.web.buttons import filters_of
+from queue_over_sql.web import searching, shown_messages
+from queue_over_sql.web.buttons import choice_of, hides
 from queue_over_sql.web.changes import check_fingerprint, message_id
 from queue_over_sql.web.charts import SPANS, charts, pace, spark_of_day, sparkline
+from queue_over_sql.web.searching import Place
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from queue_over_sql.web.shown_messages import ShownMessage
     from queue_over_sql.web.site import Site, View
 
-_FILTERS: Final = ("status", "key", "kind", "field", "value")
+_FILTERS: Final = ("status", "key", "kind", "field", "value", "column", "is")
+# No index leads to these.
+_SEARCHED: Final = ("kind", "field", "column")
 _GROUPS_SHOWN: Final = 100
 _ERRORS_SHOWN: Final = 1_000
 # Each is a large row on a phone.
@@ -39,8 +41,9 @@ def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/", "overview", overview),
         site.route("/queues/{name}", "queue", queue),
-        site.route("/queues/{name}/messages", "messages", messages),
-        site.route("/queues/{name}/archive", "archive", archive),
+        site.route("/search", "search", search, searches=lambda view: bool(view.query("q"))),
+        site.route("/queues/{name}/messages", "messages", messages, searches=_searches),
+        site.route("/queues/{name}/archive", "archive", archive, searches=_searches),
         site.route("/queues/{name}/messages/{number}", "message", message),
         site.route("/queues/{name}/groups", "groups", groups),
         site.route("/queues/{name}/dead", "dead-of", dead_letters_of),
@@ -65,6 +68,29 @@ def overview(view: View) -> Response:
     }
     pause = view.site.snapshots.pause
     return view.page("overview.html", "overview", overview=seen, sparks=sparks, pause=pause)
+
+
+def search(view: View) -> Response:
+    """Messages of all queues by an id, a key, a group or a text."""
+    text, only = view.query("q"), None
+    if view.query("queue"):
+        before = view.after("before")
+        only = Place(view.query("queue"), view.query("in") == "archive", before)
+    results = None
+    if text:
+        results = searching.search(
+            view.service,
+            text,
+            view.site.mask,
+            texts=bool(view.query("texts")),
+            only=only,
+            seconds=view.site.settings.longest_read,
+        )
+    return view.page("search.html", "", q=text, only=only, results=results)
+
+
+def _searches(view: View) -> bool:
+    return any(view.query(name) for name in _SEARCHED)
 
 
 def queue(view: View) -> Response:
@@ -104,11 +130,11 @@ def archive(view: View) -> Response:
 def _list(view: View, *, archived: bool) -> Response:
     found = _queue(view)
     given = {name: view.query(name) for name in _FILTERS}
-    chosen = filters_of(given)
-    if view.site.mask.hides(given["field"], json_or_text(given["value"])):
+    chosen = choice_of(given)
+    if hides(view.site.mask, given):
         msg = "This field is masked, so you cannot search by it."
         raise ValueError(msg)
-    selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
+    selection = chosen.matching_archived(found) if archived else chosen.matching(found)
     oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
     limit, after = view.site.settings.page_size, view.after()
     same, error = view.query("error") if archived else "", ""
@@ -127,6 +153,9 @@ def _list(view: View, *, archived: bool) -> Response:
         view.site.mask,
         archived=archived,
     )
+    own = shown_messages.values_of(
+        found, [each.id for each in page.messages], view.site.mask, archived=archived
+    )
     is_held = any(each.status == Status.CLAIMED for each in page.messages)
     holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
@@ -137,6 +166,9 @@ def _list(view: View, *, archived: bool) -> Response:
         archived=archived,
         page=page,
         previews=previews,
+        own=own,
+        columns=[each.name for each in shown_messages.own_columns(found, found.table)],
+        is_adopted=not inside.tables(found).has_payloads,
         known=_known(page),
         holders=holders,
         given=given,
@@ -172,6 +204,9 @@ def message(view: View) -> Response:
             why = f"{found.name} has no message {number} any more. It was requeued."
         return view.refused(404, why, None if anew is None else (found.name, anew))
     text, whole = shown_messages.payload_text(found, known, view.site.mask)
+    own = shown_messages.values_of(
+        found, [known.id], view.site.mask, archived=known.archived, listed=False
+    )
     headers, earlier = shown_messages.headers_of(found, known, view.site.mask)
     holder = next((c for c in view.service.consumers() if c.consumer_id == known.holder), None)
     return view.page(
@@ -182,6 +217,8 @@ def message(view: View) -> Response:
         message=known,
         payload=text,
         whole=whole,
+        own=own.get(known.id, {}),
+        is_adopted=not inside.tables(found).has_payloads,
         headers=headers,
         earlier=earlier,
         error=shown_messages.error_text(found, known),

@@ -1334,7 +1334,8 @@ SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.queue,
     queue_over_sql_schedules.definition, queue_over_sql_schedules.next_at,
     queue_over_sql_schedules.revision, queue_over_sql_schedules.paused_at,
     queue_over_sql_schedules.created_at,
-    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now,
+    queue_over_sql_schedules.last_runs
 FROM queue_over_sql_schedules
 WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1
   AND queue_over_sql_schedules.name = :name_1
@@ -1343,7 +1344,8 @@ FOR UPDATE SKIP LOCKED;
 -- schedule, fire (3 of 3)
 UPDATE queue_over_sql_schedules
 SET next_at=:next_at,
-    revision=:revision
+    revision=:revision,
+    last_runs=:last_runs
 WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1
   AND queue_over_sql_schedules.name = :name_1
   AND queue_over_sql_schedules.revision = :revision_1;

@@ -1685,7 +1685,8 @@ SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.queue,
     queue_over_sql_schedules.definition, queue_over_sql_schedules.next_at,
     queue_over_sql_schedules.revision, queue_over_sql_schedules.paused_at,
     queue_over_sql_schedules.created_at,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now,
+    queue_over_sql_schedules.last_runs
 FROM queue_over_sql_schedules
 WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_schedules.name = :name_1::VARCHAR
@@ -1694,7 +1695,8 @@ FOR UPDATE SKIP LOCKED;
 -- schedule, fire (3 of 3)
 UPDATE queue_over_sql_schedules
 SET next_at=:next_at::BIGINT,
-    revision=:revision::BIGINT
+    revision=:revision::BIGINT,
+    last_runs=:last_runs::VARCHAR
 WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_schedules.name = :name_1::VARCHAR
   AND queue_over_sql_schedules.revision = :revision_1::BIGINT;

@@ -39,6 +39,7 @@ PAGES: Final = {
     "topics": "/topics?key=order.paid",
     "health": "/health",
     "audit": "/audit",
+    "search": "/search?q=order",
     "tokens": "/tokens",
     "sign in": "/sign-in",
     "refused": "/queues/none",
