@@ -179,12 +179,15 @@ class CommandSession(typer.Context):
             said["table_prefix"] = self.connection.table_prefix
         return said
 
-    def service(self, *, creates: bool = False, **options: Any) -> QueueService:
+    def service(
+        self, *, creates: bool = False, url: str | None = None, **options: Any
+    ) -> QueueService:
         """A service on the given database; `options` go to `QueueService`. Not started.
 
-        The file of an embedded database is created only for a command that `creates`.
+        The file of an embedded database is created only for a command that `creates`. `url` is of
+        another database than that of the command line.
         """
-        url = self.url
+        url = url or self.url
         from queue_over_sql import QueueService
         from queue_over_sql.inside.databases import insist_on_file, read_url
 
@@ -193,9 +196,11 @@ class CommandSession(typer.Context):
         return QueueService(url, **self.tables, **options)
 
     @contextmanager
-    def connect(self, *, creates: bool = False, **options: Any) -> Iterator[QueueService]:
+    def connect(
+        self, *, creates: bool = False, url: str | None = None, **options: Any
+    ) -> Iterator[QueueService]:
         """A service that is not started (no heartbeat, no reaper), stopped at the end."""
-        service = self.service(creates=creates, **options)
+        service = self.service(creates=creates, url=url, **options)
         try:
             yield service
         except QueueNotFound as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,7 +18,10 @@ from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import format_instant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from queue_over_sql import QueueService
+    from queue_over_sql.web.settings import WebSettings
     from queue_over_sql.web.tables import StoredToken, WebStore
 
 _log = logging.getLogger(__name__)
@@ -141,6 +146,16 @@ def serve(
             "0 picks a free port.",
         ),
     ] = "127.0.0.1:8080",
+    database: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--database",
+            metavar="NAME=URL",
+            show_default=False,
+            help="Serve several databases, each under /NAME with its own tokens. Repeatable; "
+            "replaces --url.",
+        ),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
     tokens: Annotated[
         bool,
@@ -243,59 +258,96 @@ def serve(
     command, even if you use tokens.
     """
     try:
-        from queue_over_sql.web.access import check_binding, is_loopback
-        from queue_over_sql.web.app import create_app
         from queue_over_sql.web.server import serving
-        from queue_over_sql.web.settings import Role, WebSettings
-        from queue_over_sql.web.tables import WebStore
+        from queue_over_sql.web.settings import WebSettings
+        from queue_over_sql.web.several import together
     except ImportError as error:
         problem = f"serve requires the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
-    from queue_over_sql import inside
     from queue_over_sql.cli.logs import start_logging
     from queue_over_sql.observability import read_address
 
     host, port = read_address(http)
+    urls: dict[str, str | None] = {**_databases(database or ())} or {"": None}
+    try:
+        settings = WebSettings(
+            title=title,
+            read_only=read_only,
+            masked=tuple(mask or ()),
+            proxy_header=proxy_header,
+            proxy_from=tuple(proxy_from or ()),
+            proxy_role=_role(proxy_role),
+            proxy_role_header=proxy_role_header,
+            origins=tuple(origins or ()),
+            cors_origins=tuple(cors_origins or ()),
+            secret=secret,
+            databases=tuple(urls) if database else (),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="serve") from error
+    needs_token = bool(tokens or proxy_header or cors_origins)
     start_logging("info")
-    with session.connect(consumer_name="serve") as service:
-        # A reaper must end the leases of API clients, and there may be no other one.
-        try:
-            inside.start_to_serve(service)
-        except QueueError as error:
-            # A read-only database can still be shown.
-            _log.warning("This web server runs no reaper: %s", error)
-        store = WebStore(service, WebSettings())
-        has_tokens = store.prepare() and bool(store.tokens())
-        needs_token = tokens or has_tokens or proxy_header or cors_origins
-        try:
-            settings = WebSettings(
-                title=title,
-                read_only=read_only,
-                open_role=None if needs_token or not is_loopback(host) else Role.ADMIN,
-                masked=tuple(mask or ()),
-                proxy_header=proxy_header,
-                proxy_from=tuple(proxy_from or ()),
-                proxy_role=_role(proxy_role),
-                proxy_role_header=proxy_role_header,
-                origins=tuple(origins or ()),
-                cors_origins=tuple(cors_origins or ()),
-                secret=secret,
-            )
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="serve") from error
-        try:
-            check_binding(host, settings, has_tokens=has_tokens)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--http") from error
-        app = create_app(service, settings)
+    with ExitStack() as stack:
+        apps = {}
+        for name, url in urls.items():
+            service = stack.enter_context(session.connect(consumer_name="serve", url=url))
+            of_it = dataclasses.replace(settings, database=name)
+            apps[name] = _application(service, of_it, host, needs_token=needs_token)
+        app = together(apps, settings.max_body_bytes) if database else apps[""]
         try:
             with stop_on_signals() as stop, serving(app, host, port) as address:
                 _log.info("The dashboard is at %s", address)
                 # The first reading of many queues compiles its statements; nobody should wait.
-                app.state.snapshots.overview()
+                for each in apps.values():
+                    each.state.snapshots.overview()
                 stop.requested.wait()
         except OSError as error:
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
+
+
+def _application(
+    service: QueueService, settings: WebSettings, host: str, *, needs_token: bool
+) -> Any:
+    from queue_over_sql import inside
+    from queue_over_sql.web.access import check_binding, is_loopback
+    from queue_over_sql.web.app import create_app
+    from queue_over_sql.web.settings import Role
+    from queue_over_sql.web.tables import WebStore
+
+    # A reaper must end the leases of API clients, and there may be no other one.
+    try:
+        inside.start_to_serve(service)
+    except QueueError as error:
+        # A read-only database can still be shown.
+        _log.warning("This web server runs no reaper: %s", error)
+    store = WebStore(service, settings)
+    has_tokens = store.prepare() and bool(store.tokens())
+    is_open = not needs_token and not has_tokens and is_loopback(host)
+    settings = dataclasses.replace(settings, open_role=Role.ADMIN if is_open else None)
+    try:
+        check_binding(host, settings, has_tokens=has_tokens)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--http") from error
+    return create_app(service, settings)
+
+
+def _databases(given: Sequence[str]) -> dict[str, str]:
+    from queue_over_sql.web.several import check_database_name
+
+    found = {}
+    for each in given:
+        name, _, url = each.partition("=")
+        if not url:
+            msg = "write --database as NAME=URL, such as orders=postgresql://host/orders"
+            raise typer.BadParameter(msg, param_hint="--database")
+        try:
+            found[check_database_name(name)] = url
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--database") from error
+    if len(found) < len(given):
+        msg = "two databases have the same name: each needs its own"
+        raise typer.BadParameter(msg, param_hint="--database")
+    return found
 
 
 @serve_commands.add("openapi")

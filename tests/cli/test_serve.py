@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 
-from queue_over_sql import Queue
+from queue_over_sql import Queue, QueueService
 from tests.cli.command_line import run, started, succeed
 from tests.waiting import wait_until
 
@@ -87,6 +87,45 @@ def test_behind_a_proxy(sqlite_url: str, jobs: Queue, tmp_path: Path) -> None:
         assert asked["Origin"] == preflight.headers["access-control-allow-origin"]
     for wrong in (["--origins", "queues"], ["--cors-origins", "https://x/"]):
         assert 2 == run("serve", "--http", "0", *wrong, url=sqlite_url).exit_code
+
+
+def test_several_databases_have_a_switch_and_their_own_tokens(
+    sqlite_url: str, jobs: Queue, tmp_path: Path
+) -> None:
+    """Each is a dashboard of its own under its name; a token of one opens no other."""
+    assert "jobs" == jobs.name
+    other = f"sqlite:///{tmp_path / 'mail.db'}"
+    with QueueService(other) as service:
+        service.create_queue("letters")
+    token = succeed("token", "add", "ada", "--role", "viewer", url=other).out.strip()
+    given = ("--database", f"orders={sqlite_url}", "--database", f"mail={other}")
+    log = tmp_path / "serve.log"
+    with started("serve", "--http", "0", *given, url=sqlite_url, log=log) as process:
+        wait_until(lambda: process.poll() is not None or address_in(log) is not None)
+        root = address_in(log)
+        assert root is not None, log.read_text()
+        with httpx2.Client(base_url=root, trust_env=False, follow_redirects=True) as client:
+            page = client.get("/")
+            assert f"{root}/orders/" == str(page.url)
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+            assert '<a href="/orders/" aria-current="true">orders</a><a href="/mail/">' in page.text
+            assert "/orders/queues/jobs" in page.text
+            assert "/mail/sign-in" in str(client.get("/mail").url)
+            headers = {"authorization": f"Bearer {token}"}
+            assert "letters" in client.get("/mail/", headers=headers).text
+            assert 401 == client.get("/orders/api/v1/queues", headers=headers).status_code
+            form = {"origin": root, "sec-fetch-site": "same-origin"}
+            page = client.post("/mail/sign-in", data={"token": token}, headers=form)
+            assert "letters" in page.text
+            signed_in = [cookie.name for cookie in client.cookies.jar]
+            assert ["queue_over_sql_session_mail"] == signed_in
+            lost = client.get("/none/")
+            assert (404, "DENY") == (lost.status_code, lost.headers.get("x-frame-options"))
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30), log.read_text()
+    for wrong in (["orders"], ["Orders=sqlite://"], [f"a={other}", f"a={other}"]):
+        options = [part for each in wrong for part in ("--database", each)]
+        assert 2 == run("serve", "--http", "0", *options).exit_code
 
 
 def test_others_are_not_served_without_a_token(sqlite_url: str, jobs: Queue) -> None:

@@ -65,7 +65,8 @@ OPEN = {"errors", "inside", "plots", "values", *GUESTS}
 PUBLIC_MODULES = {
     *("management.operation", "management.operations"),
     *("observability.history", "observability.opentelemetry", "observability.prometheus"),
-    *("web.access", "web.api", "web.app", "web.server", "web.settings", "web.tables"),
+    *("web.access", "web.api", "web.app", "web.server", "web.settings", "web.several"),
+    "web.tables",
 }
 # Names of Python, SQLAlchemy and PySpark.
 NOT_OURS = {"_current_frames", "_exit", "_jsc", "_jvm", "_mapping", "_replace"}
