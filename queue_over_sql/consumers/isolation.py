@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import weakref
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from queue_over_sql.message import Message
+_log = logging.getLogger(__name__)
 
 # How long suspects wait for callers of ``consume``, and these for suspects.
 _CALLERS_SECONDS: Final = 30.0
+# How long suspects wait for what is in hand while no handler runs.
+_IDLE_SECONDS: Final = 30.0
 # A caller that polls asks for its suspects again within this time.
 _ASKS_AGAIN_WITHIN: Final = 2.0
 _NEVER: Final = float("-inf")
@@ -36,6 +40,13 @@ class Hands(Protocol):
     @property
     def full(self) -> bool:
         """Whether it has messages in hand, or is claiming some; without suspects that wait."""
+
+    @property
+    def calling(self) -> bool:
+        """Whether it runs handlers now."""
+
+    def in_hand(self) -> list[str]:
+        """What makes it full, in words."""
 
     def wake(self) -> None:
         """Let it look again at what it may do."""
@@ -60,6 +71,8 @@ class Isolation:
         self._workers: list[tuple[weakref.ref[Hands], object]] = []
         self._holder: weakref.ref[object] = _NO_HOLDER
         self._held_until = _NEVER
+        # When the suspects stop waiting for what no handler works on.
+        self._in_vain_at = _NEVER
         # How many callers claim now, and what they have in hand. Of suspects also until when
         # others do not claim.
         self._claiming = 0
@@ -100,7 +113,8 @@ class Isolation:
         with self.lock:
             if self.holder is None and not self._caller_comes_first():
                 self._holder = weakref.ref(holder)
-                self._held_until = self._clock() + _CALLERS_SECONDS
+                now = self._clock()
+                self._held_until, self._in_vain_at = now + _CALLERS_SECONDS, now + _IDLE_SECONDS
             return self.holder is holder
 
     def end(self, holder: object) -> None:
@@ -116,14 +130,35 @@ class Isolation:
                 worker.wake()
 
     def is_alone(self) -> bool:
-        """Whether nothing is in hand except the suspects of a worker that wait."""
+        """Whether nothing is in hand except the suspects of a worker that wait.
+
+        No mistake in what counts as in hand may stop them for ever, nor a claim that never ends: if
+        no handler has run for a while, they do not wait for the rest.
+        """
+        left: list[str] = []
         with self.lock:
             now = self._clock()
             if now < self._held_until and (
                 self._claiming or any(_in_hand(each, now) for each, _ in self._called)
             ):
                 return False
-            return not self._is_any_full()
+            full = [worker for each, _ in self._workers if (worker := each()) and worker.full]
+            if any(worker.calling for worker in full):
+                self._in_vain_at = now + _IDLE_SECONDS
+                return False
+            if full:
+                if now < self._in_vain_at:
+                    return False
+                left = [text for worker in full for text in worker.in_hand()]
+        if left:
+            _log.warning(
+                "Messages that were with a dead consumer have waited %.0f s to run alone, while no "
+                "handler ran. They run now, although this process still has in hand: %s. If you "
+                "see this often, report it.",
+                _IDLE_SECONDS,
+                "; ".join(left),
+            )
+        return True
 
     def stops_workers(self) -> bool:
         """Whether workers claim nothing now."""

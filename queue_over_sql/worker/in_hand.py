@@ -66,6 +66,11 @@ class InHand:
         return self._unbegun if self._has_series else len(self._ready)
 
     @property
+    def has_series(self) -> bool:
+        """Whether messages of a series were ever placed."""
+        return self._has_series
+
+    @property
     def has_any(self) -> bool:
         """Whether a message is ready or in a call."""
         return bool(self._ready or self._calls or self._behind)

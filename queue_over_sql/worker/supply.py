@@ -222,6 +222,18 @@ class Supply:
         """As ``has_any``, without suspects that wait."""
         return self._in_hand.has_any or self._acks.has_any or bool(self.next_claim.count)
 
+    def in_hand(self) -> str:
+        """What makes it have others, in words."""
+        called = sum(map(len, self._in_hand.calls().values()))
+        counts = {
+            "not begun": self._in_hand.unbegun,
+            "in calls": called,
+            "to ack": len(self._acks.messages()),
+            "to come from a claim": self.next_claim.count,
+        }
+        text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"queue {self.handler.queue}: messages: {text or 'unknown'}"
+
     @property
     def found(self) -> bool:
         """Whether its last poll found messages."""
@@ -284,7 +296,7 @@ class Supply:
             self._in_hand.put_back(unbegun)
         first = self._acks.add(finished)
         self._in_hand.end_call(taken)
-        if self._is_grouped and not (self._each and finished):
+        if not (self._each and finished):
             self.let_go_on(taken, finished, unbegun)
         if first or unbegun or (self._each and finished):
             self.wake()
@@ -296,7 +308,8 @@ class Supply:
         unbegun: Sequence[Message] = (),
     ) -> None:
         """Let the groups of an ended call go on, or give back what is behind those that failed."""
-        if not self._is_grouped:
+        # Of a queue whose groups were turned off meanwhile, a series still goes on.
+        if not (self._is_grouped or self._in_hand.has_series):
             return
         over = set(map(id, [*finished, *unbegun]))
         self.give_back_behind(
@@ -313,8 +326,18 @@ class Supply:
     def give_back_behind(self, failed: Sequence[Message]) -> None:
         """Give back what was claimed with failed messages and comes after them in their groups."""
         behind = self._in_hand.remove_behind(failed)
-        if behind:
+        if not behind:
+            return
+        try:
             self._release(behind, release_quietly)
+        except QueueError as error:
+            # Whoever ended the call must go on: its group would wait for ever.
+            _log.warning(
+                "Queue %s: messages could not be released; they are redelivered when their "
+                "leases expire: %s",
+                self.handler.queue,
+                error,
+            )
 
     def abandon(self, taken: Sequence[Message], hanging: Sequence[Message] = ()) -> None:
         """Abandon a call: of its messages only the leases of ``hanging`` are still renewed."""
@@ -425,10 +448,11 @@ class Supply:
         if (unbegun and now >= self._stale_at) or (draining and (unbegun or self._suspects)):
             self._give_back(draining=draining)
         idle = not self.may_find() and not self._suspects
-        if not draining:
-            self._threads.request_claim(self)
         if self._acks.are_refused_due(now):
             self._ack_again()
+        # Right before the exchange, which ends the request whatever happens.
+        if not draining:
+            self._threads.request_claim(self)
         ripe = draining or self._each or self._acks.are_ripe(now)
         if self.next_claim.count or (ripe and self._acks.finished):
             self._exchange()

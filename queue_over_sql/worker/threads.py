@@ -148,11 +148,13 @@ class HandlerThreads:
         start, taken = self._parts.connections.runtime.start, stuck.taken
 
         def settle_and_note() -> None:
-            stuck.settle()
-            supply.give_back_behind(taken)
-            if not stuck.kept:
-                supply.let_go_on(taken)
-            self._note_ended_call()
+            try:
+                stuck.settle()
+            finally:
+                supply.give_back_behind(taken)
+                if not stuck.kept:
+                    supply.let_go_on(taken)
+                self._note_ended_call()
 
         self.called_at.pop(id(taken), None)
         with self._filled:
@@ -206,9 +208,11 @@ class HandlerThreads:
         supply, stuck = hung
 
         def settle_and_go_on() -> None:
-            stuck.settle_kept()
-            supply.end_hanging(taken)
-            self._note_ended_call()
+            try:
+                stuck.settle_kept()
+            finally:
+                supply.end_hanging(taken)
+                self._note_ended_call()
 
         start = self._parts.connections.runtime.start
         self._settling.append(start("queue-over-sql-timed-out", settle_and_go_on))
@@ -336,6 +340,15 @@ class HandlerThreads:
     def full(self) -> bool:
         """Whether they have messages in hand, without suspects that wait."""
         return any(supply.has_others for supply in self.supplies)
+
+    @property
+    def calling(self) -> bool:
+        """Whether they run handlers now."""
+        return bool(self.called_at)
+
+    def in_hand(self) -> list[str]:
+        """What makes them ``full``, in words."""
+        return [supply.in_hand() for supply in self.supplies if supply.has_others]
 
     @property
     def held_back(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import FixedDelay, Publication
+from queue_over_sql import FixedDelay, Publication, QueueSchemaMismatch
 from tests.contract.groups.account import Account
 from tests.contract.queue_state import counts
 from tests.contract.worker.running_worker import HandlerFailed, running
@@ -232,3 +232,60 @@ def test_a_stream_yields_nothing_behind_a_failure(jobs: Queue, hold_for: float |
     assert [(first, 1), (first, 2), *((each, 1) for each in others)] == of_a
     assert [(ids["b"][0], 1)] == [each for each in seen if each not in of_a]
     assert (0, 0, 0) == counts(jobs)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the same supply")
+def test_a_series_ends_although_its_queue_was_replaced_by_one_without_groups(
+    jobs: Queue, make_service: MakeService, end: threading.Event
+) -> None:
+    """Else its group would wait for ever for the end of that call, once the queue has it again."""
+    service = make_service()
+    publish(jobs, ["a", "a"])
+    begun = threading.Event()
+    worker = make_service().worker(concurrency=2, prefetch=2, poll_interval=QUICK)
+
+    @worker.handle("jobs")
+    def work(_message: Message) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert end.wait(60)
+
+    with running(worker, until_empty=True):
+        assert begun.wait(30)
+        service.drop_queue("jobs")
+        service.create_queue("jobs")
+        (supply,) = worker._threads.supplies
+        wait_until(lambda: not supply._is_grouped)
+        end.set()
+        wait_until(lambda: not (supply.has_any or supply._in_hand._running))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the same supply")
+def test_a_thread_goes_on_although_what_is_behind_a_failure_cannot_be_released(
+    jobs: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as while the definition of the queue changes: its other messages are still handled."""
+
+    def refused(*_given: object) -> None:
+        msg = "the definition of the queue has changed"
+        raise QueueSchemaMismatch(msg)
+
+    monkeypatch.setattr("queue_over_sql.worker.supply.release_quietly", refused)
+    publish(jobs, ["a", "a"])
+    begun, done = threading.Event(), threading.Event()
+    worker = make_service().worker(concurrency=1, prefetch=4, poll_interval=QUICK)
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        if message.group is None:
+            done.set()
+        elif not begun.is_set():
+            begun.set()
+            raise HandlerFailed
+
+    with running(worker):
+        assert begun.wait(30)
+        jobs.publish("later")
+        assert done.wait(30)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_over_sql import Publication
+from queue_over_sql.claiming.claimer import Claimer
 from tests.contract.groups.account import Account
 from tests.contract.queue_state import set_columns
 from tests.contract.test_reaper import kill
@@ -230,3 +231,45 @@ def test_a_consumed_suspect_runs_beside_no_worker(
         found.ack()
         wait_until(lambda: others.stats().live == 0)
     assert [True] == settled
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a claim that hangs in a test would hold up the event loop")
+def test_a_suspect_does_not_wait_for_ever_for_what_no_handler_works_on(
+    make_service: MakeService,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A claim of another queue that never ends, or any mistake in what counts as in hand.
+
+    The group of the suspect stood still until the process was killed.
+    """
+    monkeypatch.setattr("queue_over_sql.consumers.isolation._IDLE_SECONDS", 0.2)
+    service = make_service()
+    queue, others = service.create_queue("jobs", group_limit=1), service.create_queue("others")
+    others.publish("hangs")
+    hangs, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    consume = Claimer.consume
+
+    def consumed(claimer: Claimer, *given: Any, **options: Any) -> list[Message]:
+        if claimer._context.name == "others":
+            hangs.set()
+            assert go_on.wait(60)
+        return consume(claimer, *given, **options)
+
+    monkeypatch.setattr(Claimer, "consume", consumed)
+    worker = make_service().worker(concurrency=2, poll_interval=(0.005, 0.02))
+    worker.handle("others")(lambda _message: None)
+    worker.handle("jobs")(lambda _message: done.set())
+    suspect = queue.publish("suspect", group="a", delay=3600)
+    set_columns(engine, queue, suspect.id, last_error=REASON)
+    with running(worker):
+        try:
+            assert hangs.wait(30)
+            queue.messages().reschedule(delay=0)
+            assert done.wait(30)
+        finally:
+            go_on.set()
+    assert "still has in hand: queue others: messages: " in caplog.text
+    assert "to come from a claim" in caplog.text

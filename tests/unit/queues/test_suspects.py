@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from queue_over_sql.consumers.isolation import Isolation
 from queue_over_sql.recovery.dead_claims import DeadHolder
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+
+if TYPE_CHECKING:
+    import pytest
 
 HOLDER = DeadHolder("jobs", "alpha", 7, durable=False, late=True)
 
@@ -37,3 +43,40 @@ def test_the_last_real_error_is_kept() -> None:
     assert first == keeping_last_error(died, second)
     assert died == keeping_last_error(died, LEASE_EXPIRED) == keeping_last_error(died, None)
     assert 20_000 == len(keeping_last_error(died, "x" * 30_000))
+
+
+class _Hands:
+    """A worker, as others of its process see it."""
+
+    full = calling = True
+
+    def in_hand(self) -> list[str]:
+        """Nothing that can be seen."""
+        return ["queue others: messages: unknown"]
+
+    def wake(self) -> None:
+        """It needs no call."""
+
+
+def test_suspects_wait_for_handlers_and_only_for_a_while_for_what_seems_in_hand(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However long a handler runs; from its end on no mistake in the count can stop them."""
+    now, hands, holder = [0.0], _Hands(), _Hands()
+    isolation = Isolation(lambda: now[0])
+    isolation.join(hands)
+    assert isolation.begin(holder)
+    for _ in range(10):
+        now[0] += 100.0
+        assert not isolation.is_alone()
+    hands.calling = False
+    now[0] += 29.0
+    assert not isolation.is_alone()
+    assert "" == caplog.text
+    now[0] += 2.0
+    assert isolation.is_alone()
+    assert "still has in hand: queue others: messages: unknown" in caplog.text
+    caplog.clear()
+    hands.full = False
+    assert isolation.is_alone()
+    assert "" == caplog.text
