@@ -376,7 +376,9 @@ class Claimer:
             return [None] * len(messages)
         counts = Counter(message.group for message in messages)
         several = [name for name, count in counts.items() if name is not None and count > 1]
-        limits = self._walk.limits(several, rules) if several else {}
+        if not several:
+            return [None] * len(messages)
+        limits = self._walk.limits(several, rules)
         # The limit may have been lowered or raised since the claim.
         alone = {name for name in several if limits[name] == 1 or counts[name] > limits[name]}
         return [message.group if message.group in alone else None for message in messages]

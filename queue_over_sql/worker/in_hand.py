@@ -262,6 +262,8 @@ class InHand:
             taken: the messages of the call.
             unbegun: those of them that were put back.
         """
+        if not self._has_series:
+            return 0
         ready, kept = 0, set(map(id, unbegun))
         with self._lock:
             for message in taken:
@@ -277,6 +279,8 @@ class InHand:
     def remove_behind(self, failed: Iterable[Message]) -> list[Message]:
         """Take what the same claim got behind messages of a series; they must not begin."""
         removed: list[Message] = []
+        if not self._has_series:
+            return removed
         with self._lock:
             for message in failed:
                 name = message.group
