@@ -123,7 +123,7 @@ def test_without_scripts(shop: str, serve: Serve, open_window: Open) -> None:
     window = open_window(serve(shop), scripts=False)
     for path in PAGES.values():
         page = window.go(path)
-        for each in page.locator("[data-all], [data-copy], [data-pause]").all():
+        for each in page.locator("[data-all], [data-copy], [data-every], [data-pause]").all():
             expect(each).not_to_be_visible()
         assert not _without_name(window), path
 

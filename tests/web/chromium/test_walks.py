@@ -279,7 +279,7 @@ def test_two_look_and_one_acts(shop: QueueService, root: str, open_window: Open)
 
 
 def test_updates_are_paused(shop: QueueService, root: str, open_window: Open) -> None:
-    """On every live page of this visit, until it is ended; then the page catches up."""
+    """On every live page of this visit, until it is ended; then they come as often as chosen."""
     window = open_window(root)
     page = window.go("/")
     state = page.locator("[data-live]")
@@ -300,6 +300,12 @@ def test_updates_are_paused(shop: QueueService, root: str, open_window: Open) ->
     window.press("Resume updates")
     expect(state).to_have_text("Live")
     expect(window.row("thumbnails")).not_to_contain_text("paused")
+    # How often they come is chosen, for all pages of this visit, too.
+    with page.expect_request("**/events?every=15"):
+        page.get_by_label("Updates").select_option("15")
+    with page.expect_request("**/events?every=15"):
+        window.go("/consumers")
+    expect(page.get_by_label("Updates")).to_have_value("15")
 
 
 def test_texts_are_copied(shop: QueueService, root: str, open_window: Open) -> None:
