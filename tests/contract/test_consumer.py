@@ -352,7 +352,7 @@ def test_a_lock_revives_nobody_who_was_suspended(
     queue.publish("x")
     (taken,) = queue.consume()
 
-    def locked(*_: Any) -> bool:
+    def locked(*_: Any, **__: Any) -> bool:
         nonlocal ahead
         ahead = 4.0
         raise Locked("another one writes")
