@@ -353,7 +353,7 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     browser.get("/dead")
     browser.press("Requeue these 4")
     assert "Requeue 4 messages?" in browser.text()
-    assert "Message 7" not in browser.text()
+    assert "Message 9" not in browser.text()
     assert "Queue jobs Error ValueError: no customer 7 " in browser.text()
     assert 4 == jobs.stats().failed
     browser.press("Requeue")
