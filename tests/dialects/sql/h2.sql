@@ -939,7 +939,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
--- reads queue_jobs_archive by its archive index
+-- reads queue_jobs_archive by its err index
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.id
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome
