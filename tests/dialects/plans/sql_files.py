@@ -58,9 +58,11 @@ _WATCHED: Final = {
 # Whose rows are few.
 _FEW: Final = "consumers"
 _INDEXES: Final = {"id": "primary key", "key": "unique key", "archive": "archive index"}
+# Two indexes of an archive begin with the outcome.
+_PRUNE: Final = "reap, prune archive"
 # How many messages match, as the statistics say, decides how these are found.
 _BY_NUMBERS: Final = frozenset(
-    {"stats", "list, by status", "count, by status", "edit", "remove", "purge"}
+    {"stats", "list, by status", "count, by status", "edit", "remove", "purge", _PRUNE}
 )
 _PAST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -939,7 +939,6 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
--- reads queue_jobs_archive by its err index
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.id
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome
@@ -948,7 +947,6 @@ LIMIT :param_1
 OFFSET :p_keep;
 
 -- reap, prune archive (3 of 4)
--- reads queue_jobs_archive by its archive index
 SELECT queue_jobs_archive.id, queue_jobs_archive.finished_at
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome
@@ -959,7 +957,6 @@ ORDER BY queue_jobs_archive.finished_at, queue_jobs_archive.id
 LIMIT :p_count;
 
 -- reap, prune archive (4 of 4)
--- reads queue_jobs_archive by its primary key
 DELETE FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:p_id_0, :p_id_1);
 

@@ -905,7 +905,6 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
--- reads queue_jobs_archive by its archive index
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.id
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome
@@ -913,7 +912,6 @@ ORDER BY queue_jobs_archive.finished_at DESC, queue_jobs_archive.id DESC
 LIMIT :p_keep, :param_1;
 
 -- reap, prune archive (3 of 4)
--- reads queue_jobs_archive by its archive index
 SELECT queue_jobs_archive.id, queue_jobs_archive.finished_at
 FROM queue_jobs_archive FORCE INDEX (queue_jobs_archive_ix)
 WHERE queue_jobs_archive.outcome = :p_outcome
@@ -924,7 +922,6 @@ ORDER BY queue_jobs_archive.finished_at, queue_jobs_archive.id
 LIMIT :p_count;
 
 -- reap, prune archive (4 of 4)
--- reads queue_jobs_archive by its primary key
 DELETE queue_jobs_archive
 FROM JSON_TABLE(JSON_ARRAY(:p_id_0, :p_id_1), '$[*]' COLUMNS (id BIGINT PATH '$')) AS picked STRAIGHT_JOIN queue_jobs_archive FORCE INDEX (PRIMARY) ON queue_jobs_archive.id = picked.id;
 

@@ -1245,7 +1245,6 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
 -- reap, prune archive (2 of 4)
--- reads queue_jobs_archive by its archive index
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.id
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome::VARCHAR
@@ -1254,7 +1253,6 @@ LIMIT :param_1::INTEGER
 OFFSET :p_keep::BIGINT;
 
 -- reap, prune archive (3 of 4)
--- reads queue_jobs_archive by its archive index
 SELECT queue_jobs_archive.id, queue_jobs_archive.finished_at
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.outcome = :p_outcome::VARCHAR
@@ -1265,7 +1263,6 @@ ORDER BY queue_jobs_archive.finished_at, queue_jobs_archive.id
 LIMIT :p_count::BIGINT;
 
 -- reap, prune archive (4 of 4)
--- reads queue_jobs_archive by its primary key
 DELETE FROM queue_jobs_archive
 WHERE queue_jobs_archive.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
 
