@@ -216,7 +216,7 @@ def test_a_dba_can_run_the_statements(old: Engine, make_service: MakeService) ->
         service.queue("jobs")
     assert before == content(old)
     # Columns and tables of the shared ones, and the queues.
-    assert 4 + len(QUEUES) == len(caught.value.missing)
+    assert 5 + len(QUEUES) == len(caught.value.missing)
     with old.begin() as connection:
         for statement in caught.value.statements:
             connection.exec_driver_sql(statement)
