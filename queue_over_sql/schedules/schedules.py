@@ -73,7 +73,7 @@ class Schedule:
     next_at: datetime | None
     paused: bool
     created_at: datetime
-    last_runs: Mapping[datetime, int] = dataclasses.field(default_factory=dict)
+    last_runs: Mapping[datetime, int] = dataclasses.field(default_factory=dict, compare=False)
 
 
 # Inside the class, ``list`` is a method.
