@@ -39,6 +39,7 @@ class Window:
     page: Page
     root: str
     complaints: list[str]
+    clicks: int = 0
 
     def go(self, path: str) -> Page:
         """Open a page, and insist on its heading."""
@@ -48,10 +49,12 @@ class Window:
 
     def press(self, button: str, within: Locator | None = None) -> None:
         """Click the button of this name."""
+        self.clicks += 1
         (within or self.page).get_by_role("button", name=button, exact=True).click()
 
     def follow(self, link: str, within: Locator | None = None) -> None:
         """Click the link of this name."""
+        self.clicks += 1
         (within or self.page).get_by_role("link", name=link, exact=True).click()
 
     def row(self, text: str) -> Locator:

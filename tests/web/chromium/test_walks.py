@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -83,7 +84,7 @@ def _dead_letters(window: Window, shop: QueueService) -> None:
 def _archive(window: Window, shop: QueueService) -> None:
     page = window.go("/queues/orders/archive")
     page.get_by_label("Status").select_option("rejected")
-    window.press("Search")
+    window.press("Search", page.locator("#main"))
     expect(page).to_have_url(re.compile("status=rejected"))
     window.press("Requeue", page.get_by_role("group", name="With all that match"))
     window.says("Requeue 2 messages?")
@@ -161,7 +162,6 @@ def _mend(window: Window, orders: Queue) -> None:
     broken = orders.publish({"n": 1}).id
     assert orders.cancel(broken)
     page = window.go(f"/queues/orders/messages/{broken}")
-    page.get_by_text("Edit and requeue").click()
     page.get_by_label("Payload").fill('{"n": 2}')
     window.press("Requeue with this payload")
     window.says('+  "n": 2')
@@ -227,7 +227,7 @@ def _system(window: Window, shop: QueueService) -> None:
     window.press("Run now", window.row("nightly_report"))
     window.says("Publish one message of nightly_report now?")
     window.press("Run now")
-    window.says("The schedule nightly_report published message")
+    window.says("Ran the schedule nightly_report. It published message")
     window.go("/topics")
     page.get_by_label("Where would this routing key lead?").fill("order.paid")
     window.press("Try")
@@ -257,6 +257,132 @@ def _tokens(window: Window, shop: QueueService) -> None:
     window.says("The token of ada is the last one of an admin.")
     window.press("Remove")
     window.says("Until there is one, everybody on this machine may do everything.")
+    del shop
+
+
+# Where pictures of the pages are written.
+_PICTURES: Final = os.environ.get("QUEUE_OVER_SQL_TEST_PICTURES")
+_MOST_CLICKS: Final = 4
+
+
+def test_ten_jobs(shop: QueueService, root: str, open_window: Open) -> None:
+    """Each job of an engineer on call is done in at most four clicks from the first page."""
+    window = open_window(root)
+    jobs = (
+        _why_orders_fail,
+        _redrive_one_error,
+        _stop_the_deliveries,
+        _find_one_customer,
+        _does_it_keep_up,
+        _who_holds_it,
+        _mend_a_payload,
+        _allow_more_attempts,
+        _last_run_and_run_now,
+        _who_did_what,
+    )
+    for number, job in enumerate(jobs, 1):
+        window.go("/")
+        window.clicks = 0
+        job(window, shop)
+        assert window.clicks <= _MOST_CLICKS, job.__name__
+        if _PICTURES:
+            name = f"{number:02}{job.__name__}.png"
+            window.page.screenshot(path=Path(_PICTURES) / name, full_page=True)
+
+
+def _search(window: Window, text: str) -> None:
+    field = window.page.get_by_role("searchbox", name="Search all queues")
+    field.fill(text)
+    field.press("Enter")
+    window.clicks += 1
+
+
+def _open_the_newest(window: Window, row: str) -> None:
+    window.row(row).get_by_role("link", name=re.compile("^message ")).first.click()
+    window.clicks += 1
+
+
+def _why_orders_fail(window: Window, shop: QueueService) -> None:
+    window.follow("12", window.row("orders"))
+    window.says("card declined by the bank")
+    _open_the_newest(window, "no stock for article 7781")
+    window.says("shop/orders.py")
+    expect(window.page.locator("#attempts")).to_contain_text("no stock for article 7781")
+    del shop
+
+
+def _redrive_one_error(window: Window, shop: QueueService) -> None:
+    window.follow("12", window.row("orders"))
+    window.press("Requeue these 4", window.row("card declined"))
+    window.press("Requeue")
+    window.says("Requeued 4 messages.")
+    assert 6 == shop.queue("orders").stats().failed
+
+
+def _stop_the_deliveries(window: Window, shop: QueueService) -> None:
+    window.follow("emails", window.row("emails"))
+    window.press("Pause")
+    window.says("Paused emails.")
+    assert shop.queue("emails").stats().paused
+
+
+def _find_one_customer(window: Window, shop: QueueService) -> None:
+    [message] = shop.queue("orders").messages(key="order-50001").list()
+    _search(window, "order-50001")
+    window.follow(str(message.id), window.row("order-50001"))
+    window.says('"trace": "4bf92f35"')
+
+
+def _does_it_keep_up(window: Window, shop: QueueService) -> None:
+    window.follow("orders", window.row("orders"))
+    window.says("a minute")
+    del shop
+
+
+def _who_holds_it(window: Window, shop: QueueService) -> None:
+    [message] = shop.queue("exports").consume()
+    _search(window, str(message.id))
+    window.follow(str(message.id), window.row("exports"))
+    window.says(f"process {os.getpid()} on")
+    message.ack()
+
+
+def _mend_a_payload(window: Window, shop: QueueService) -> None:
+    window.follow("8", window.row("orders"))
+    _open_the_newest(window, "no stock for article 7781")
+    window.page.get_by_label("Payload").fill('{"order": 1}')
+    window.press("Requeue with this payload")
+    window.press("Requeue with this payload")
+    window.says("with another payload")
+    del shop
+
+
+def _allow_more_attempts(window: Window, shop: QueueService) -> None:
+    [message] = shop.queue("orders").messages(key="order-50001").list()
+    _search(window, "order-50001")
+    window.follow(str(message.id), window.row("order-50001"))
+    window.page.get_by_text("Change attempts or delay").click()
+    window.clicks += 1
+    window.page.get_by_label("Attempts in all").fill("9")
+    window.press("Change")
+    window.says("1 message may be tried 9 times in all.")
+
+
+def _last_run_and_run_now(window: Window, shop: QueueService) -> None:
+    window.follow("Schedules")
+    window.press("Run now", window.row("nightly_report"))
+    window.says("Publish one message of nightly_report now?")
+    window.press("Run now")
+    window.says("Ran the schedule nightly_report. It published message")
+    _open_the_newest(window, "nightly_report")
+    del shop
+
+
+def _who_did_what(window: Window, shop: QueueService) -> None:
+    window.follow("Audit")
+    window.page.get_by_label("What").select_option("pause")
+    window.press("Filter")
+    window.says("emails")
     del shop
 
 
