@@ -6,13 +6,14 @@ One such row would keep the others from being claimed and restored.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Select, Update, exists, not_, or_, select
 
 from queue_over_sql.consumers.registrations import lives
-from queue_over_sql.errors import DatabaseRefused, visible
+from queue_over_sql.errors import DatabaseRefused, PayloadInvalid, visible
 from queue_over_sql.groups.exits import leaving
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.schema.queue_tables import UNREAD_COLUMNS
@@ -45,6 +46,8 @@ _READ: Final = 100
 _FIRST: Final = 500
 _TURN_SECONDS: Final = 0.25
 _BEFORE_ALL: Final = -(2**63)
+# How long nobody looks again after nothing was found: the errors have another cause.
+_REST_SECONDS: Final = 60.0
 # What stands for a payload that is lost, where the row cannot be changed without it.
 _LOST: Final = {"json": "null", "bytes": b""}
 
@@ -56,11 +59,14 @@ class UnreadableRows:
         self._context = context
         # Up to which id the reaper has looked; None: there is no reason to look.
         self._after: int | None = None
+        # Whether that has found any; and until when nobody looks.
+        self._found = False
+        self._rests_until = -math.inf
 
     def note(self, error: BaseException) -> None:
         """Let the reaper look, if an unreadable row can be behind this error."""
-        if self._after is None and can_be_unreadable(error):
-            self._after = _BEFORE_ALL
+        if self._after is None and self._may_look(error):
+            self._after, self._found = _BEFORE_ALL, False
 
     def hold_some(self, error: BaseException) -> int:
         """Hold what may be behind the error of a claim; returns how many messages.
@@ -68,15 +74,18 @@ class UnreadableRows:
         It looks at what the claim would get first. If nothing is found there, it looks at all rows
         for one turn, and the reaper goes on.
         """
-        if not can_be_unreadable(error):
+        if not self._may_look(error):
             return 0
         held = 0
         for level in range(self._context.settings.priorities):
-            held += self._hold(self._ids(first_eligible, wanted(level, _FIRST)))
+            held += self._hold_of(first_eligible, wanted(level, _FIRST))[0]
         if held:
             return held
         self.note(error)
-        return sum(report.repaired for report in self.hold_all())
+        held = sum(report.repaired for report in self.hold_all())
+        if not held:
+            self._rest()
+        return held
 
     def hold_all(self) -> Iterator[ReaperReport]:
         """Look through the rows, if there is a reason, some in each turn, and hold what is found.
@@ -86,10 +95,41 @@ class UnreadableRows:
         began = time.monotonic()
         while self._after is not None and time.monotonic() - began < _TURN_SECONDS:
             start = {"p_after": self._after, "p_count": _READ}
-            ids = self._ids(next_rows, start)
-            held = self._hold(ids)
+            held, ids = self._hold_of(next_rows, start)
+            self._found |= held > 0
             self._after = ids[-1] if len(ids) == _READ else None
+            if self._after is None and not self._found:
+                self._rest()
             yield ReaperReport(repaired=held)
+
+    def _may_look(self, error: BaseException) -> bool:
+        return can_be_unreadable(error) and time.monotonic() >= self._rests_until
+
+    def _rest(self) -> None:
+        self._rests_until = time.monotonic() + _REST_SECONDS
+
+    def _hold_of(
+        self, builder: Callable[..., Any], values: dict[str, Any]
+    ) -> tuple[int, Sequence[int]]:
+        """Hold the unreadable ones of some rows; returns how many, and the ids of the rows.
+
+        What the database refuses even so must not keep the reaper from its other tasks.
+        """
+        ids: Sequence[int] = ()
+        try:
+            ids = self._ids(builder, values)
+            return self._hold(ids), ids
+        except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
+            if not can_be_unreadable(error):
+                raise
+            _log.warning(
+                "Queue %s: the database does not let all unreadable messages be found and held. "
+                "Check the database's files: %s",
+                self._context.name,
+                visible(str(error), keep=""),
+                extra={"queue": self._context.name},
+            )
+            return 0, ids
 
     def _ids(self, builder: Callable[..., Any], values: dict[str, Any]) -> list[int]:
         sql = self._context.sql

@@ -7,11 +7,12 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, Integer, cast, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import ClaimLost, DatabaseRefused, QueueService, Reason
 from queue_over_sql.observability.doctor import diagnose
+from queue_over_sql.queue import core_of
 from queue_over_sql.values.reasons import UNREADABLE
 from tests.waiting import wait_until
 
@@ -140,3 +141,56 @@ def test_claims_of_the_dead_are_restored_beside_it(service: QueueService, url: s
     assert ids[2:] == sorted(message.id for message in found)
     [held] = jobs.messages(status="held").list()
     assert ids[1] == held.id
+
+
+@pytest.mark.engines("postgresql")
+def test_what_cannot_even_be_held_stops_no_other_work(
+    service: QueueService, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log tells of it, and the reaper goes on with its other tasks."""
+    jobs = service.create_queue("jobs", max_attempts=5)
+    ids = [jobs.publish(large()).id for _ in range(2)]
+    assert 1 == len(jobs.consume(1))
+    damage(url, "queue_jobs", ids[1])
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'damaged'; END $$"
+        )
+        connection.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON queue_jobs FOR EACH ROW "
+            f"WHEN (OLD.id = {ids[1]}) EXECUTE FUNCTION refuse()"
+        )
+        connection.exec_driver_sql(
+            f"UPDATE queue_jobs SET lease_expires_at = 1 WHERE id = {ids[0]}"
+        )
+    engine.dispose()
+    core_of(jobs).recovery.unreadable.note(DatabaseRefused("a task met it"))
+    assert 1 == service.reap().restored
+    assert 1 == caplog.text.count("does not let all unreadable messages be found")
+    assert ids[:1] == [message.id for message in jobs.consume(1)]
+
+
+def test_an_error_with_another_cause_is_searched_for_once(service: QueueService) -> None:
+    """Such as that of a filter, which every poll meets: no poll in the next minute reads rows."""
+    jobs = service.create_queue("jobs", payload="text")
+    jobs.publish_many(["1", "x"])
+    where = cast(jobs.table.c.payload, Integer) > 1
+    sent: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        sent.append(arguments[2])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        counts: list[int] = []
+        for _ in range(2):
+            with pytest.raises(DatabaseRefused):
+                jobs.consume(1, where=where)
+            counts.append(len(sent) - sum(counts))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert counts[1] < counts[0], sent
+    core_of(jobs).recovery.unreadable.note(DatabaseRefused("a task meets it, too"))
+    assert [] == list(core_of(jobs).recovery.unreadable.hold_all())
