@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import (
+    DatabaseRefused,
     DatabaseUnavailable,
     Locked,
     NotPermitted,
@@ -222,11 +223,11 @@ class Reaper:
             self._leave_to_others(error)
             done.fail(error)
             return False
-        except QueueError as error:
+        except (QueueError, UnicodeError) as error:
             # One queue that cannot be served must not stop the work on the others.
             task.core.recovery.unreadable.note(error)
             _log.warning("The reaper cannot serve queue %s: %s", queue, error)
-            done.fail(error)
+            done.fail(_as_refused(error, queue))
             self._rate_limit.spare(time.monotonic() - began)
             return False
         finally:
@@ -269,6 +270,13 @@ class Reaper:
                 "The reaper leaves a task to other services, because its login lacks a right: %s",
                 error,
             )
+
+
+def _as_refused(error: QueueError | UnicodeError, queue: str) -> QueueError:
+    # Some drivers raise the other one if they cannot decode a text.
+    if isinstance(error, QueueError):
+        return error
+    return DatabaseRefused(f"A text of queue {queue!r} cannot be read: {error}")
 
 
 _DEAD_CONSUMERS: Final = "dead consumers"

@@ -8,6 +8,7 @@ in adopted tables, it is made of the error's text when it is read.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -23,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.errors import NotPermitted
+from queue_over_sql.errors import DatabaseRefused, NotPermitted, PayloadInvalid, visible
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import change_by_ids
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import StatementCache
 
+
+_log = logging.getLogger(__name__)
 
 NEWEST: Final = 20_000
 """How many of the newest dead letters of each outcome are grouped."""
@@ -140,14 +143,25 @@ class Errors:
         """Write the fingerprints that are missing, in portions; how many each time."""
         context, sql = self._context, self._context.sql
         while self._may_mark and context.tables.marks_errors:
-            # Usually there is nothing, and finding that out needs no transaction.
-            if not context.run(lambda c: sql.get(unmarked_errors).run(c, {"p_count": 1}).all()):
-                return
             try:
+                # Usually there is nothing, and finding that out needs no transaction.
+                if not context.run(lambda c: sql.get(unmarked_errors).run(c, {"p_count": 1}).all()):
+                    return
                 marked = context.run(mark_errors.of(sql, _BATCH))
             except NotPermitted:
                 # Roles of an earlier release lack this right, so each reader makes them.
                 self._may_mark = False
+                return
+            except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
+                # Such as a row that cannot be read: it would be met again each time.
+                self._may_mark = False
+                _log.warning(
+                    "Queue %s: errors of dead letters get no fingerprints until this process is "
+                    "started again. Check the database's files: %s",
+                    context.name,
+                    visible(str(error), keep=""),
+                    extra={"queue": context.name},
+                )
                 return
             yield marked
             if marked < _BATCH:

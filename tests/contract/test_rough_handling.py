@@ -17,6 +17,7 @@ from sqlalchemy import Column, String, event, literal_column, update
 
 from queue_over_sql import (
     ClaimLost,
+    DatabaseRefused,
     DatabaseUnavailable,
     DuplicateKey,
     FixedDelay,
@@ -25,6 +26,7 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from queue_over_sql.claiming.low_watermark import LowWatermark
+from queue_over_sql.dialects.sqlite import sessions
 from queue_over_sql.queue import core_of
 from queue_over_sql.statements.requests import ClaimRequest
 from tests.contract.queue_state import payloads
@@ -320,6 +322,38 @@ def test_one_broken_queue_does_not_keep_the_reaper_from_the_others(
         return bool(reaped) and sound.stats().ready == 1
 
     wait_until(fails_at_the_broken_one, timeout=30)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_text_that_the_driver_cannot_decode_stops_no_other_queue(
+    service: QueueService,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is no error of ours, nor of the database; the queue's next pass holds the message."""
+    monkeypatch.setattr(sessions, "read_any_text", bytes.decode)
+    bad, good = (service.create_queue(name, max_attempts=2) for name in ("bad", "good"))
+    bad.publish("dead")
+    bad.consume()[0].reject("no")
+    for queue in (bad, good):
+        queue.publish("x")
+        assert 1 == len(queue.consume())
+    damaged = "CAST(X'FF' AS TEXT)"
+    with engine.begin() as connection:
+        for statement in (
+            f"UPDATE queue_bad_archive SET last_error = {damaged}, error_fingerprint = NULL",
+            f"UPDATE queue_bad SET consumer_id = {damaged}, lease_expires_at = 1",
+            "UPDATE queue_good SET lease_expires_at = 1",
+        ):
+            connection.exec_driver_sql(statement)
+    with pytest.raises(DatabaseRefused, match="queue 'bad' cannot be read"):
+        service.reap()
+    assert ["x"] == payloads(good.consume())
+    service.reap()
+    assert 1 == bad.stats().held
+    assert 1 == caplog.text.count("get no fingerprints")
 
 
 # What a person or another program writes into the row of a message.
