@@ -200,15 +200,30 @@ class QueueCore:
             # Some do not belong to this consumer: ack the others, raise, and claim nothing.
             settlements.ack(messages)
         settlements.guard(messages)
-        began = elapsed_clock()
+        began, first = elapsed_clock(), set[int]()
+
+        def acked(ids: set[int]) -> None:
+            first.update(ids)
+            mark_settled(message for message in messages if message.id in ids)
+
         try:
             settled, rows = self.claimer.exchange(
-                count, lease, groups, keep=settlements.keeps_finished, where=wanted, most=most
+                count,
+                lease,
+                groups,
+                keep=settlements.keeps_finished,
+                where=wanted,
+                acked=acked,
+                most=most,
             )
-        except (DatabaseRefused, PayloadInvalid) as error:
-            if not settlements.refuses_row(error):
+        except QueueError as error:
+            if first and self.context.observer is not None:
+                settlements.report_done([each for each in messages if each.id in first], first)
+            row_refused = isinstance(error, DatabaseRefused | PayloadInvalid)
+            if not (row_refused and settlements.refuses_row(error)):
                 raise
-            settlements.ack(messages)
+            if left := [message for message in messages if message.id not in first]:
+                settlements.ack(left)
             return claim()
         mark_settled(messages)
         if self.context.observer is not None:

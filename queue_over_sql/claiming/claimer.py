@@ -436,9 +436,14 @@ class Claimer:
         *,
         keep: bool,
         where: Where | None,
+        acked: Callable[[set[int]], object],
         most: int | None = None,
     ) -> tuple[set[int], list[MessageRow]]:
-        """Settle, then claim if nothing was lost, in one transaction."""
+        """Settle, then claim if nothing was lost, in one transaction.
+
+        In a queue with groups, the first ones may end in a transaction of their own. ``acked`` is
+        called with their ids, because the next transaction may fail.
+        """
         if type(count) is not int or not 0 < count < _MANY:
             count = check_whole("count", count)
         if self._at_most is not None:
@@ -448,7 +453,7 @@ class Claimer:
         sql = self._context.sql
         exchanged = self._exchange
         if sql.subject.grouped:
-            exchanged = partial(self._exchange_groups, most=most)
+            exchanged = partial(self._exchange_groups, acked=acked, most=most)
         settled, rows = exchanged(sql, count, lease_us, settlements, keep=keep, where=where)
         if sql.subject.limited and len(rows) < len(settled):
             self._context.wake_consumers()
@@ -529,6 +534,7 @@ class Claimer:
         *,
         keep: bool,
         where: Where | None,
+        acked: Callable[[set[int]], object],
         most: int | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """As ``exchange``; the claim is one look, and further ones follow if it found nothing."""
@@ -544,6 +550,7 @@ class Claimer:
             (request,), (settlement,) = requests, settlements
             at_once = exchanging_heads(sql, settlement, request, keep=keep)
             settled, found = self._answered([request.claim], at_once)
+            acked(settled)
             if found is not None:
                 looks, rows = [(request, found)], in_order(found)
             settlements, requests = without(settlements, settled), [request._replace(heads=False)]
