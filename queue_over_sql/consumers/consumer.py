@@ -305,6 +305,8 @@ class Consumer:
         if identity is None or not identity.looks_alive:
             return
         system, me, handles = self._system(), identity.consumer_id, self.handling.text()
+        # So the next heartbeat tells what is true then, whatever is stored now.
+        self._told = None
         try:
             with self._connections.giving_way():
                 self._connections.run(lambda c: registrations.tell(c, system, me, handles))
@@ -369,7 +371,8 @@ class Consumer:
         self._outage.ended()
         if renewed:
             identity.renew(deadline)
-            self._told = told
+            if handles is not None:
+                self._told = told
         else:
             _log.warning(
                 "Consumer %s missed its heartbeat deadline and is considered dead, so it "

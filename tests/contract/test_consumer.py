@@ -387,25 +387,30 @@ def test_consumers_say_what_they_handle(
     loop = HandledQueue("jobs", kinds=("Order",))
     assert [] == service.queue("jobs").consume()
     assert (loop,) == handled(looking, service)
-    worker = service.worker(concurrency=3)
     begun, go_on = threading.Event(), threading.Event()
 
-    @worker.handle("mail")
     def handle(message: Message) -> None:
         del message
         begun.set()
         go_on.wait(60)
 
-    service.queue("mail").publish("x")
-    with running(worker):
-        assert begun.wait(60)
-        assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
+    # The second one ends before a heartbeat.
+    for beats in (True, False):
+        begun.clear()
+        go_on.clear()
+        service.queue("mail").publish("x")
+        worker = service.worker(concurrency=3)
+        worker.handle("mail")(handle)
+        with running(worker):
+            assert begun.wait(60)
+            assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
+            if beats:
+                beat()
+                assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
+                assert __version__ == looking.consumers()[-1].version
+            go_on.set()
         beat()
-        assert (loop, HandledQueue("mail", 3)) == handled(looking, service)
-        assert __version__ == looking.consumers()[-1].version
-        go_on.set()
-    beat()
-    assert (loop,) == handled(looking, service)
+        assert (loop,) == handled(looking, service)
     monkeypatch.setattr(handling, "_LATELY_SECONDS", -1.0)
     beat()
     assert () == handled(looking, service)
