@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.errors import DatabaseUnavailable, Locked, QueueError, visible
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.operations import change_by_ids, rows_by_ids, savepoint
 from queue_over_sql.statements.parameters import (
@@ -147,7 +147,9 @@ class AttemptLog:
         except QueueError as error:
             if not writing:
                 raise
-            self._pause(error)
+            # A connection that broke says nothing of the table.
+            if isinstance(error, Locked) or not isinstance(error, DatabaseUnavailable):
+                self._pause(error)
         return run(operation)
 
     def inside(

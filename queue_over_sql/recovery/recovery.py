@@ -101,7 +101,7 @@ class Recovery:
         self._repaired_up_to: Place | None = None
         # When what is in hand was compared with the slots of the queue's limit.
         self._counted_at = -math.inf
-        # When attempts were looked through for messages that are gone, and up to which message.
+        # When all attempts were looked through for messages that are gone, and up to which message.
         self._attempts_after = (-math.inf, _BEFORE_ALL)
         # When rows of groups were looked through, and up to which name.
         self._idle_after: tuple[float, str | None] = (-math.inf, None)
@@ -288,22 +288,25 @@ class Recovery:
         while True:
             removal = remove_idle.of(context.sql, after, _GROUPS, _IDLE_US)
             _, after = context.run(removal)
-            yield ReaperReport()
+            self._idle_after = (began, after)
             if after is None or time.monotonic() - began >= _TURN_SECONDS:
-                break
-        self._idle_after = (began, after)
+                return
+            yield ReaperReport()
 
     def attempts(self) -> Iterator[ReaperReport]:
-        """Forget the failed attempts of messages that are gone, each minute some."""
+        """Forget the failed attempts of messages that are gone; after the last, a minute's rest."""
         looked_at, after = self._attempts_after
         began = time.monotonic()
         if began - looked_at < _ATTEMPTS_SECONDS:
             return
-        last: int | None = after
-        while last is not None and time.monotonic() - began < _TURN_SECONDS:
-            last = self._forget_attempts(last)
+        while True:
+            last = self._forget_attempts(after)
+            # The next pass goes on here. A turn may be over before anything after the yield is run.
+            self._attempts_after = (began, _BEFORE_ALL) if last is None else (-math.inf, last)
+            if last is None or time.monotonic() - began >= _TURN_SECONDS:
+                return
+            after = last
             yield ReaperReport()
-        self._attempts_after = (began, _BEFORE_ALL if last is None else last)
 
     def forget_attempts(self) -> None:
         """Forget the failed attempts of all messages that are gone; never raises."""

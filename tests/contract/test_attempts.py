@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import column, func, select, table, text, update
 
 from queue_over_sql import FixedDelay
+from queue_over_sql.attempts import AttemptLog
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.queue import core_of
 from queue_over_sql.recovery import recovery
 from tests.contract.queue_state import set_columns
 
@@ -138,6 +141,26 @@ def test_a_story_ends_with_its_message(
         assert 0 == connection.execute(select(func.count()).select_from(attempts_table)).scalar()
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_forgetting_goes_on_in_the_next_pass(
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a turn that ended early it begins neither anew nor a minute later."""
+    queue = service.create_queue("jobs", archive="none")
+    _failed(queue)
+    assert 1 == queue.messages().hold()
+    for _ in range(2):
+        _failed(queue)
+        queue.consume()[0].ack()
+    monkeypatch.setattr(recovery, "BATCH", 1)
+    for _ in range(3):
+        for _ in core_of(queue).recovery.attempts():
+            break
+    with engine.connect() as connection:
+        assert 1 == connection.execute(select(func.count()).select_from(attempts_table)).scalar()
+
+
 def _failed(queue: Queue) -> int:
     published = queue.publish("x").id
     (message,) = queue.consume()
@@ -178,3 +201,23 @@ def test_the_first_refusal_stops_no_settle(service: QueueService, engine: Engine
     message.nack("no")
     (again,) = queue.consume()
     assert (published, 2, "no") == (again.id, again.attempt, again.last_error)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_broken_connection_says_nothing_of_the_table(
+    service: QueueService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure is settled without a row, and the next one is told at once."""
+    queue = service.create_queue("jobs", retry=FixedDelay(0))
+    published = queue.publish("x").id
+
+    def broken(*_: Any) -> None:
+        raise DatabaseUnavailable("the connection broke")
+
+    with monkeypatch.context() as during:
+        during.setattr(AttemptLog, "_write", broken)
+        queue.consume()[0].nack("not told")
+    queue.consume()[0].nack("told")
+    assert [(2, "told")] == [(each.attempt, each.error) for each in queue.attempts(published)]
+    assert "cannot be written" not in caplog.text
