@@ -7,7 +7,6 @@ the transaction; they read the queue's settings and encode its messages before.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -106,9 +105,15 @@ class ScheduledMessages:
         ]
 
     def published(
-        self, connection: Connection, instants: Sequence[int]
+        self, connection: Connection, instants: Sequence[int], *, insists: bool = False
     ) -> list[tuple[int, Published]]:
-        """Publish the messages for some times; one that exists already is skipped."""
+        """Publish the messages for some times; one that exists already is skipped.
+
+        So is one for which a limit leaves no room, unless it ``insists``.
+
+        Raises:
+            GroupFull: it insists, and a limit leaves no room.
+        """
         delay, expires = self._template.delay, self._template.expires
         # An expiry counts from the time at which the message is due, which includes the delay.
         template = self._template._replace(expires=None if expires is None else expires - delay)
@@ -124,9 +129,12 @@ class ScheduledMessages:
             return [*zip(instants, made, strict=True)]
         published: list[tuple[int, Published]] = []
         for at, message in zip(instants, messages, strict=True):
-            # A queue that is full must not stop its schedules.
-            with contextlib.suppress(GroupFull):
+            try:
                 published += [(at, one) for one in publish_many(connection, sql, [message], "skip")]
+            except GroupFull as error:
+                # A queue that is full must not stop its schedules.
+                if insists:
+                    raise GroupFull(error.queue, error.group, error.limit) from None
         return published
 
 
@@ -237,7 +245,7 @@ def run(
     if _content(record) != _content(seen):
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
-    [(_, published)] = messages.published(connection, [now])
+    [(_, published)] = messages.published(connection, [now], insists=True)
     if published.outcome != PublishOutcome.CREATED:
         # Clocks may be coarse: another one came in this very instant.
         raise Conflict(messages.schedule)

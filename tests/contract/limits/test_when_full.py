@@ -140,11 +140,16 @@ def test_publishers_at_the_same_time(service: QueueService, make_service: MakeSe
 
 
 def test_a_topic_and_a_schedule_meet_a_full_queue(service: QueueService) -> None:
-    """The topic refuses the message, as with a taken key; a schedule goes on without it."""
+    """The topic refuses the message, as with a taken key; a schedule goes on without it.
+
+    Who runs the schedule by hand is told.
+    """
     queue = service.create_queue("jobs", queue_limit=1, when_full="reject")
     service.create_topic("events").subscribe(queue)
     service.topic("events").publish(1, routing_key="a")
     with pytest.raises(GroupFull):
         service.topic("events").publish(2, routing_key="a")
     service.schedules.add("tick", queue, 3, every=3600)
+    with pytest.raises(GroupFull, match="leaves no room"):
+        service.schedules.run("tick")
     assert [1] == all_of(queue)
