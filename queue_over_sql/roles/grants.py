@@ -348,7 +348,9 @@ _WRITERS: Final[Mapping[str | None, type[_Writer]]] = {"plpgsql": _Writer, "psm"
 _DDL = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
 # Locking a row needs the right to update one of its columns.
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b|\bFOR KEY SHARE\b|\bLOCK IN SHARE\b")
-_DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|group|group_held|c\d+)_ix)\Z")
+_DERIVED = re.compile(
+    r"_(id_seq|(claim|lease|archive|archive_err|dedup_keys|group|group_held|c\d+)_ix)\Z"
+)
 
 
 def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:

@@ -129,14 +129,16 @@ class Roles:
         """Return the statements that ``install`` would run.
 
         Args:
-            queues: the queues that the roles may use; default: all existing queues.
+            queues: the queues that the roles may use; default: all existing queues whose tables
+                need no upgrade.
             reply_queues: the queues of ``QueueService(reply_queue=…)``, in addition to ``queues``:
                 publishers consume replies from them, and consumers publish replies to them.
             prefix: prefix of the names of the roles.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
-            QueueSchemaMismatch: one of the queues is an adopted table.
+            QueueSchemaMismatch: one of the queues is an adopted table, or its tables need an
+                upgrade.
             UnsupportedByEngine: this engine has no such roles.
             ValueError: the prefix is not valid.
         """
@@ -279,7 +281,16 @@ class Roles:
         if routines not in _ROUTINES:
             return Place(routines, settings.schema, ())
         prefix = settings.table_prefix
-        chosen = self._chosen(connection, queues)
+        if queues is None:
+            chosen = self._upgraded(connection)
+            if left := sorted({*self._chosen(connection, None)}.difference(chosen)):
+                _log.warning(
+                    "The roles do not cover these queues yet, because an earlier release made "
+                    "their tables: %s. Run queue-over-sql migrate, then roles install again.",
+                    ", ".join(left),
+                )
+        else:
+            chosen = self._chosen(connection, queues)
         answering = self._chosen(connection, reply_queues)
         found = inspect(connection)
         every = list(dict.fromkeys([*chosen, *answering]))
@@ -288,6 +299,13 @@ class Roles:
             for end in ("_dedup_keys", "_groups", "_limits")
         )
         records = registry.queue_records(connection, self._tables(), prefix)
+        for record in records:
+            if record.name in every and is_outdated(record):
+                msg = (
+                    f"An earlier release made the tables of queue {record.name!r}, so they lack "
+                    "columns that the roles need. Run queue-over-sql migrate first."
+                )
+                raise QueueSchemaMismatch(msg)
         waiting = [
             record.name
             for record in records

@@ -21,6 +21,7 @@ from queue_over_sql import (
     Publication,
     Queue,
     QueueNotFound,
+    QueueSchemaMismatch,
     QueueService,
     Reason,
     RequestTimeout,
@@ -29,6 +30,7 @@ from queue_over_sql import (
 from queue_over_sql.observability import Health
 from queue_over_sql.observability.history import History, read_history
 from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
+from queue_over_sql.roles.grants import not_permitted
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.idempotency import Answer, Idempotency
@@ -349,6 +351,11 @@ def test_an_upgrade_keeps_the_rights_of_roles(
     for table in ("queue_jobs", "queue_jobs_archive"):
         logins.run(f"ALTER TABLE {table} DROP COLUMN last_traceback")
     logins.run("UPDATE queue_over_sql_queues SET schema_version = 1 WHERE name = 'jobs'")
+    with pytest.raises(QueueSchemaMismatch, match="migrate first"):
+        owner.roles.install(["jobs"], prefix=logins.prefix)
+    others = "".join(owner.roles.statements())
+    assert "queue_copies" in others
+    assert "queue_jobs" not in others
     logins.run("DROP TABLE queue_over_sql_history")
     with make_service() as upgraded:
         assert [] == upgraded.migrations.pending()
@@ -665,3 +672,12 @@ def test_engines_without_roles_say_so(make_service: MakeService) -> None:
     """And say what to do instead."""
     with pytest.raises(UnsupportedByEngine, match=r"docs/roles\.md"):
         make_service().roles.install()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_refusal_that_names_an_index_tells_its_table() -> None:
+    """Rights are on tables, so that is what the error must name."""
+    index = "queue_jobs_archive_err_ix"
+    error = not_permitted("queue_", f"permission denied for {index}", f"REINDEX INDEX {index}")
+    assert "queue_jobs" == error.table
