@@ -227,15 +227,17 @@ def _requeue_edited(service: QueueService, form: Form, run: Run) -> Notice:
 
 
 def _delay(service: QueueService, form: Form, run: Run) -> Notice:
-    del service
+    was_due = bool(form.ids) and len(_those_that_are("ready", service, form)) == len(form.ids)
     try:
-        seconds = parse_seconds(form["delay"].strip())
-    except ValueError as error:
+        seconds = to_timedelta(parse_seconds(form["delay"].strip()), "delay", zero=True)
+    except (ValueError, OverflowError) as error:
         msg = f"Enter a delay such as 90s, 10m or 1h30m, not {form['delay'][:40]!r}."
         raise ValueError(msg) from error
-    done = run(choice=form.choice(), delay=seconds)
-    text = _told_of_messages(BUTTONS["delay"][1], form, done, delay=duration_text(seconds))
-    return Notice(text, ("due", _chosen_of(form)))
+    done = run(choice=form.choice(), delay=seconds.total_seconds())
+    told = duration_text(seconds.total_seconds())
+    text = _told_of_messages(BUTTONS["delay"][1], form, done, delay=told)
+    # What was due later must not be due at once.
+    return Notice(text, ("due", _chosen_of(form)) if was_due else None)
 
 
 def _allow_attempts(service: QueueService, form: Form, run: Run) -> Notice:

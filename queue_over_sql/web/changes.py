@@ -408,7 +408,8 @@ def _requeue(
         return operation.edit(found, connection=connection, progress=check, payload=payload)
 
     if choice.ids:
-        return change.edit(choice.archived(change.queue), verb, choice)
+        detail = "" if payload is UNSET else "; with another payload"
+        return change.edit(choice.archived(change.queue), verb, choice, detail=detail)
     choice = choice.described(change.queue)
     now, c = inside.read_clock(change.queue), change.queue.archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.

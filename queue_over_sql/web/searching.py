@@ -129,7 +129,16 @@ def search(
         left = ends - time.monotonic()
         fair = left if only else min(_SECONDS_OF_PLACE, left / (len(places) - number))
         walk = _Walk(service, queues[place.queue], place, text, mask)
-        stopped_at = walk.go(time.monotonic() + fair)
+        try:
+            stopped_at = walk.go(time.monotonic() + fair)
+        except DatabaseUnavailable:
+            raise
+        except QueueError:
+            if only is not None:
+                raise
+            if place.queue not in results.unreadable:
+                results.unreadable.append(place.queue)
+            continue
         found = walk.found
         results.found += [each for each in found if (each.queue, each.message.id) not in known]
         if stopped_at is not None:
@@ -156,12 +165,19 @@ def _search_by_index(
 ) -> None:
     for number, queue in enumerate(queues.values()):
         fair = (ends - time.monotonic()) / (len(queues) - number)
+        if fair <= 0:
+            results.unreadable.append(queue.name)
+            continue
         try:
             with inside.limited(service, max(_LEAST_SECONDS, min(_SECONDS_OF_PLACE, fair))):
                 results.found += _by_index(queue, text)
         except DatabaseUnavailable as error:
             if not inside.was_cancelled(service, error):
                 raise
+            results.unreadable.append(queue.name)
+        except QueueError:
+            # Such as a login that may not read this queue.
+            results.unreadable.append(queue.name)
 
 
 def _by_index(queue: Queue, text: str) -> Iterator[Found]:
@@ -212,15 +228,22 @@ class _Walk:
         while (left := ends - time.monotonic()) > 0 and len(self.found) < _MOST_OF_PLACE:
             began = time.monotonic()
             try:
-                with inside.limited(self._service, left):
+                # Half of it, so that a smaller window has time if this one is too large.
+                with inside.limited(self._service, left / 2):
                     lowest = self._lowest(before, size)
                     if lowest is None:
                         return None
-                    before = self._look(lowest, before)
+                    stopped_at = self._look(lowest, before, ends)
             except DatabaseUnavailable as error:
                 if not inside.was_cancelled(self._service, error):
                     raise
+                if size == 1:
+                    break
+                size = max(1, size // 8)
+                continue
+            if stopped_at is None:
                 break
+            before = stopped_at
             if time.monotonic() - began < _QUICK:
                 size = min(2 * size, _LARGEST_WINDOW)
         return dataclasses.replace(self._place, before=before)
@@ -235,7 +258,8 @@ class _Walk:
         found: int | None = inside.run(self._queue, lambda c: c.scalar(lowest))
         return found
 
-    def _look(self, lowest: int, before: int | None) -> int:
+    def _look(self, lowest: int, before: int | None, ends: float) -> int | None:
+        # None if the time was over; where that was would tell what the mask hides.
         key = self._table.c.id
         where = and_(key >= lowest, self._match, *([] if before is None else [key < before]))
         room = _MOST_OF_PLACE - len(self.found)
@@ -245,7 +269,12 @@ class _Walk:
         archived = self._place.archived
         chosen = queue.archive.messages(where=where) if archived else queue.messages(where=where)
         page = shown_messages.page_of(queue, chosen, limit=limit, after=None, newest_first=True)
-        shown = [found for each in page.messages if (found := self._shown(each)) is not None]
+        shown = []
+        for each in page.messages:
+            if time.monotonic() > ends:
+                return None
+            if (found := self._shown(each)) is not None:
+                shown.append(found)
         self.found += shown[:room]
         if len(shown) > room or (not self._mask and page.more is not None):
             return self.found[-1].message.id
@@ -302,5 +331,8 @@ class _Walk:
             wanted.append(c.group_key)
         own = shown_messages.own_columns(self._queue, self._table)
         wanted += [column for column in own if isinstance(column.type, String)]
-        texts = (cast(each, String) if each is c.last_error else each for each in wanted)
+        texts = (
+            cast(each, String) if each is c.last_error else shown_messages.text_of(each)
+            for each in wanted
+        )
         return or_(false(), *(each.icontains(text, autoescape=True) for each in texts))

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, String, Text, cast, func, select
+from sqlalchemy import Enum, LargeBinary, String, Text, cast, func, select
 
 from queue_over_sql import ArchiveSelection, inside
 from queue_over_sql.errors import QueueError, shown, visible
@@ -282,7 +282,11 @@ def difference(queue: Queue, message: ShownMessage, payload: Any, mask: Mask) ->
     """The lines of the payload that change, each with ``-`` or ``+`` before it."""
     before = (editable_text(queue, message, mask) or "").splitlines()
     is_json = queue.settings.payload == "json"
-    text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
+    try:
+        text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
+    except RecursionError:
+        # The payload can be read, but is too deep to be written with indents.
+        return []
     lines = difflib.unified_diff(before, visible(text).splitlines(), lineterm="", n=2)
     return [line for line in list(lines)[2:] if not line.startswith("@@")]
 
@@ -423,7 +427,8 @@ def values_of(
         return {}
     most = _PREVIEW_LENGTH if listed else _COLUMN_LENGTH
     cut = [
-        func.substr(each, 1, most + 1) if isinstance(each.type, String) else each for each in own
+        func.substr(text_of(each), 1, most + 1) if isinstance(each.type, String) else each
+        for each in own
     ]
     wanted = select(table.c.id, *cut).where(table.c.id.in_(ids))
     rows = inside.run(queue, lambda c: c.execute(wanted).all())
@@ -434,6 +439,11 @@ def values_of(
         }
         for row in rows
     }
+
+
+def text_of(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A column of texts as one that functions of texts accept; PostgreSQL's enums are no texts."""
+    return cast(column, String) if isinstance(column.type, Enum) else column
 
 
 def _value(name: str, value: Any, mask: Mask, most: int) -> str:

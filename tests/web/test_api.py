@@ -826,7 +826,9 @@ def test_rows_of_an_existing_table(server: Server, sqlite_url: str) -> None:
         query = {"columns": json.dumps({"item": item})}
         found = server.call("GET", "/queues/orders/messages", params=query).json()["messages"]
         assert count == len(found)
-    for wrong in ({"key": "a"}, {"columns": '{"none":1}'}, {"columns": '{"id":[1]}'}):
+    # An empty text is not the absence of a value.
+    empty = {"columns": '{"item":""}'}
+    for wrong in ({"key": "a"}, {"columns": '{"none":1}'}, {"columns": '{"id":[1]}'}, empty):
         answer = server.call("GET", "/queues/orders/messages", params=wrong)
         assert 422 == answer.status_code
         assert "where=" not in answer.text

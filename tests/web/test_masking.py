@@ -73,6 +73,7 @@ def test_no_way_out_shows_a_masked_field(site: Site) -> None:
     pages = {path for path in routes if "{action}" not in path and path != "/events"}
     pages |= {
         "/topics?key=x",
+        "/search?q=1&texts=1",
         *(f"/queues/{name}/archive?error={fingerprint(None)}" for name in names),
     }
     asked = {("GET", path, "") for path in pages}

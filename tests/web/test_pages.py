@@ -483,7 +483,13 @@ def test_a_payload_is_edited_and_requeued(open_site: Open, jobs: Queue) -> None:
     browser.post("/do/max-attempts", max_attempts="7", **fields)
     browser.post("/do/delay", delay="1h30m", **fields)
     assert "1 message will be due in 1 h 30 min." in browser.text()
+    assert "Undo" in browser.text()
+    # What was due later would be due at once.
+    browser.post("/do/delay", delay="1h", **fields)
+    assert "Undo" not in browser.text()
     browser.post("/do/delay", 422, delay="soon", **fields)
+    browser.post("/do/delay", 422, delay="99999999999999", **fields)
+    assert f"ids {dead}; with another payload" in " ".join(browser.get("/audit").split())
     (message,) = jobs.messages(status="delayed").list()
     assert (anew.id, 7) == (message.id, message.max_attempts)
     # What is masked cannot be edited unseen.

@@ -38,7 +38,7 @@ class H2Checkup(Checkup):
 
     @contextlib.contextmanager
     def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
-        limit = f"SET QUERY_TIMEOUT {int(seconds * 1000)}"
+        limit = f"SET QUERY_TIMEOUT {max(1, int(seconds * 1000))}"
         with settings_during(connection, [limit], ["SET QUERY_TIMEOUT 0"]):
             yield
 

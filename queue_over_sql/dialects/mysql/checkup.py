@@ -70,7 +70,7 @@ class MySQLCheckup(Checkup):
 
     @contextlib.contextmanager
     def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
-        values = {"milliseconds": int(seconds * 1000), "seconds": max(1, round(seconds))}
+        values = {"milliseconds": max(1, int(seconds * 1000)), "seconds": max(1, round(seconds))}
         do, undo = ([f"SET SESSION {each.format(**values)}" for each in s] for s in self.limits)
         with settings_during(connection, do, undo):
             yield

@@ -49,7 +49,7 @@ class PostgreSQLCheckup(Checkup):
     @contextlib.contextmanager
     def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
         """In a transaction, so that no setting stays in a session that a pooler shares."""
-        limit = int(seconds * 1000)
+        limit = max(1, int(seconds * 1000))
         limits = [f"SET LOCAL {name} = {limit}" for name in ("statement_timeout", "lock_timeout")]
         # Compiling a hundred small counts may take longer than running them.
         with settings_during(

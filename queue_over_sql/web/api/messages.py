@@ -174,6 +174,13 @@ def _choice(
 
 
 def _as_text(name: str, value: Any) -> str:
+    if value == "":
+        raise Problem(
+            422,
+            "not-valid",
+            f"columns: {name[:100]} cannot be compared with an empty text. null finds messages "
+            "without a value.",
+        )
     if isinstance(value, bool):
         return str(value).lower()
     if value is None or isinstance(value, str | int | float | Decimal):

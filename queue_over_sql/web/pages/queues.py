@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import inside
@@ -277,12 +278,18 @@ def groups(view: View) -> Response:
 def dead_letters(view: View) -> Response:
     """The errors of the dead letters of all queues, the one that came last first."""
     seen = view.site.snapshots.overview()
-    with_some = [each for each in seen.queues if each.dead or isinstance(each.dead, AtLeast)]
+    with_some = [
+        each for each in seen.queues if each.problem or each.dead or isinstance(each.dead, AtLeast)
+    ]
     if len(with_some) == 1:
         return _dead(view, view.service.queue(with_some[0].name), "dead")
     found: list[tuple[Queue, inside.ErrorGroup]] = []
     unread: list[str] = []
+    ends = time.monotonic() + view.site.settings.longest_read
     for each in with_some:
+        if time.monotonic() > ends:
+            unread.append(each.name)
+            continue
         try:
             with inside.limited(view.service, _ERRORS_TIMEOUT):
                 queue = view.service.queue(each.name)
