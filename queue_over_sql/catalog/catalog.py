@@ -327,10 +327,9 @@ class Catalog:
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
-            ddl.create_tables(connection, _needed(tables, settings), dialect)
-            for table in (tables.live, tables.archive) if dialect.features.ddl_commits else ():
-                # An earlier release may have begun to create them and left them incomplete.
-                ddl.add_missing_columns(connection, table, dialect)
+            # Where DDL commits, an earlier release may have left them incomplete.
+            incomplete, needed = dialect.features.ddl_commits, _needed(tables, settings)
+            ddl.create_tables(connection, needed, dialect, complete=incomplete)
             added = registry.add_queue(
                 connection,
                 system,

@@ -68,11 +68,22 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
             add_missing_columns(connection, table, dialect)
 
 
-def create_tables(connection: Connection, tables: Iterable[Table], dialect: QueueDialect) -> None:
-    """Create missing tables and their indexes; safe beside other creators."""
+def create_tables(
+    connection: Connection,
+    tables: Iterable[Table],
+    dialect: QueueDialect,
+    *,
+    complete: bool = False,
+) -> None:
+    """Create missing tables and their indexes; safe beside other creators.
+
+    ``complete``: also add missing columns, before the indexes that need them.
+    """
     for table in tables:
         create = CreateTable(table, if_not_exists=True)
         _create(connection, create, dialect, partial(has_table, connection, table))
+        if complete:
+            add_missing_columns(connection, table, dialect)
         create_indexes(connection, table, dialect)
 
 

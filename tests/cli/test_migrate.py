@@ -33,7 +33,7 @@ def test_looking_changes_nothing(old: Engine, sqlite_url: str) -> None:
     assert planned.out == checked.out
     records = succeed("migrate", "--plan", "--json", url=sqlite_url).records
     assert {False} == {record["done"] for record in records}
-    assert 3 + 9 == len(records)
+    assert 5 + 9 == len(records)
     assert {1} == _versions(old)
 
 

@@ -214,7 +214,7 @@ def test_why_says_the_reason(database: TestDatabase, make_service: MakeService) 
     queue = service.create_queue("jobs")
     number = str(queue.publish("x").id)
     asked = ("why", "jobs", number)
-    assert "No living consumer" in succeed(*asked, url=database.url).out
+    assert "No consumer is alive." in succeed(*asked, url=database.url).out
     [message] = queue.consume()
     assert "Consumer mailer (process " in succeed(*asked, url=database.url).out
     record = succeed(*asked, "--json", url=database.url).record

@@ -83,7 +83,7 @@ def test_consumers_list_the_sql_clients(database: TestDatabase, service: QueueSe
     listed = succeed("consumers", url=database.url).out
     [row] = [line for line in listed.splitlines() if "sql-api" in line]
     assert "any SQL client" in row
-    assert row.endswith("none needed")
+    assert row.endswith("none needed  unknown")
     assert "-1" not in row
     [record] = succeed("consumers", "--json", url=database.url).records
     assert "sql-api" == record["consumer_id"]

@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
 from queue_over_sql.observability import Check, Health, check_queues, diagnose
 from queue_over_sql.service import parts_of
+from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.worker.worker import vital_parts
 from tests.contract.observability.test_doctor import run
@@ -182,16 +183,16 @@ def test_handlers_that_wait_for_the_database_are_not_hung(
     outside = service.create_queue("jobs")
     worker = service.worker(concurrency=1)
     worker.handle("jobs")(lambda message: message.payload["missing"])
-    nack, back = Queue.nack, threading.Event()
+    nack, back = Settlements.nack, threading.Event()
     tries: list[int] = []
 
-    def away(queue: Queue, *arguments: Any, **options: Any) -> Any:
+    def away(settlements: Settlements, *arguments: Any, **options: Any) -> Any:
         tries.append(1)
         if back.is_set():
-            return nack(queue, *arguments, **options)
+            return nack(settlements, *arguments, **options)
         raise DatabaseUnavailable("it is away")
 
-    monkeypatch.setattr(Queue, "nack", away)
+    monkeypatch.setattr(Settlements, "nack", away)
     health = Health(worker, hung_after=0.05)
     outside.publish({})
     with running(worker):
