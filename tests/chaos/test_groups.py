@@ -198,6 +198,7 @@ def load(crew: Crew, database: TestDatabase) -> Load:
     return Load(crew, database.url)
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     "case",
     [
@@ -310,6 +311,7 @@ def test_a_raised_limit_counts_though_its_operator_was_killed(
     assert 0 == reaper.reap().repaired
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("together", [False, True])
 def test_a_tenant_whose_handlers_hang_leaves_another_one_its_share(
     make_service: MakeService, crew: Crew, database: TestDatabase, *, together: bool

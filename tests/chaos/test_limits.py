@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 LIMIT = 3
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.full)])
 def test_a_limit_holds_through_kills(
     kills: int, make_service: MakeService, crew: Crew, database: TestDatabase, sql: Engine

@@ -353,6 +353,7 @@ MOST_COLUMNS = {
 }
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
 def test_an_adoption_that_is_refused_leaves_nothing(
     make_service: MakeService, engine: Engine, database: TestDatabase
 ) -> None:
