@@ -296,7 +296,7 @@ def dead_letters(view: View) -> Response:
                 found += [(queue, group) for group in inside.errors(queue, limit=_ERRORS_SHOWN)]
         except QueueError:
             unread.append(each.name)
-    found.sort(key=lambda one: (-one[1].last_at, one[0].name, one[1].fingerprint))
+    found.sort(key=lambda one: (-one[1].last_at, one[0].name, -one[1].message_id))
     start, size = view.after() or 0, min(_ERRORS_ON_A_PAGE, view.site.settings.page_size)
     return view.page(
         "dead.html",
