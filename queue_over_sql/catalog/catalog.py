@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy.exc import CompileError
 
+from queue_over_sql.database.repetition import SharedTry
 from queue_over_sql.errors import (
     InvalidQueueName,
     Locked,
@@ -134,7 +135,7 @@ class Catalog:
         self._declared: dict[str, Mapping[str, TypeEngine[Any]]] = {}
         # Queues for which a warning was logged, so that the reaper does not log it in each pass.
         self._unusable: set[str] = set()
-        self._lock = connections.runtime.lock()
+        self._preparing = SharedTry(connections.runtime.lock())
 
     @property
     def opened(self) -> list[Queue]:
@@ -288,7 +289,7 @@ class Catalog:
     def system(self) -> SystemTables:
         """The shared tables; created at the first use if they are missing."""
         if self._tables is None:
-            with self._lock:
+            with self._preparing.begun():
                 if self._tables is None:
                     dialect = self.connections.dialect
                     tables = system_tables(dialect.expressions, self._settings.schema)

@@ -20,6 +20,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.deaths import Deaths
 from queue_over_sql.consumers.handling import Handling
 from queue_over_sql.consumers.isolation import Isolation
+from queue_over_sql.database.repetition import SharedTry
 from queue_over_sql.errors import (
     ConsumerExpired,
     DatabaseUnavailable,
@@ -163,8 +164,9 @@ class Consumer:
         # What the registration says of that, and whose it is.
         self._told: tuple[str, str] | None = None
         # Held while one caller stores the kinds that this consumer knows.
-        self.declaring = connections.runtime.lock()
+        self.declaring = SharedTry(connections.runtime.lock())
         self._lock = connections.runtime.lock()
+        self._registering = SharedTry(self._lock)
         self._closed = False
         self.may_register = True
 
@@ -185,7 +187,7 @@ class Consumer:
         if identity is not None and identity.kept and identity.alive:
             return identity
         # In this order: see ``Connections.dialect``.
-        with self._connections.forks.using(), self._lock:
+        with self._connections.forks.using(), self._registering.begun():
             if self._closed:
                 raise ServiceClosed
             identity = self._identity

@@ -26,7 +26,7 @@ from queue_over_sql.database.driver_errors import UNSENDABLE, DriverErrors, not_
 from queue_over_sql.database.forks import note_connection
 from queue_over_sql.database.handlers_connections import HandlersConnections
 from queue_over_sql.database.opened_engine import OpenedEngine
-from queue_over_sql.database.repetition import Reconnects
+from queue_over_sql.database.repetition import Reconnects, SharedTry
 from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.database.sessions import (
     GIVES_WAY,
@@ -115,6 +115,7 @@ class Connections:
         self._keepers: weakref.WeakSet[KeptConnection] = weakref.WeakSet()
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
+        self._connecting = SharedTry(self._lock)
         self.watchdog = Watchdog(runtime, silence, weakref.WeakMethod(self._ask))
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
@@ -176,7 +177,7 @@ class Connections:
         if self._dialect is None:
             # In this order: what waits for the end of a fork must not hold a lock, which the child
             # would inherit.
-            with self.forks.using(), self._lock:
+            with self.forks.using(), self._connecting.begun():
                 if self._dialect is None:
                     self._dialect = self._choose()
         return self._dialect

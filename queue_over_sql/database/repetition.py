@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.errors import DatabaseUnavailable, Locked
 from queue_over_sql.sql.errors import ErrorKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from queue_over_sql.database.runtime import Lock
 
 CONFLICT_SECONDS: Final = 30.0
 """How long conflicts between transactions are repeated before they become an error."""
@@ -46,3 +51,37 @@ class Reconnects:
         asks = self._may_ask and kind is ErrorKind.READ_ONLY
         self._may_ask = self._may_ask and not asks
         return asks and self._writes_again()
+
+
+class SharedTry:
+    """A lock for what many callers wait for and one does, such as a registration.
+
+    Who waited while another one found the database unreachable gets the same error. If each tried
+    again in turn, the last of twenty queues would wait twenty times as long, and so would ``stop``.
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._failures = 0
+        self._failure: DatabaseUnavailable | None = None
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the lock for a try, unless one failed meanwhile.
+
+        Raises:
+            DatabaseUnavailable: of the try that failed.
+        """
+        before = self._failures
+        with self._lock:
+            if self._failure is not None and self._failures != before:
+                raise copy.copy(self._failure)
+            try:
+                yield
+            except DatabaseUnavailable as error:
+                # A background job gives up earlier than others.
+                if not isinstance(error, Locked):
+                    self._failure = copy.copy(error)
+                    self._failures += 1
+                raise
+            self._failure = None

@@ -104,7 +104,7 @@ class QueueContext:
         if consumer_id is None or consumer_id == self._declared_by:
             return
         names = self.tables.known_kinds
-        with self.consumer.declaring:
+        with self.consumer.declaring.begun():
             self.run(declare_kinds.of(self.sql, consumer_id, names))
             self._declared_by = consumer_id
 

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import column, table, text, update
 
-from queue_over_sql import ClaimLost, ConsumerExpired, HandledQueue, __version__
+from queue_over_sql import (
+    ClaimLost,
+    ConsumerExpired,
+    DatabaseUnavailable,
+    HandledQueue,
+    __version__,
+)
 from queue_over_sql.consumers import consumer, handling, registrations
+from queue_over_sql.database import repetition
+from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
 from queue_over_sql.errors import Locked
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.limits import HANDLES_LENGTH
@@ -295,6 +303,40 @@ def test_a_claim_that_waited_beyond_the_timeout_counts_no_attempt(
     assert former != got[0].consumer_id
     assert service.consumer_id == got[0].consumer_id
     queue.ack(got)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_one_registers_for_all_who_wait(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one caller finds unreachable no other one tries again in turn: a stop would wait."""
+    monkeypatch.setattr(SQLiteHooks._until_timeout, "__defaults__", (1.0,))
+    monkeypatch.setattr(repetition, "CONFLICT_SECONDS", 1.0)
+    service = make_service()
+    queues = [service.create_queue(f"q{n}") for n in range(6)]
+    tries: list[float] = []
+    register = consumer.Consumer._register
+
+    def counted(self: consumer.Consumer) -> Any:
+        tries.append(time.monotonic())
+        return register(self)
+
+    monkeypatch.setattr(consumer.Consumer, "_register", counted)
+
+    def consume(queue: Any) -> str:
+        with pytest.raises(DatabaseUnavailable) as caught:
+            queue.consume()
+        return str(caught.value)
+
+    with ThreadPoolExecutor(6) as threads:
+        with contextlib.closing(sqlite3.connect(str(engine.url.database))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            told = list(threads.map(consume, queues))
+        assert len(tries) < len(queues)
+        assert 1 == len(set(told))
+        assert "locked" in told[0]
+        assert [[]] * 6 == list(threads.map(lambda queue: queue.consume(), queues))
 
 
 @pytest.mark.engines("sqlite")
