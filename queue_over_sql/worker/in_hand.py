@@ -34,13 +34,16 @@ class InHand:
 
     Args:
         size: messages of a call.
+        together: whether a call fails for all its messages. Then the last attempt of a message is a
+            call of its own, so that none becomes a dead letter because of another one.
     """
 
-    def __init__(self, size: int = 1) -> None:
+    def __init__(self, size: int = 1, *, together: bool = False) -> None:
         # With the time of the claim. The name of a series stands for those of it that are behind.
         self._ready: deque[_Claimed | str] = deque()
         self._calls: dict[int, list[Message]] = {}
         self._size = size
+        self._together = together
         self._lock = threading.Lock()
         self._has_series, self._unbegun = False, 0
         # What has not begun of each series; and the series that wait for each call.
@@ -218,20 +221,40 @@ class InHand:
                 # The first series came just now.
                 self._ready.appendleft(each)
                 return
+            if self._runs_alone(each.message):
+                if taken:
+                    self._ready.appendleft(each)
+                else:
+                    taken.append(each.message)
+                return
             taken.append(each.message)
+
+    def _runs_alone(self, message: Message) -> bool:
+        return self._together and message.max_attempts <= message.attempt > 1
 
     def _take_series(self, taken: list[Message], most: int) -> None:
         names = self._running[id(taken)] = list[str]()
         while self._ready and len(taken) < most:
             each = self._ready.popleft()
+            alone = self._runs_alone(self._first_of(each))
+            if alone and taken:
+                self._ready.appendleft(each)
+                break
             if not isinstance(each, str):
                 taken.append(each.message)
-                continue
-            behind = self._behind[each]
-            names.append(each)
-            taken += [one.message for one in _drained(behind, most - len(taken))]
-            if not behind:
-                del self._behind[each]
+            else:
+                behind = self._behind[each]
+                names.append(each)
+                while behind and len(taken) < most:
+                    if taken and self._runs_alone(behind[0].message):
+                        break
+                    taken.append(behind.popleft().message)
+                    if alone:
+                        break
+                if not behind:
+                    del self._behind[each]
+            if alone:
+                break
         self._unbegun -= len(taken)
 
     def is_call(self, taken: Sequence[Message]) -> bool:

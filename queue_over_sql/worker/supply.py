@@ -172,7 +172,7 @@ class Supply:
         self._parts = parts
         self._each = each
         self._changed = parts.connections.runtime.condition()
-        self._in_hand = InHand(self._size)
+        self._in_hand = InHand(self._size, together=handler.batch is not None)
         self._acks = Acks(self._changed, each=each)
         # Suspects, which wait until nothing else is in hand.
         self._suspects: list[Message] = []

@@ -159,7 +159,9 @@ class Worker:
                 ``connection`` together with the ack. The function must not commit or roll back.
             lease_keepalive: whether to renew the lease while the function runs. The lease of a
                 message that waits for its turn is always renewed.
-            batch: call the function with a list of up to this many messages.
+            batch: call the function with a list of up to this many messages. If it raises, all of
+                them have failed. In its last attempt, unless it has only one, each is in a list of
+                its own, so that none becomes a dead letter because of another one.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
                 ``where`` a queue may have several handlers; messages that match none of them stay
                 in the queue.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import FixedDelay, Publication
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
     from queue_over_sql.worker.worker import Worker
 
 
@@ -49,6 +51,42 @@ def test_a_failing_batch_is_retried_whole(worker: Worker, outside: Queue) -> Non
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 3))
     assert {3} == {message.attempt for message in archived(outside)}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("grouped", [False, True])
+def test_one_bad_message_takes_none_of_its_batch_along(
+    make_service: MakeService, *, grouped: bool
+) -> None:
+    """The last attempt is a list of one: only the message that fails becomes a dead letter."""
+    service = make_service(reaper_interval=0.1)
+    queue = service.create_queue(
+        "jobs",
+        retry=FixedDelay(0),
+        max_attempts=3,
+        archive="all",
+        group_limit=1 if grouped else None,
+    )
+    worker = service.worker(concurrency=2)
+    sizes: list[int] = []
+
+    @worker.handle("jobs", batch=5)
+    def work(messages: list[Message]) -> None:
+        sizes.append(len(messages))
+        if any(message.payload == 7 for message in messages):
+            raise HandlerFailed("seven")
+
+    groups = [f"g{number % 3}" if grouped else None for number in range(20)]
+    queue.publish_many([Publication(n, group=group) for n, group in enumerate(groups)])
+    with running(worker):
+        wait_until(lambda: queue.messages().count() == 0)
+    ends = [
+        (message.payload, message.attempt)
+        for message in archived(queue)
+        if message.outcome != "done"
+    ]
+    assert [(7, 3)] == ends
+    assert 5 == max(sizes)
 
 
 @pytest.mark.engines("sqlite")
