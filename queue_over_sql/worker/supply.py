@@ -65,6 +65,9 @@ class SharedThreads(Protocol):
     def idle(self) -> bool:
         """Whether the worker runs until its queues are empty, and has no messages in hand."""
 
+    def note_ended_call(self) -> None:
+        """Let no earlier poll tell that a queue is empty."""
+
     def end_if_empty(self) -> None:
         """Drain if all queues are empty; let supplies poll queues that may not be."""
 
@@ -295,6 +298,9 @@ class Supply:
         if unbegun:
             self._in_hand.put_back(unbegun)
         first = self._acks.add(finished)
+        # A poll from before these acks may have missed what they let go on. So it is counted after
+        # them, and before a worker that runs until its queues are empty might find nothing in hand.
+        self._threads.note_ended_call()
         self._in_hand.end_call(taken)
         if not (self._each and finished):
             self.let_go_on(taken, finished, unbegun)
@@ -572,6 +578,7 @@ class Supply:
         queue, again = self.queue, self._acks.refused()
         refused: list[Message] = []
         self._threads.insist(lambda: settle_each(queue, queue.ack, again, refused))
+        self._threads.note_ended_call()
         self._acks.note_refused_again(refused)
 
     def _place(self, found: Sequence[Message]) -> None:

@@ -154,7 +154,7 @@ class HandlerThreads:
                 supply.give_back_behind(taken)
                 if not stuck.kept:
                     supply.let_go_on(taken)
-                self._note_ended_call()
+                self.note_ended_call()
 
         self.called_at.pop(id(taken), None)
         with self._filled:
@@ -212,7 +212,7 @@ class HandlerThreads:
                 stuck.settle_kept()
             finally:
                 supply.end_hanging(taken)
-                self._note_ended_call()
+                self.note_ended_call()
 
         start = self._parts.connections.runtime.start
         self._settling.append(start("queue-over-sql-timed-out", settle_and_go_on))
@@ -252,8 +252,6 @@ class HandlerThreads:
             _log.exception("Queue %s: the worker continues after an error.", supply.handler.queue)
         finally:
             self.called_at.pop(id(taken), None)
-            # Before the supply forgets the call, so that it looks once more for what came of it.
-            self._note_ended_call()
             supply.ended(taken, finished, run.unbegun if run is not None else ())
         if self._each and finished:
             with self._being_free():
@@ -311,7 +309,8 @@ class HandlerThreads:
             with self._filled:
                 self.free -= 1
 
-    def _note_ended_call(self) -> None:
+    def note_ended_call(self) -> None:
+        """Let no earlier poll tell that a queue is empty."""
         if self.until_empty:
             with self._filled:
                 self.ended_calls += 1

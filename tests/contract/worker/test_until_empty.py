@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import FixedDelay, Publication
 from queue_over_sql.worker import in_hand, supply
+from queue_over_sql.worker.supply import State
 from tests.contract.queue_state import counts, payloads
 from tests.contract.worker.running_worker import HandlerFailed, running
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue
@@ -137,4 +139,43 @@ def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
     queue.publish("x")
     worker.run(until_empty=True)
     assert [1, 2, 3] == seen
+    assert 0 == queue.stats().live
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("holds up a thread at a certain place")
+def test_it_does_not_end_before_a_group_goes_on(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll right before an ack misses what waits behind it in its group, so another one comes."""
+    service = make_service()
+    queue = service.create_queue("jobs", group_limit=1)
+    worker = service.worker(concurrency=2, prefetch=1, poll_interval=(60, 60))
+    seen: list[object] = []
+    ended, let_go_on = supply.Supply.ended, supply.Supply.let_go_on
+
+    def turn(own: supply.Supply) -> None:
+        own.wake()
+        wait_until(lambda: own.state is State.OVER or (own.waits and not own._woken))
+
+    def ended_after_a_poll(own: supply.Supply, *arguments: Any) -> None:
+        turn(own)
+        ended(own, *arguments)
+
+    def let_go_on_after_the_ack(own: supply.Supply, *arguments: Any) -> None:
+        own.wake()
+        wait_until(lambda: not own._acks.has_any and not own.next_claim.count)
+        turn(own)
+        let_go_on(own, *arguments)
+
+    monkeypatch.setattr(supply.Supply, "ended", ended_after_a_poll)
+    monkeypatch.setattr(supply.Supply, "let_go_on", let_go_on_after_the_ack)
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    queue.publish_many([Publication(number, group="a") for number in range(3)])
+    worker.run(until_empty=True)
+    assert [0, 1, 2] == seen
     assert 0 == queue.stats().live
