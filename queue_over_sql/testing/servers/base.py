@@ -18,6 +18,7 @@ from sqlalchemy import URL
 from queue_over_sql.testing.servers import guard
 from queue_over_sql.testing.servers.databases import Databases, rendered
 from queue_over_sql.testing.servers.process import (
+    Account,
     free_port,
     new_folder,
     surroundings,
@@ -96,6 +97,11 @@ class Server(ABC):
 
 class _Ended(RuntimeError):
     """A server's process ended before the server answered."""
+
+
+# Copies of fresh data, each in the folder of the server that made it: by what made it, and by whom
+# it can be read.
+_fresh_data: dict[tuple[str, str, Account], Path] = {}
 
 
 class PrivateServer(Server):
@@ -178,6 +184,20 @@ class PrivateServer(Server):
         if done.returncode != 0:
             output = (done.stdout + done.stderr).strip()
             raise RuntimeError(f"{command[0]} failed with {done.returncode}:\n{output}")
+
+    def make_data(self, *command: str | Path) -> None:
+        """Run the command that makes `data`, or copy what it made for another server.
+
+        A copy takes less than a second, and making data takes many.
+        """
+        key = (self.origin, Path(command[0]).name, self.account)
+        made = _fresh_data.get(key)
+        if made is not None and made.exists():
+            self.prepare("cp", "-Rp", made, self.data)
+            return
+        self.prepare(*command)
+        self.prepare("cp", "-Rp", self.data, self.folder / "fresh")
+        _fresh_data[key] = self.folder / "fresh"
 
     def start(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -49,6 +49,10 @@ class H2Server(PrivateServer):
         return [str(self._java), *machine, "-cp", self._jar, "org.h2.tools.Server", *service]
 
     def drop_database(self, name: str) -> None:
-        """Remove the database's files, which needs no connection; open ones stay valid."""
+        """Close the database and remove its files.
+
+        One that stayed open would take memory as long as the server runs, which slows it down.
+        """
+        self.databases.shut(self.address, name)
         for file in self.data.glob(f"{name}.*.db"):
             file.unlink(missing_ok=True)

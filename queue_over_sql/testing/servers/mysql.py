@@ -85,7 +85,7 @@ class MysqlServer(MysqlFamilyServer):
     def initialise(self) -> None:
         """Create a data folder whose root user has no password and can only connect locally."""
         where = ["--no-defaults", "--initialize-insecure", f"--datadir={self.data}"]
-        self.prepare(self._server, *where, *self._account_option())
+        self.make_data(self._server, *where, *self._account_option())
         # Without name lookups, root@localhost would not match a TCP connection.
         self._grants.write_text(
             "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n"
@@ -130,4 +130,4 @@ class MariadbServer(MysqlFamilyServer):
         """Create a data folder whose root user has no password and can only connect locally."""
         where = ["--no-defaults", f"--datadir={self.data}", "--skip-test-db"]
         login = "--auth-root-authentication-method=normal"
-        self.prepare(self._install, *where, login, *self._account_option())
+        self.make_data(self._install, *where, login, *self._account_option())

@@ -54,7 +54,7 @@ class PostgresqlServer(PrivateServer):
             self._initdb, self._postgres = programs / "initdb", programs / "postgres"
         options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C"]
         identity = ["--auth=trust", f"--username={self.login.username}"]
-        self.prepare(self._initdb, *options, *identity, "-D", self.data)
+        self.make_data(self._initdb, *options, *identity, "-D", self.data)
 
     def command(self) -> list[str]:
         settings = {

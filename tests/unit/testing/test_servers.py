@@ -18,6 +18,7 @@ from queue_over_sql.testing.plugin import TestServer
 from queue_over_sql.testing.servers import (
     SERVER_ENGINES,
     ExternalServer,
+    H2Server,
     MariadbServer,
     PostgresqlServer,
     PrivateServer,
@@ -145,11 +146,11 @@ def test_a_server_dies_with_its_killed_session(server_engine: str) -> None:
     assert not Path(folder).exists()
 
 
-@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.engines("postgresql", "mariadb", "h2")
 def test_a_database_is_dropped_from_under_open_transactions(server_engine: str) -> None:
     """A test that leaves a transaction open cannot block the end of its database."""
     kinds: dict[str, type[PrivateServer]]
-    kinds = {"postgresql": PostgresqlServer, "mariadb": MariadbServer}
+    kinds = {"postgresql": PostgresqlServer, "mariadb": MariadbServer, "h2": H2Server}
     with kinds[server_engine]() as private:
         url = private.create_database("doomed")
         write(url)
