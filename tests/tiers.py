@@ -14,12 +14,11 @@ Without ``--tier`` pytest runs what it is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 TIERS = ("fast", "default", "full")
+OF_SPARK = ("tests/spark/", "tests/chaos/spark/", "tests/docs/", "tests/cli/test_spark")
+"""Where ``scripts/test`` looks for tests of Spark, in a run of their own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,11 +28,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what belongs to a later tier."""
+    for item in items:
+        if item.get_closest_marker("spark") and not item.nodeid.startswith(OF_SPARK):
+            raise pytest.UsageError(f"scripts/test runs no test of Spark there: {item.nodeid}")
     wanted = TIERS.index(config.getoption("--tier"))
     later = {item: None for item in items if TIERS.index(tier_of(item)) > wanted}
     if later:
         config.hook.pytest_deselected(items=list(later))
         items[:] = [item for item in items if item not in later]
+
+
+def faces_belong_to(metafunc: pytest.Metafunc) -> bool:
+    """Whether a test may run on an event loop, too; to collect cases and drop them takes long."""
+    wanted = metafunc.config.getoption("--tier")
+    return wanted == "full" or metafunc.definition.get_closest_marker("driver_decides") is not None
 
 
 def tier_of(item: pytest.Item) -> str:

@@ -18,6 +18,7 @@ from queue_over_sql import FixedDelay, QueueService
 from queue_over_sql.dialects.async_engines import AsyncEngineForm
 from tests.contract.bridge import Bridge
 from tests.contract.queue_state import effects
+from tests.tiers import faces_belong_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +35,13 @@ _bridge = pytest.StashKey[Bridge]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of services on both faces."""
+    """Run tests of services on both faces, as far as this tier has them."""
     if "face" in metafunc.fixturenames:
         named = getattr(metafunc.cls, "only_threads", ())
         only_threads = (
-            metafunc.definition.get_closest_marker("threads") or metafunc.function.__name__ in named
+            metafunc.definition.get_closest_marker("threads")
+            or metafunc.function.__name__ in named
+            or not faces_belong_to(metafunc)
         )
         metafunc.parametrize("face", FACES[:1] if only_threads else FACES)
 
