@@ -328,9 +328,7 @@ class Catalog:
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
-            # Where DDL commits, an earlier release may have left them incomplete.
-            incomplete, needed = dialect.features.ddl_commits, _needed(tables, settings)
-            ddl.create_tables(connection, needed, dialect, complete=incomplete)
+            ddl.create_tables(connection, _needed(tables, settings), dialect)
             added = registry.add_queue(
                 connection,
                 system,

@@ -64,8 +64,7 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
     with dialect.ddl.creating(connection, tables[0].schema):
         # Look again under the lock, because its former holder may have created everything.
         for table in incomplete(connection, tables, dialect):
-            create_tables(connection, [table], dialect)
-            add_missing_columns(connection, table, dialect)
+            create_tables(connection, [table], dialect, complete=True)
 
 
 def create_tables(
@@ -77,12 +76,13 @@ def create_tables(
 ) -> None:
     """Create missing tables and their indexes; safe beside other creators.
 
-    ``complete``: also add missing columns, before the indexes that need them.
+    ``complete``: also add missing columns, before the indexes that need them. Where DDL commits,
+    this is always done, because an earlier release may have left a table incomplete.
     """
     for table in tables:
         create = CreateTable(table, if_not_exists=True)
         _create(connection, create, dialect, partial(has_table, connection, table))
-        if complete:
+        if complete or dialect.features.ddl_commits:
             add_missing_columns(connection, table, dialect)
         create_indexes(connection, table, dialect)
 

@@ -6,7 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import inspect, text
+
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.tables import ensure_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,3 +66,19 @@ def test_a_queue_of_an_older_version_gets_a_dedup_window(
     jobs.publish("a", key="k")
     jobs.ack(jobs.consume())
     assert "skipped" == jobs.publish("b", key="k", on_conflict="skip").outcome
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("it reaches into the core, which is the same")
+def test_a_newer_column_comes_before_its_index(
+    make_service: Callable[..., QueueService], engine: Engine
+) -> None:
+    """A table that lacks both gets both; the index alone failed for want of the column."""
+    context = core_of(make_service().create_queue("jobs")).context
+    archive = context.tables.archive
+    with engine.begin() as connection:
+        connection.execute(text("DROP INDEX queue_jobs_archive_err_ix"))
+        connection.execute(text("ALTER TABLE queue_jobs_archive DROP COLUMN error_fingerprint"))
+    context.connections.run(ensure_tables.of([archive], context.dialect))
+    indexes = {index["name"] for index in inspect(engine).get_indexes("queue_jobs_archive")}
+    assert {index.name for index in archive.indexes} <= indexes
