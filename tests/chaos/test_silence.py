@@ -518,7 +518,11 @@ def test_a_stop_ends_and_says_what_it_leaves_behind(
     make_service: MakeService,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Another gets the messages within the consumer's timeout, and the silent one settles none."""
+    """Another gets the messages within the consumer's timeout, and the silent one settles none.
+
+    It does not wait for the test query: nothing can interrupt its attempt to connect, but a process
+    can end in spite of it.
+    """
     queue = make_service(reaper_interval=0.2).create_queue("jobs")
     queue.publish_many([{"number": number} for number in range(3)])
     silent = QueueService(proxy.url, consumer_timeout=TIMEOUT)
@@ -527,6 +531,12 @@ def test_a_stop_ends_and_says_what_it_leaves_behind(
     consumer_id = silent.consumer_id
     proxy.fall_silent()
     in_daemon(messages[0].ack)
+
+    def questions() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "queue-over-sql-question"]
+
+    [question] = eventually(questions, "the watchdog asks")
+    assert question.daemon
     with caplog.at_level(logging.WARNING):
         assert in_daemon(lambda: silent.stop(timeout=1.0)).exception(BOUND) is None
     said = f"Consumer {consumer_id} is still registered, and messages of jobs are not released"
@@ -542,6 +552,8 @@ def test_a_stop_ends_and_says_what_it_leaves_behind(
     # Give-backs that are swallowed are lost; the service itself is closed for good.
     with pytest.raises(QueueError):
         messages[1].ack()
+    proxy.close()
+    eventually(lambda: not question.is_alive(), "nobody waits for the answer any more")
 
 
 class Workers:
