@@ -50,6 +50,11 @@ _MOVED = (
     "SCHEMA or SET search_path moved its session, or the queue's table was dropped. Move it back "
     "before you use the queue, or name the other tables in full instead."
 )
+_LEFT = (
+    "The server of connection= is no longer the queue's: {where} leads to another one by now, as "
+    "after a switchover. Nothing was done. Open a new connection; engine.dispose() replaces those "
+    "of a pool."
+)
 # Of how many queues it is remembered which table of which database they are.
 _MOST_ANSWERED = 1000
 
@@ -75,6 +80,8 @@ class CallersConnections:
         run: runs an operation on a connection of the service.
         errors: says drivers' errors in our words.
         handlers: the connections that handlers have, which they may pass as their own.
+        breaks: counts how often connections of the service broke or were left.
+        renew: lets the service open new connections, because its address may lead elsewhere by now.
     """
 
     def __init__(
@@ -84,18 +91,25 @@ class CallersConnections:
         run: Callable[[Callable[[Connection], Any]], Any],
         errors: DriverErrors,
         handlers: HandlersConnections,
+        *,
+        breaks: Callable[[], int],
+        renew: Callable[[], None],
     ) -> None:
         self.engine = opened.engine
         self.errors = errors
         self._dialect_of = opened.dialect_of
         self._dialect = dialect
         self._run = run
+        self._breaks = breaks
+        self._renew = renew
         self._handlers = handlers
         self._where = shown_url(opened.engine.url)
         # Known pools, and callers' connections that have no pool.
         self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Which database this service is in, by the question.
-        self._answered: dict[str, Any] = {}
+        # Which database this service is in, by the question, as of how many breaks; and where it
+        # was before.
+        self._answered: dict[str, tuple[int, Any]] = {}
+        self._before: dict[str, Any] = {}
         self._dialects: dict[RawDriver, Dialect] = {}
 
     def connection(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
@@ -157,6 +171,8 @@ class CallersConnections:
         if question is not None:
             theirs, *settings = _answers(caller, question)
             if not self._is_here(theirs, question):
+                if theirs and theirs == self._before.get(question):
+                    raise DatabaseUnavailable(_LEFT.format(where=self._where))
                 raise WrongDatabase(_MOVED) if is_known else self._wrong(self._named(caller))
         # Connections of sqlite3 cannot be remembered, but asking them needs no network.
         with contextlib.suppress(TypeError):
@@ -198,12 +214,25 @@ class CallersConnections:
         # An in-memory database has no name, and belongs to one connection.
         if not theirs:
             return False
-        if theirs != self._answered.get(question):
-            if len(self._answered) >= _MOST_ANSWERED:
-                self._answered.clear()
-            # Ours may have changed: the server was started again, or the table created again.
-            self._answered[question] = self._run(lambda ours: _answers(ours, question)[0])
-        return bool(theirs == self._answered[question])
+        if (self._breaks(), theirs) == self._answered.get(question):
+            return True
+        if theirs != self._ask(question):
+            # Our sessions stay open, and the address may lead to another server by now.
+            self._renew()
+            return bool(theirs == self._ask(question))
+        return True
+
+    def _ask(self, question: str) -> Any:
+        if len(self._answered) >= _MOST_ANSWERED:
+            self._answered.clear()
+            self._before.clear()
+        breaks = self._breaks()
+        answer = self._run(lambda ours: _answers(ours, question)[0])
+        _, known = self._answered.get(question, (breaks, answer))
+        if known != answer:
+            self._before[question] = known
+        self._answered[question] = breaks, answer
+        return answer
 
 
 @contextlib.contextmanager

@@ -107,7 +107,13 @@ class Connections:
         self.errors = DriverErrors(opened, lambda: self.dialect, self._asking, forbidden)
         self.handlers = HandlersConnections(opened.engine, lambda: self.dialect)
         self.callers = CallersConnections(
-            opened, lambda: self.dialect, self.run, self.errors, self.handlers
+            opened,
+            lambda: self.dialect,
+            self.run,
+            self.errors,
+            self.handlers,
+            breaks=lambda: self._breaks,
+            renew=self._leave_server,
         )
         self._write_lock = self._opened.write_lock
         self.forks = self._opened.forks

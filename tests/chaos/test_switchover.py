@@ -14,6 +14,7 @@ from queue_over_sql import DatabaseRefused, DatabaseUnavailable, QueueService
 from queue_over_sql.testing.servers import MariadbServer, MysqlServer, PostgresqlServer
 from tests.chaos.proxy import Proxy
 from tests.contract.bridge import Bridge
+from tests.contract.queue_state import payloads
 from tests.contract.worker.running_worker import running
 from tests.waiting import eventually
 
@@ -293,3 +294,49 @@ def test_a_login_that_only_reads_is_refused(database: TestDatabase) -> None:
     with pytest.raises(DatabaseRefused, match=named):
         service.queue("jobs").publish(1)
     service.stop()
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("postgresql")
+def test_callers_connections_follow_a_switchover(pair: Pair) -> None:
+    """A caller's new connection is accepted, and one to the old server is told to go.
+
+    The service has not written since, so its own sessions still lead to the old server. It said
+    that the new connection belongs to another database. Of the old one it said later that USE had
+    moved it, which is no help.
+    """
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(contextlib.closing(Proxy(pair.old)))
+        service = QueueService(proxy.url)
+        stack.callback(service.stop)
+        queue = service.create_queue("jobs")
+        engine = create_engine(proxy.url, pool_pre_ping=True)
+        stack.callback(engine.dispose)
+        with engine.begin() as caller:
+            queue.publish("before", connection=caller)
+            assert ["before"] == payloads(queue.take(5, connection=caller))
+        kept = stack.enter_context(engine.connect())
+        pair.demote()
+        proxy.lead_to(pair.new)
+        pair.promote()
+
+        def refused() -> bool:
+            try:
+                with kept.begin():
+                    assert not queue.take(5, connection=kept)
+            except DatabaseRefused as error:
+                return "open a new connection" in str(error)
+            return False
+
+        eventually(refused, "the old one only reads")
+
+        def published() -> bool:
+            # The standby may still be on its way.
+            with contextlib.suppress(DatabaseRefused), engine.begin() as caller:
+                return bool(queue.publish("after", connection=caller))
+            return False
+
+        eventually(published, "the new one writes")
+        with pytest.raises(DatabaseUnavailable, match="Open a new connection"), kept.begin():
+            queue.take(5, connection=kept)
+        assert ["after"] == payloads(queue.consume())
