@@ -50,7 +50,8 @@ HOURS: Final = 24
 _BATCH: Final = 500
 _READ_CHARACTERS: Final = 4_000
 _SHOWN_CHARACTERS: Final = 300
-_UNMARKED: Final = 5_000
+UNMARKED: Final = 5_000
+"""How many dead letters without a fingerprint are grouped each time they are read."""
 _HOUR_US: Final = 3_600_000_000
 # Planners need constants, and SQLite the very condition of the index, to see that it serves.
 _IS_DEAD: Final = "outcome != 'done' AND outcome IN ({})".format(
@@ -171,17 +172,24 @@ class Errors:
         """The errors, the one that came last first, of the newest dead letters."""
         return self._context.run(lambda c: _listed(c, self._context, limit))
 
-    def having(self, wanted: str, *, mark: bool = False) -> ColumnElement[bool]:
+    def leave_out(self) -> bool:
+        """Whether there are more dead letters without a fingerprint than are grouped at once."""
+        return self._context.run(lambda c: _leave_out(c, self._context.tables))
+
+    def having(self, wanted: str, *, mark: int | None = 0) -> ColumnElement[bool]:
         """The condition for the dead letters with an error, by its fingerprint.
 
-        Without ``mark`` nothing is written, and of dead letters without a mark only so many are
-        looked at.
+        It first writes up to ``mark`` of the fingerprints that are missing; None: all. Of the dead
+        letters that have none then, only ``UNMARKED`` are looked at.
         """
         tables = self._context.tables
         c = tables.archive.c
-        if mark:
-            for _ in self.marking():
-                pass
+        if mark is None or mark > 0:
+            written = 0
+            for marked in self.marking():
+                written += marked
+                if mark is not None and written >= mark:
+                    break
         rows = self._context.run(lambda connection: _without_marks(connection, tables))
         ids = [row.id for row in rows if fingerprint(row.error) == wanted]
         unmarked: ColumnElement[bool] = c.id.in_(ids)
@@ -205,7 +213,7 @@ def _listed(connection: Connection, context: QueueContext, limit: int) -> list[E
                     found.setdefault(each, _Counted()).add(*amounts)
         _count_hours(connection, tables, found, now)
     rest = _without_marks(connection, tables)
-    capped |= len(rest) >= _UNMARKED
+    capped |= len(rest) >= UNMARKED
     for row in rest:
         counted = found.setdefault(fingerprint(row.error), _Counted())
         counted.add(1, row.finished_at, row.finished_at, row.id)
@@ -275,11 +283,19 @@ def _count_hours(
 def _without_marks(connection: Connection, tables: QueueTables) -> Sequence[Any]:
     c = tables.archive.c
     wanted = select(c.id, c.finished_at.label("finished_at"), _beginning(tables, _READ_CHARACTERS))
+    return connection.execute(_to_group(tables, wanted).limit(UNMARKED)).all()
+
+
+def _leave_out(connection: Connection, tables: QueueTables) -> bool:
+    one_more = _to_group(tables, select(tables.archive.c.id)).offset(UNMARKED).limit(1)
+    return connection.execute(one_more).first() is not None
+
+
+def _to_group(tables: QueueTables, wanted: Select[Any]) -> Select[Any]:
     if tables.marks_errors:
-        wanted = _unmarked_only(tables, wanted)
-    else:
-        wanted = wanted.where(c.outcome.in_(DEAD), *tables.finished_only()).order_by(c.id.desc())
-    return connection.execute(wanted.limit(_UNMARKED)).all()
+        return _unmarked_only(tables, wanted)
+    c = tables.archive.c
+    return wanted.where(c.outcome.in_(DEAD), *tables.finished_only()).order_by(c.id.desc())
 
 
 def _examples(

@@ -343,7 +343,7 @@ class Filters:
         if self.error is not None:
             from queue_over_sql import inside
 
-            same, where = inside.having_error(queue, self.error, mark=True), found["where"]
+            same, where = inside.having_error(queue, self.error, mark=None), found["where"]
             found["where"] = same if where is None else same & where
         return found
 

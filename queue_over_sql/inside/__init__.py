@@ -33,6 +33,7 @@ from queue_over_sql.inside.inspection import Inspection, QueueSnapshot, within
 from queue_over_sql.inside.messages import (
     check_payload,
     errors,
+    errors_left_out,
     having_error,
     is_refused,
     page,
@@ -114,6 +115,7 @@ __all__ = [
     "encode",
     "engine",
     "errors",
+    "errors_left_out",
     "extent",
     "forget_consumer",
     "group_counts",

@@ -80,10 +80,19 @@ def errors(queue: Queue, *, limit: int = 1_000) -> Sequence[ErrorGroup]:
     return core_of(queue).errors.list(limit)
 
 
-def having_error(queue: Queue, fingerprint: str, *, mark: bool = False) -> ColumnElement[bool]:
+def errors_left_out(queue: Queue) -> bool:
+    """Whether a queue has dead letters whose errors are not grouped yet, so that they are left out.
+
+    The reaper goes on with them; those of an adopted table stay so.
+    """
+    return core_of(queue).errors.leave_out()
+
+
+def having_error(queue: Queue, fingerprint: str, *, mark: int | None = 0) -> ColumnElement[bool]:
     """The condition for the dead letters with the error of this fingerprint.
 
-    With ``mark`` it first writes the fingerprints that are missing, so that none is left out.
+    It first writes up to ``mark`` of the fingerprints that are missing. None: all of them, so that
+    no dead letter is left out, which may take minutes.
     """
     return core_of(queue).errors.having(fingerprint, mark=mark)
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from queue_over_sql.errors import QueueError
 from queue_over_sql.values.durations import duration_text
 from queue_over_sql.web.attempts import Attempts, parsed_address
+from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import StoredToken, WebStore, hash_of
 from queue_over_sql.web.threads import Busy, Threads
@@ -112,6 +113,7 @@ class Access:
 
     Attributes:
         read_only: whether no caller can change anything.
+        mask: hides fields from all callers.
     """
 
     def __init__(self, store: WebStore, settings: WebSettings, threads: Threads) -> None:
@@ -123,6 +125,7 @@ class Access:
         # A browser may be signed in to several databases of one dashboard.
         self._cookie = f"{COOKIE}_{settings.database}" if settings.database else COOKIE
         self._secret = (settings.secret or secrets.token_urlsafe(32)).encode()
+        self.mask = Mask(settings.masked, self._secret)
         self._tokens = _FreshTokens(store)
         self._wrong = Attempts()
         self._prepared = False

@@ -35,7 +35,7 @@ from queue_over_sql.web.buttons import (
     is_confirmed,
     press,
 )
-from queue_over_sql.web.changes import Changes, TooManyFound, check_fingerprint
+from queue_over_sql.web.changes import Changes, TooManyFound
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.security_headers import Guard
@@ -43,6 +43,7 @@ from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.shown_messages import (
     difference,
     edited_payload,
+    left_out,
     message_of,
     page_alike,
 )
@@ -284,9 +285,9 @@ def _about(view: View, button: Button, form: Form) -> dict[str, str]:
         facts["Column"] = f"{form['column']} is {form['is'] or 'empty'}"
     mask = view.site.mask
     if form["error"]:
-        same = check_fingerprint(form["error"])
-        error = page_alike(form.queue(view.service), same, limit=1, after=None)[1]
-        facts["Error"] = mask.text(error)
+        queue, same = form.queue(view.service), form.choice().error or ""
+        facts["Error"] = mask.text(page_alike(queue, same, limit=1, after=None)[1])
+        facts["More"] = left_out(queue) or ""
     elif len(ids) == 1 and (found := message_of(form.queue(view.service), ids[0])) is not None:
         facts["Error"] = mask.text(found.error or "")
         facts["Key"] = found.key or ""

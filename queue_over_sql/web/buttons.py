@@ -20,12 +20,12 @@ from queue_over_sql.values.durations import duration_text, parse_seconds, to_tim
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.changes import Choice, Result, check_fingerprint
-from queue_over_sql.web.shown_messages import edited_payload, message_of, requeued_soon
+from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.shown_messages import edited_payload, left_out, message_of, requeued_soon
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.values.states import LiveStatus
-    from queue_over_sql.web.masking import Mask
 
 NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
@@ -43,10 +43,12 @@ class Form:
         fields: its fields, each with one value.
         ids: the chosen messages. Without any, the operation is for all matching messages, but only
             if the field ``all`` is set.
+        mask: sealed the fingerprint of an error.
     """
 
     fields: Mapping[str, str]
     ids: Sequence[int] = ()
+    mask: Mask = dataclasses.field(default_factory=lambda: Mask(()))
 
     def __getitem__(self, name: str) -> str:
         return self.fields.get(name, "")
@@ -70,7 +72,8 @@ class Form:
         if self.ids:
             return Choice(self.ids)
         if self["error"]:
-            return Choice(error=check_fingerprint(self["error"]), at_most=self.confirmed)
+            error = self.mask.opened(check_fingerprint(self["error"]))
+            return Choice(error=error, at_most=self.confirmed)
         if not self["all"]:
             msg = "Choose at least one message: tick the boxes before them. Nothing was changed."
             raise ValueError(msg)
@@ -175,10 +178,11 @@ def press(name: str, service: QueueService, form: Form, run: Run) -> Notice:
             undo = button.undo, {operation.of: form[operation.of]}
         return Notice(_report(button, form, done), undo)
     before = _those_that_are(button.undo_for, service, form) if button.undo_for else []
-    done = run(choice=form.choice(), **button.given)
+    choice = form.choice()
+    done = run(choice=choice, **button.given)
     if button.undo is not None and before and len(before) == done.count:
         undo = button.undo, {"queue": form["queue"], "ids": ",".join(map(str, before))}
-    return Notice(_told_of_messages(button, form, done), undo)
+    return Notice(_told_of_messages(button, form, done) + _of_others(service, form, choice), undo)
 
 
 def _report(button: Button, form: Form, done: Result, **more: object) -> str:
@@ -197,6 +201,12 @@ def _told_of_messages(button: Button, form: Form, done: Result, **more: object) 
     return text
 
 
+def _of_others(service: QueueService, form: Form, choice: Choice) -> str:
+    # Dead letters that have the error, but are not known to have it.
+    others = None if choice.error is None else left_out(form.queue(service))
+    return "" if others is None else f" {others}"
+
+
 def _those_that_are(status: LiveStatus, service: QueueService, form: Form) -> list[int]:
     if not form.ids:
         return []
@@ -207,7 +217,9 @@ def _those_that_are(status: LiveStatus, service: QueueService, form: Form) -> li
 
 
 def _requeue(service: QueueService, form: Form, run: Run) -> Notice:
-    text = _told_of_messages(BUTTONS["redrive"][1], form, run(choice=form.choice()))
+    choice = form.choice()
+    text = _told_of_messages(BUTTONS["redrive"][1], form, run(choice=choice))
+    text += _of_others(service, form, choice)
     if len(form.ids) != 1:
         return Notice(text)
     anew = requeued_soon(service, form.queue(service), form.ids[0])

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
+_MARKED: Final = 5_000
+"""For so many dead letters a request writes fingerprints, which the reaper has not written yet."""
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
 _FINGERPRINT: Final = re.compile(rf"[0-9a-f]{{{FINGERPRINT_LENGTH}}}")
 _SHOWN: Final = 20
@@ -122,28 +124,33 @@ class Choice:
         """The chosen archived messages."""
         ids, archive = self.ids, queue.archive
         if not ids:
-            return [self.matching_archived(queue, mark=True)]
+            return [self.matching_archived(queue, mark=_MARKED)]
         column = archive.table.c.id
         parts = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
         return [archive.messages(where=column.in_(part)) for part in parts]
 
     def described(self, queue: Queue) -> Choice:
-        """The same choice with the text of its error, which is gone after the change."""
+        """The same choice with the text of its error, which is gone after the change.
+
+        While errors are still being read, more messages have it with each moment, so they have no
+        limit.
+        """
         if self.error is None or self.about:
             return self
         error = page_alike(queue, self.error, limit=1, after=None)[1]
-        return dataclasses.replace(self, about=alike(error) or self.error)
+        most = None if inside.errors_left_out(queue) else self.at_most
+        return dataclasses.replace(self, about=alike(error) or self.error, at_most=most)
 
     def matching(self, queue: Queue) -> LiveSelection:
         """The live messages that the filters find."""
         return queue.messages(**self.filters, where=self._where(queue, queue.table))
 
     def matching_archived(
-        self, queue: Queue, also: ColumnElement[bool] | None = None, *, mark: bool = False
+        self, queue: Queue, also: ColumnElement[bool] | None = None, *, mark: int = 0
     ) -> ArchiveSelection:
         """The archived messages that the filters find, and that meet one more condition.
 
-        With ``mark`` it first writes the fingerprints of errors that are missing.
+        It first writes up to ``mark`` of the fingerprints of errors that are missing.
         """
         archive, more = queue.archive, [] if also is None else [also]
         if self.error is not None:
@@ -254,7 +261,8 @@ class Change:
         Raises:
             TooManyFound: more messages match.
         """
-        most, about = choice.at_most, f"{choice.described(self.queue)}{detail}"
+        choice = choice.described(self.queue)
+        most, about = choice.at_most, f"{choice}{detail}"
 
         def check(found: int) -> None:
             if most is not None and found > most:
@@ -413,7 +421,7 @@ def _requeue(
     choice = choice.described(change.queue)
     now, c = inside.read_clock(change.queue), change.queue.archive.table.c
     # No message can join those that had finished by now, so this count is an upper limit.
-    there = choice.matching_archived(change.queue, c.finished_at <= now, mark=True)
+    there = choice.matching_archived(change.queue, c.finished_at <= now, mark=_MARKED)
     found = there.count()
     if found <= _STEP:
         return change.edit(choice.archived(change.queue), verb, choice)
@@ -424,7 +432,7 @@ def _requeue(
         last = ids[-1]
         where = and_(c.finished_at <= now, c.id.between(ids[0], last))
         try:
-            some = choice.matching_archived(change.queue, where, mark=True)
+            some = choice.matching_archived(change.queue, where, mark=_MARKED)
             done += change.edit([some], verb, step).count or 0
         except QueueError as error:
             if done:

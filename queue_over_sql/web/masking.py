@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +12,8 @@ from typing import Any, Final
 from queue_over_sql.values.json_lines import to_json
 
 MASK: Final = "•••"
+_ROUNDS: Final = 4
+_HALF_BITS: Final = 32
 
 # What follows a name in a text: a quoted value, the rest of the line if that has an opening quote
 # or bracket, or all up to the next comma, semicolon or bracket.
@@ -25,9 +29,11 @@ class Mask:
 
     Args:
         fields: names of fields at any depth, or paths such as ``user.iban``.
+        key: seals fingerprints of errors.
     """
 
-    def __init__(self, fields: Sequence[str]) -> None:
+    def __init__(self, fields: Sequence[str], key: bytes = b"") -> None:
+        self._key = key
         self._names = {field.lower() for field in fields if "." not in field}
         self._paths = {tuple(field.lower().split(".")) for field in fields if "." in field}
         last = {path[-1] for path in self._paths}
@@ -71,6 +77,27 @@ class Mask:
         if inside or not self._names.isdisjoint(steps):
             return True
         return bool(self) and self._masked(value, steps) != value
+
+    def sealed(self, fingerprint: str) -> str:
+        """A fingerprint as this server shows it.
+
+        A fingerprint is made of the whole error. If fields are masked, who sees it could make those
+        of guessed errors and compare. So it is encrypted, to as many digits.
+        """
+        return self._exchanged(fingerprint, range(_ROUNDS)) if self else fingerprint
+
+    def opened(self, sealed: str) -> str:
+        """The fingerprint that was sealed."""
+        return self._exchanged(sealed, range(_ROUNDS)[::-1]) if self else sealed
+
+    def _exchanged(self, digits: str, rounds: Sequence[int]) -> str:
+        # A Feistel network: the rounds in reverse undo it.
+        left, right = divmod(int(digits, 16), 1 << _HALF_BITS)
+        for each in rounds:
+            text = f"fingerprint {each} {right}".encode()
+            mixed = hmac.new(self._key, text, hashlib.sha256).digest()[: _HALF_BITS // 8]
+            left, right = right, left ^ int.from_bytes(mixed)
+        return f"{(right << _HALF_BITS) | left:016x}"
 
     @staticmethod
     def _meet(steps: tuple[str, ...], hidden: tuple[str, ...]) -> bool:

@@ -201,6 +201,18 @@ def page_alike(
     return page, (error or "").strip().split("\n", 1)[0]
 
 
+def left_out(queue: Queue) -> str | None:
+    """A sentence about the dead letters that are not grouped by their errors now, if any are."""
+    if not inside.errors_left_out(queue):
+        return None
+    if inside.tables(queue).marks_errors:
+        return (
+            "The errors of older dead letters are still being read, so there may be more. The "
+            "reaper goes on with it: look again in a minute."
+        )
+    return "Only the newest 5,000 dead letters are grouped by error, because the table is adopted."
+
+
 def _has_payloads(queue: Queue) -> bool:
     # A user's table may have its own column of that name.
     return inside.tables(queue).has_payloads

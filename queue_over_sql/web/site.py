@@ -26,7 +26,6 @@ from queue_over_sql.web.buttons import BUTTONS, Form, Notice
 from queue_over_sql.web.changes import message_id
 from queue_over_sql.web.clock import DatabaseClock
 from queue_over_sql.web.humanize import FILTERS, TIME_FILTERS, shown
-from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from starlette.routing import Router
 
     from queue_over_sql import QueueService
+    from queue_over_sql.web.masking import Mask
 
     Page = Callable[["View"], Response]
 
@@ -85,7 +85,7 @@ class Site:
         self.settings = settings
         self.access = access
         self.snapshots = snapshots
-        self.mask = Mask(settings.masked)
+        self.mask = access.mask
         self.clock = access.store.clock
         self._templates = _environment(self.mask, self.clock)
 
@@ -220,7 +220,7 @@ class View:
         numbers = [number for each in ids if (number := message_id(each)) is not None]
         chosen = list(dict.fromkeys(numbers))
         fields.pop(CSRF_FIELD, None)
-        return Form(fields, chosen)
+        return Form(fields, chosen, self.site.mask)
 
     def back(self) -> str:
         """The page of the form, on this server."""

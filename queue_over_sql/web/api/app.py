@@ -36,7 +36,6 @@ from queue_over_sql.web.api.endpoints import (
 )
 from queue_over_sql.web.changes import Changes
 from queue_over_sql.web.idempotency import Idempotency
-from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.security_headers import Guard
 from queue_over_sql.web.settings import WebSettings
 from queue_over_sql.web.tables import WebStore
@@ -79,7 +78,7 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
         settings: of the server.
     """
     threads = access.threads
-    clients, mask = Clients(service, threads), Mask(settings.masked)
+    clients, mask = Clients(service, threads), access.mask
     changes = Changes(service, access.store)
     once = Idempotency(service, access.store, settings)
     api = Api(service, access, changes, settings, threads, clients, mask, SharedStats(), once)

@@ -170,7 +170,8 @@ def _choice(
     filters |= {"group": given.group}
     texts = {name: _as_text(name, value) for name, value in (columns or {}).items()}
     found = {**filters, "payload": fields or None}
-    return Choice(filters=found, columns=texts, error=given.error)
+    same = None if given.error is None else call.api.mask.opened(given.error)
+    return Choice(filters=found, columns=texts, error=same)
 
 
 def _as_text(name: str, value: Any) -> str:

@@ -365,7 +365,12 @@ class Explanation(Given, kw_only=True):
 class DeadError(Given, kw_only=True):
     """An error, and the dead letters that have it."""
 
-    fingerprint: Annotated[str, Meta(description="The same in all queues, for filters.")]
+    fingerprint: Annotated[
+        str,
+        Meta(
+            description="The same in all queues, for filters. A server that masks fields has its own."
+        ),
+    ]
     error: Annotated[str, Meta(description="How the error of the newest begins.")]
     kind: Annotated[str | None, Meta(description="The kind of the newest.")]
     count: int

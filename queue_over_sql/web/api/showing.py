@@ -160,7 +160,7 @@ def explanation(found: Explanation, mask: Mask) -> shapes.Explanation:
 def error(found: inside.ErrorGroup, mask: Mask) -> shapes.DeadError:
     """An error of dead letters."""
     return shapes.DeadError(
-        fingerprint=found.fingerprint,
+        fingerprint=mask.sealed(found.fingerprint),
         error=mask.text(visible(found.error)),
         kind=found.kind,
         count=found.count,

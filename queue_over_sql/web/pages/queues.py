@@ -144,8 +144,8 @@ def _list(view: View, *, archived: bool) -> Response:
             found, selection, limit=limit, after=after, newest_first=not oldest
         )
     else:
-        check_fingerprint(same)
-        page, error = shown_messages.page_alike(found, same, limit=limit, after=after)
+        wanted = view.site.mask.opened(check_fingerprint(same))
+        page, error = shown_messages.page_alike(found, wanted, limit=limit, after=after)
         given = {**dict.fromkeys(given, ""), "error": same}
     previews = shown_messages.previews_of(
         view.service,
@@ -178,6 +178,7 @@ def _list(view: View, *, archived: bool) -> Response:
         after=after,
         same=same,
         error=error,
+        left_out=shown_messages.left_out(found) if same else None,
         statuses=[each.value for each in (Outcome if archived else Status)],
     )
 
@@ -303,7 +304,7 @@ def dead_letters(view: View) -> Response:
         "dead",
         overview=seen,
         queues=with_some,
-        errors=[_shown_error(*one) for one in found[start : start + size]],
+        errors=[_shown_error(view, *one) for one in found[start : start + size]],
         unread=unread,
         after=start,
         more=start + size if start + size < len(found) else None,
@@ -328,18 +329,19 @@ def _dead(view: View, found: Queue, here: str) -> Response:
         here,
         queue=found,
         now=view.site.snapshots.queue(found.name),
-        errors=[_shown_error(found, each) for each in shown],
+        errors=[_shown_error(view, found, each) for each in shown],
         previews=previews,
+        left_out=shown_messages.left_out(found),
         total=AtLeast(total) if any(each.more for each in groups) else total,
         after=start,
         more=start + size if start + size < len(groups) else None,
     )
 
 
-def _shown_error(queue: Queue, group: inside.ErrorGroup) -> dict[str, Any]:
+def _shown_error(view: View, queue: Queue, group: inside.ErrorGroup) -> dict[str, Any]:
     return {
         "queue": queue.name,
-        "fingerprint": group.fingerprint,
+        "fingerprint": view.site.mask.sealed(group.fingerprint),
         "error": group.error,
         "kind": group.kind,
         "count": AtLeast(group.count) if group.more else group.count,

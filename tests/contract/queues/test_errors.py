@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 
 from queue_over_sql import NoRetry, inside
+from queue_over_sql.archive.errors import UNMARKED
 from queue_over_sql.values.fingerprints import fingerprint
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 
@@ -62,7 +63,7 @@ def test_errors_are_grouped_by_their_fingerprints(make_service: MakeService) -> 
     again = update(queue.archive.table).values(error_fingerprint=None)
     inside.run(queue, lambda c: c.execute(again), atomic=True)
     assert 4 == queue.archive.messages(where=inside.having_error(queue, wanted)).count()
-    some = queue.archive.messages(where=inside.having_error(queue, wanted, mark=True))
+    some = queue.archive.messages(where=inside.having_error(queue, wanted, mark=None))
     assert 4 == some.requeue()
     assert 4 == queue.stats().ready
     assert {fingerprint(None), fingerprint("no customer 1")} == set(seen())
@@ -83,6 +84,28 @@ def test_errors_of_adopted_tables_are_grouped_when_they_are_read(
     service.reap()
     wanted = fingerprint("KeyError: 'invoice 1'")
     assert [(wanted, 4)] == [(each.fingerprint, each.count) for each in inside.errors(billing)]
-    same = inside.having_error(billing, wanted, mark=True)
+    same = inside.having_error(billing, wanted, mark=None)
     assert 4 == billing.archive.messages(where=same).requeue()
     assert [] == inside.errors(billing)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python counts the portions")
+def test_a_request_marks_a_bounded_number(make_service: MakeService) -> None:
+    """What it leaves is reported until the reaper has marked it; nothing is requeued unseen."""
+    service = make_service(reaper_interval=3600)
+    queue = service.create_queue("jobs", retry=NoRetry())
+    table, size = queue.archive.table, UNMARKED + 1_500
+    row = {"payload": "1", "outcome": "failed", "last_error": "KeyError: 1"}
+    times = dict.fromkeys(("published_at", "scheduled_at", "finished_at"), 1)
+    rows = [{"id": number, **row, **times} for number in range(1, size + 1)]
+    fill = insert(table)
+    inside.run(queue, lambda c: c.execute(fill, rows), atomic=True)
+    assert inside.errors_left_out(queue)
+    wanted = fingerprint("KeyError: 2")
+    seen = queue.archive.messages(where=inside.having_error(queue, wanted, mark=600))
+    assert UNMARKED + 1_000 == seen.count()
+    assert inside.errors_left_out(queue)
+    service.reap()
+    assert not inside.errors_left_out(queue)
+    assert size == queue.archive.messages(where=inside.having_error(queue, wanted)).count()
