@@ -386,6 +386,9 @@ class QueueService:
                 are not stored in the database.
             kind_timeout: how long a message waits for a consumer that knows its kind and can read
                 its payload as this kind (1 day). Then it becomes a dead letter.
+            warn_age: the dashboard marks the queue when its oldest ready message has been due for
+                longer; None (default): never.
+            critical_age: the same, and ``check_queues`` fails; None (default): never.
 
         Raises:
             InvalidQueueName: the name is not valid for a queue.

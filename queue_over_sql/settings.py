@@ -111,6 +111,8 @@ class QueueSettings:
     columns: Sequence[Column[Any]] | Unset = UNSET
     kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
     kind_timeout: Duration | Unset = UNSET
+    warn_age: Duration | Unset | None = UNSET
+    critical_age: Duration | Unset | None = UNSET
 
     def __post_init__(self) -> None:
         for name, value in given_of(self).items():
@@ -127,6 +129,8 @@ class OptionsOfAdopted(TypedDict, total=False):
     group_limit: int | Unset | None
     group_order: GroupOrder | Unset
     block_on_failure: bool | Unset
+    warn_age: Duration | Unset | None
+    critical_age: Duration | Unset | None
 
 
 class QueueOptions(OptionsOfAdopted, total=False):
@@ -215,6 +219,8 @@ class EffectiveSettings:
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
+    warn_age: timedelta | None = None
+    critical_age: timedelta | None = None
     adoption: Adoption | None = None
 
     @cached_property
@@ -294,6 +300,10 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
             "unique='waiting' frees a key when a consumer claims its message, and dedup_window "
             "keeps it taken after the end: a queue can have one of them"
         )
+        raise ValueError(msg)
+    ages = wanted.warn_age, wanted.critical_age
+    if ages[0] is not None and ages[1] is not None and ages[0] > ages[1]:
+        msg = f"warn_age ({ages[0]}) must not be longer than critical_age ({ages[1]})"
         raise ValueError(msg)
     if wanted.when_full != "wait" and not (wanted.grouped or wanted.limited):
         msg = (
@@ -641,6 +651,8 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "queue_rate": _RATE.or_none(),
     "when_full": _one_of(WHENS_FULL),
     "kind_timeout": _DURATION,
+    "warn_age": _DURATION.or_none(),
+    "critical_age": _DURATION.or_none(),
     "max_payload_bytes": _whole(1, 2**30),
 }
 """The settings whose values are plain data."""

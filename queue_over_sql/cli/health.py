@@ -46,7 +46,8 @@ def health(
     max_age: Annotated[
         float | None,
         duration(
-            "Fail if the oldest ready message of a queue has been due for longer than this.",
+            "Fail if the oldest ready message of a queue has been due for longer, unless the queue "
+            "has a critical age.",
             show_default=False,
         ),
     ] = None,

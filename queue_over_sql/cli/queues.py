@@ -266,6 +266,25 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             show_default="1d for a new queue",
         ),
     ),
+    "warn_age": SharedOption(
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            show_default="none for a new queue",
+            help="The dashboard marks the queue if its oldest ready message has been due for "
+            "longer.",
+        ),
+        read=lambda text: _read(text, "--warn-age", _window),
+    ),
+    "critical_age": SharedOption(
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            show_default="none for a new queue",
+            help="The same, and `health` fails.",
+        ),
+        read=lambda text: _read(text, "--critical-age", _window),
+    ),
     "max_payload_bytes": SharedOption(
         int,
         number("Largest payload in bytes.", show_default="1048576 for a new queue"),
@@ -282,6 +301,7 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
 OF_ADOPTED: Final = (
     *("lease", "max_attempts", "retry", "priorities"),
     *("group_limit", "group_order", "block_on_failure"),
+    *("warn_age", "critical_age"),
 )
 """Those that `adopt_queue` takes."""
 
@@ -299,6 +319,8 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),
         ("rate ", settings.queue_rate or ""),
         ("when full ", "" if settings.when_full == "wait" else settings.when_full),
+        ("warn after ", "" if settings.warn_age is None else _duration(settings.warn_age)),
+        ("critical ", "" if settings.critical_age is None else _duration(settings.critical_age)),
         ("unknown kinds ", "" if timeout == DEFAULT_KIND_TIMEOUT else _duration(timeout)),
     )
     return "; ".join(what + value for what, value in parts if value)

@@ -61,6 +61,7 @@ class QueueSnapshot:
         oldest_lease: how long ago the earliest lease ended; negative if none has ended.
         is_claimed: whether a consumer holds a message.
         problem: why it could not be read.
+        critical_age: the setting of the queue; None: none.
     """
 
     name: str
@@ -69,6 +70,7 @@ class QueueSnapshot:
     oldest_lease: float | None = None
     is_claimed: bool = False
     problem: str | None = None
+    critical_age: float | None = None
 
 
 class _Definitions:
@@ -213,6 +215,14 @@ class Inspection:
         return data.get("queue_limit"), data.get("queue_rate")
 
     @staticmethod
+    def ages(record: QueueRecord) -> tuple[float | None, float | None]:
+        """The seconds of ``warn_age`` and ``critical_age`` of a queue."""
+        data = StoredSettings.read(record.name, record.settings).data
+        found = (data.get("warn_age_us"), data.get("critical_age_us"))
+        warn, critical = (each / 1_000_000 if isinstance(each, int) else None for each in found)
+        return warn, critical
+
+    @staticmethod
     def group_rate(record: QueueRecord) -> Rate | None:
         """How fast messages of one group of a queue may start; None: as fast as they can."""
         text = StoredSettings.read(record.name, record.settings).data.get("group_rate")
@@ -311,6 +321,7 @@ class Inspection:
                 oldest_ready=max((age for age in ages if age is not None), default=None),
                 oldest_lease=seconds(lease),
                 is_claimed=connection.execute(claimed).first() is not None,
+                critical_age=self.ages(record)[1],
             )
 
     def tables(self, record: QueueRecord) -> tuple[QueueTables, int]:

@@ -307,7 +307,8 @@ def check_queues(
 
     Args:
         service: of the database; it need not be started.
-        max_age: how long the oldest ready message of a queue may have been due; None: any time.
+        max_age: how long the oldest ready message of a queue may have been due, unless the queue
+            has a ``critical_age``; None: any time.
         timeout: time limit for all checks.
 
     Returns:
@@ -376,6 +377,8 @@ def _check_of_queue(queue: inside.QueueSnapshot, max_age: float | None, handlers
     since = f"the oldest ready message has been due for {duration_text(round(age))}"
     if queue.paused:
         return Check(name, ok=True, text=f"paused; {since}")
+    if queue.critical_age is not None:
+        max_age = queue.critical_age
     if max_age is not None and age > max_age:
         most = duration_text(max_age)
         text = f"{since}, more than {most}: add workers, or find out what delays them"

@@ -202,6 +202,8 @@ class DatabaseCollector(Collector):
                                                     whose rate is used up
     ``queue_over_sql_queue_limit``                  by ``queue``: how many messages may be in hand;
                                                     only of queues with a ``queue_limit``
+    ``queue_over_sql_critical_age_seconds``         by ``queue``: its ``critical_age``; only of
+                                                    queues with one
     ``queue_over_sql_queue_rate``                   by ``queue``: how many messages may start in a
                                                     second; only of queues with a ``queue_rate``
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
@@ -275,6 +277,7 @@ class DatabaseCollector(Collector):
         throttled = gauge("throttled_groups", "Groups with due messages and a used up rate.")
         limit = gauge("queue_limit", "How many messages of the queue may be in hand at once.")
         rate = gauge("queue_rate", "How many messages of the queue may start in a second.")
+        critical = gauge("critical_age_seconds", "The critical age of an oldest ready message.")
         # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
@@ -288,6 +291,8 @@ class DatabaseCollector(Collector):
                 limit.add_metric([each.name], each.queue_limit)
             if each.queue_rate is not None:
                 rate.add_metric([each.name], Rate.of(each.queue_rate).per_second)
+            if each.critical_age is not None:
+                critical.add_metric([each.name], each.critical_age)
         there = {each.name for each in state.queues}
         counted = [each for each in self._counts.last or () if each.problem is None]
         for each in (queue for queue in counted if queue.name in there):
@@ -295,7 +300,7 @@ class DatabaseCollector(Collector):
                 messages.add_metric([each.name, status], each.counts[status])
             dead.add_metric([each.name], sum(each.counts[name] for name in DEAD))
         found: list[Metric] = [messages, dead, age, paused, blocked, stopped, throttled]
-        found += [handlers, limit, rate]
+        found += [handlers, limit, rate, critical]
         if self._counts.last is None:
             return found
         text = "How long ago messages and dead letters were counted; claimed ones are current."

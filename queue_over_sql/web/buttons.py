@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
+_AGES: Final = ("warn_age", "critical_age")
 _NAMED: Final = ("queue", "group", "schedule", "consumer", "token", "role")
 
 Run: TypeAlias = Callable[..., Result]
@@ -106,7 +107,7 @@ def choice_of(fields: Mapping[str, str], at_most: int | None = None) -> Choice:
         ValueError: one is invalid.
     """
     found: dict[str, Any] = {}
-    for name in ("status", "key", "kind"):
+    for name in ("status", "key", "kind", "group"):
         if fields.get(name):
             found[name] = fields[name]
     if fields.get("value") and not fields.get("field"):
@@ -316,12 +317,14 @@ def _number(name: str, text: str) -> int | None:
 def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
     present = form.queue(service).settings
     given: dict[str, Any] = {}
-    if form["lease"] and (lease := _seconds(form["lease"])) != present.lease:
+    if form["lease"] and (lease := _seconds(form["lease"], "lease")) != present.lease:
         given["lease"] = lease
     if form["max_attempts"]:
         given["max_attempts"] = int(form["max_attempts"])
     if form["archive"]:
         given["archive"] = form["archive"]
+    if form["ages"]:
+        given |= {each: _seconds(form[each], each) if form[each] else None for each in _AGES}
     changed = [name for name, value in given.items() if getattr(present, name) != value]
     if not changed:
         return Notice("The settings have not changed.")
@@ -329,18 +332,26 @@ def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
     before = {name: _form_value(getattr(present, name)) for name in changed}
     settings = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
     text = _report(BUTTONS["settings"][1], form, done, settings=settings)
+    if not set(_AGES).isdisjoint(changed):
+        # An empty field says that there is none.
+        ages = {each: getattr(present, each) for each in _AGES}
+        before |= {each: "" if age is None else _form_value(age) for each, age in ages.items()}
+        before["ages"] = "1"
     return Notice(text, ("settings", {"queue": form["queue"], **before}))
 
 
-def _seconds(text: str) -> timedelta:
+def _seconds(text: str, name: str) -> timedelta:
     try:
-        return to_timedelta(float(text), "lease")
-    except ValueError as error:
-        msg = f"The lease must be a number of seconds above zero, not {text[:40]!r}."
+        return to_timedelta(float(text), name)
+    except (ValueError, OverflowError) as error:
+        what = name.replace("_", " ")
+        msg = f"The {what} must be a number of seconds above zero, not {text[:40]!r}."
         raise ValueError(msg) from error
 
 
 def _form_value(value: Any) -> str:
+    if value is None:
+        return "none"
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
 
 

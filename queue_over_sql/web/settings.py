@@ -38,12 +38,13 @@ class WebSettings:
             ``https://queues.example.org``, if the proxy changes the Host header.
         cors_origins: the origins of other sites whose scripts may use the HTTP API, each with a
             token; ``*``: any site. By default none may.
-        secret: the key for the forms of users without their own token. Several processes behind one
-            address need the same; by default each makes its own.
+        secret: the key for the forms of users without their own token, and for fingerprints.
+            Several processes behind one address need the same; by default each makes its own.
         session_hours: how long a login lasts.
         max_body_bytes: the largest body of a request.
         masked: fields of payloads and headers that are hidden from viewers: names of fields at any
-            depth, or paths such as ``user.iban``.
+            depth, or paths such as ``user.iban``. Fingerprints of errors are then encrypted with
+            the secret.
         threads: how many requests may use the database at once. As many threads are reserved to
             publish, claim and settle messages, so that searches do not delay them.
         longest_wait: the longest long poll, in seconds.

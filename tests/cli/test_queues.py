@@ -73,6 +73,10 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     assert (20, "reject") == (limited.record["queue_limit"], limited.record["when_full"])
     assert "5/s" == limited.record["queue_rate"]
     assert "in hand 20; rate 5/s; when full reject" in succeed("list", url=sqlite_url).out
+    ages = ("--warn-age", "5m", "--critical-age", "1h")
+    assert 3600 == succeed("create", "jobs", *ages, "--json", url=sqlite_url).record["critical_age"]
+    assert "warn after 5m; critical 1h" in succeed("list", url=sqlite_url).out
+    assert 2 == run("create", "jobs", "--warn-age", "2h", url=sqlite_url).exit_code
 
 
 def test_create_again_changes_only_what_is_given(sqlite_url: str) -> None:

@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, update
 from sqlalchemy import text as sql
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, Publication
+from queue_over_sql import (
+    Delays,
+    ExponentialBackoff,
+    FixedDelay,
+    NoRetry,
+    Publication,
+    inside,
+)
 from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
 from queue_over_sql.observability import AtLeast, counting, history
 from queue_over_sql.observability.history import History
@@ -612,6 +619,36 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     assert 5 == jobs.settings.max_attempts
     browser.get("/queues/jobs")
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
+
+
+def test_an_old_message_colours_its_queue(open_site: Open, service: QueueService) -> None:
+    """Beyond the ages of the queue's settings, on the front page and on its own."""
+    queue, browser = service.create_queue("mails"), open_site()
+    queue.publish(1)
+    old = update(queue.table).values(available_at=queue.table.c.available_at - 120_000_000)
+    inside.run(queue, lambda c: c.execute(old), atomic=True)
+    late = re.compile(r'<span class="tag (bad|warn)">2 min')
+    assert not late.search(browser.get("/"))
+    browser.get("/queues/mails")
+    browser.press("Change", warn_age="60")
+    assert "warn_age 60" in browser.text()
+    assert "oldest ready, over 1 min" in browser.text()
+    assert ["warn"] == late.findall(browser.get("/"))
+    browser.get("/queues/mails")
+    browser.press("Change", warn_age="60", critical_age="90.5")
+    assert ["bad"] == late.findall(browser.get("/"))
+    browser.get("/queues/mails")
+    browser.press("Change", 422, warn_age="91", critical_age="90.5")
+    browser.get("/queues/mails")
+    browser.press("Change", warn_age="", critical_age="90.5")
+    queue.refresh()
+    assert (None, timedelta(seconds=90.5)) == (
+        queue.settings.warn_age,
+        queue.settings.critical_age,
+    )
+    browser.press("Undo")
+    queue.refresh()
+    assert timedelta(minutes=1) == queue.settings.warn_age
 
 
 @pytest.mark.usefixtures("jobs")

@@ -368,7 +368,8 @@ class DeadError(Given, kw_only=True):
     fingerprint: Annotated[
         str,
         Meta(
-            description="The same in all queues, for filters. A server that masks fields has its own."
+            description="The same in all queues, for filters. "
+            "A server that masks fields has its own."
         ),
     ]
     error: Annotated[str, Meta(description="How the error of the newest begins.")]
@@ -530,6 +531,8 @@ class QueueSettings(Taken, kw_only=True):
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
+    warn_age: Span | UnsetType | None = UNSET
+    critical_age: Span | UnsetType | None = UNSET
 
 
 class PutQueue(QueueSettings, kw_only=True):
@@ -574,6 +577,10 @@ class Queue(Given, kw_only=True):
     when_full: str
     max_payload_bytes: int
     kind_timeout: float
+    warn_age: Annotated[
+        float | None, Meta(description="The dashboard marks an oldest ready message of this age.")
+    ]
+    critical_age: float | None
     columns: list[str]
     table: Annotated[str | None, Meta(description="Your table, if the queue is an adopted table.")]
 

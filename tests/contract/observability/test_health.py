@@ -366,6 +366,10 @@ def test_a_queue_that_waits(
     assert 1 == len(queue.consume())
     assert {} == failed(service)
     assert "more than 1 min 40 s" in failed(service, max_age=100.0)["queue jobs"]
+    service.create_queue("jobs", warn_age=1, critical_age=3600)
+    assert {} == failed(service, max_age=100.0)
+    service.create_queue("jobs", critical_age=90)
+    assert "more than 1 min 30 s" in failed(service)["queue jobs"]
     queue.pause()
     assert {} == failed(service, max_age=100.0)
 
