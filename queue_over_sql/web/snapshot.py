@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ _LISTED: Final = (*(status.value for status in Status), *DEAD)
 _HISTORY_SECONDS: Final = 15.0
 _CHECKUP_SECONDS: Final = 10.0
 _LONGEST_PAUSE: Final = 60.0
+# With the longest pause between them, longer looks would take a larger share of the time.
+_LOOK_SECONDS: Final = _SHARE * _LONGEST_PAUSE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Overview:
         dead_consumers: how many have expired and wait for the reaper.
         history: the activity of the last hour, by queue and minute; see ``read_history``.
         problem: why the last reading failed; then everything else is from the one before.
+        counted_at: when the queues were counted for which this reading had no time, by name.
     """
 
     at: datetime
@@ -66,6 +70,7 @@ class Overview:
     dead_consumers: int = 0
     history: Mapping[str, Sequence[Minute]] = dataclasses.field(default_factory=dict)
     problem: str | None = None
+    counted_at: Mapping[str, datetime] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +95,9 @@ class CheckedUp:
 class Snapshots:
     """Reads the queues when somebody asks, at most every ``interval`` seconds.
 
-    If a reading is slow, the pause grows, up to a minute, so that it takes 2 % of the time. All
-    viewers share a reading; without viewers nothing is read.
+    If a reading is slow, the pause grows, up to a minute, so that it takes 2 % of the time. What
+    would take longer is stretched over several readings: each counts those queues first that were
+    not counted for the longest time. All viewers share a reading; without viewers nothing is read.
 
     Args:
         service: the service with the queues.
@@ -114,6 +120,9 @@ class Snapshots:
         self._checking: threading.Thread | None = None
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
+        self._looks = 0
+        # Of each queue the number of the reading that counted it, and its time.
+        self._counted: dict[str, tuple[int, datetime, QueueCounts]] = {}
 
     def overview(self, every: float = 0.0) -> Overview:
         """The last reading, or a new one if it is too old.
@@ -189,14 +198,38 @@ class Snapshots:
             records = inspection.records()
             counting = self._counting if len(records) <= MANY else self._coarse
             alive, dead = inspection.consumers()
-            queues = counting.count(inspection, records, alive)
+            queues = self._count(counting, inspection, records, alive, now)
             running = [each for each in alive if not each.permanent]
             with inside.limited(self._service, self._timeout):
                 self._read_history()
         except QueueError as error:
             problem = problem_of(error).text
             return dataclasses.replace(before or Overview(datetime.now(UTC)), problem=problem)
-        return Overview(now, queues, len(running), len(dead), self._history)
+        counted = self._counted.items()
+        earlier = {name: at for name, (look, at, _) in counted if look != self._looks}
+        facts = len(running), len(dead), self._history
+        return Overview(now, queues, *facts, counted_at=earlier)
+
+    def _count(
+        self,
+        counting: Counting,
+        inspection: Inspection,
+        records: Sequence[inside.QueueRecord],
+        alive: Sequence[ConsumerInfo],
+        now: datetime,
+    ) -> list[QueueCounts]:
+        there, before = {each.name: each for each in records}, self._counted
+        waiting = sorted(records, key=lambda each: before.get(each.name, (0,))[0])
+        # Nobody would understand a first page without figures.
+        seconds = _LOOK_SECONDS if before else math.inf
+        counted = counting.count(inspection, waiting, alive, seconds=seconds)
+        self._looks += 1
+        found = before | {each.name: (self._looks, now, each) for each in counted}
+        self._counted = {name: found[name] for name in there if name in found}
+        return [
+            dataclasses.replace(each, paused=there[each.name].paused)
+            for _, _, each in self._counted.values()
+        ]
 
     def _read_one(self, counting: Counting, name: str, before: object) -> QueueCounts | None:
         del before

@@ -621,6 +621,27 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
 
 
+def test_a_look_is_stretched_where_it_has_no_time(
+    open_site: Open, service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading counts what it may, and the page says which queues were counted before."""
+    queues = [service.create_queue(f"q{number}") for number in range(20)]
+    browser, shared = open_site(), Snapshots(service)
+    assert 20 == [each.counts["ready"] for each in shared.overview().queues].count(0)
+    assert "counted " not in browser.get("/")
+    monkeypatch.setattr(snapshot, "_LOOK_SECONDS", -1.0)
+    for each in queues:
+        each.publish(1)
+    for late in (1, 0):
+        shared.forget()
+        seen = shared.overview()
+        assert late == [each.counts["ready"] for each in seen.queues].count(0)
+        assert 21 == len(seen.queues)
+        assert 1 == len(seen.counted_at)
+    browser.post("/do/pause", queue="q0", csrf=csrf_of(browser))
+    assert 1 == browser.get("/").count('<span class="soft small">counted <time')
+
+
 def test_an_old_message_colours_its_queue(open_site: Open, service: QueueService) -> None:
     """Beyond the ages of the queue's settings, on the front page and on its own."""
     queue, browser = service.create_queue("mails"), open_site()
