@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
+import os
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -153,7 +155,9 @@ def serve(
             metavar="NAME=URL",
             show_default=False,
             help="Serve several databases, each under /NAME with its own tokens. Repeatable; "
-            "replaces --url.",
+            "replaces --url. NAME=env:VARIABLE reads the URL from an environment variable, because "
+            "other users of the machine can see options. The others are served while one does not "
+            "answer.",
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
@@ -179,7 +183,8 @@ def serve(
             metavar="FIELD",
             show_default=False,
             help="Mask this field in payloads and headers: a name at any depth, or a path such as "
-            "user.iban. Repeatable.",
+            "user.iban. Repeatable. Fingerprints of errors are then encrypted with --secret, so "
+            "those of `dead` differ.",
         ),
     ] = None,
     proxy_header: Annotated[
@@ -260,7 +265,7 @@ def serve(
     try:
         from queue_over_sql.web.server import serving
         from queue_over_sql.web.settings import WebSettings
-        from queue_over_sql.web.several import together
+        from queue_over_sql.web.several import Pending, together
     except ImportError as error:
         problem = f"serve requires the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
@@ -288,17 +293,36 @@ def serve(
     needs_token = bool(tokens or proxy_header or cors_origins)
     start_logging("info")
     with ExitStack() as stack:
-        apps = {}
-        for name, url in urls.items():
-            service = stack.enter_context(session.connect(consumer_name="serve", url=url))
-            of_it = dataclasses.replace(settings, database=name)
-            apps[name] = _application(service, of_it, host, needs_token=needs_token)
-        app = together(apps, settings.max_body_bytes) if database else apps[""]
+
+        def make(name: str) -> Any:
+            with ExitStack() as own:
+                connecting = session.connect(consumer_name="serve", url=urls[name])
+                service = own.enter_context(connecting)
+                of_it = dataclasses.replace(settings, database=name)
+                app = _application(service, of_it, host, needs_token=needs_token)
+                stack.enter_context(own.pop_all())
+            return app
+
+        apps: list[Any] = []
+        if database:
+            pending = {
+                name: Pending(
+                    functools.partial(make, name), dataclasses.replace(settings, database=name)
+                )
+                for name in urls
+            }
+            for each in pending.values():
+                each.connect()
+            app: Any = together(pending, settings.max_body_bytes)
+            apps += [each.made for each in pending.values() if each.made is not None]
+        else:
+            app = make("")
+            apps.append(app)
         try:
             with stop_on_signals() as stop, serving(app, host, port) as address:
                 _log.info("The dashboard is at %s", address)
                 # The first reading of many queues compiles its statements; nobody should wait.
-                for each in apps.values():
+                for each in apps:
                     each.state.snapshots.overview()
                 stop.requested.wait()
         except OSError as error:
@@ -339,6 +363,10 @@ def _databases(given: Sequence[str]) -> dict[str, str]:
         name, _, url = each.partition("=")
         if not url:
             msg = "write --database as NAME=URL, such as orders=postgresql://host/orders"
+            raise typer.BadParameter(msg, param_hint="--database")
+        variable = url.removeprefix("env:")
+        if variable != url and not (url := os.environ.get(variable, "")):
+            msg = f"the environment variable {variable} of database {name} is not set"
             raise typer.BadParameter(msg, param_hint="--database")
         try:
             found[check_database_name(name)] = url

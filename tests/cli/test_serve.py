@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from queue_over_sql import Queue, QueueService
 from tests.cli.command_line import run, started, succeed
@@ -90,15 +91,21 @@ def test_behind_a_proxy(sqlite_url: str, jobs: Queue, tmp_path: Path) -> None:
 
 
 def test_several_databases_have_a_switch_and_their_own_tokens(
-    sqlite_url: str, jobs: Queue, tmp_path: Path
+    sqlite_url: str, jobs: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is a dashboard of its own under its name; a token of one opens no other."""
+    """Each is a dashboard of its own under its name; a token of one opens no other.
+
+    A database that is not there yet is shown as unavailable until it is.
+    """
     assert "jobs" == jobs.name
     other = f"sqlite:///{tmp_path / 'mail.db'}"
     with QueueService(other) as service:
         service.create_queue("letters")
     token = succeed("token", "add", "ada", "--role", "viewer", url=other).out.strip()
-    given = ("--database", f"orders={sqlite_url}", "--database", f"mail={other}")
+    late = tmp_path / "late.db"
+    monkeypatch.setenv("MAIL_URL", other)
+    urls = (f"orders={sqlite_url}", "mail=env:MAIL_URL", f"late=sqlite:///{late}")
+    given = [part for each in urls for part in ("--database", each)]
     log = tmp_path / "serve.log"
     with started("serve", "--http", "0", *given, url=sqlite_url, log=log) as process:
         wait_until(lambda: process.poll() is not None or address_in(log) is not None)
@@ -119,11 +126,23 @@ def test_several_databases_have_a_switch_and_their_own_tokens(
             assert "letters" in page.text
             signed_in = [cookie.name for cookie in client.cookies.jar]
             assert ["queue_over_sql_session_mail"] == signed_in
+            page = client.get("/late/queues/x")
+            assert (503, "10") == (page.status_code, page.headers["retry-after"])
+            assert "The database late does not answer" in page.text
+            assert '<a href="/orders/">orders</a>' in page.text
+            [style] = re.findall(r'href="([^"]+style.css[^"]*)"', page.text)
+            assert 200 == client.get(style).status_code
+            assert "/problems/unavailable" == client.get("/late/api/v1/queues").json()["type"]
+            assert 200 == client.get("/late/livez").status_code
+            with QueueService(f"sqlite:///{late}") as service:
+                service.create_queue("birds")
+            wait_until(lambda: client.get("/late/").status_code == 200)
+            assert "birds" in client.get("/late/").text
             lost = client.get("/none/")
             assert (404, "DENY") == (lost.status_code, lost.headers.get("x-frame-options"))
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30), log.read_text()
-    for wrong in (["orders"], ["Orders=sqlite://"], [f"a={other}", f"a={other}"]):
+    for wrong in (["orders"], ["Orders=sqlite://"], [f"a={other}", f"a={other}"], ["a=env:NONE"]):
         options = [part for each in wrong for part in ("--database", each)]
         assert 2 == run("serve", "--http", "0", *options).exit_code
 
