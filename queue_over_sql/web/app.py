@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _EVENT_SECONDS: Final = 2.0
 # How often a viewer may want the queues to be counted, in seconds; the page offers these.
 _EVERY: Final = frozenset({"2", "5", "15", "60"})
-_FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind"}
+_FILTERS: Final = {"status": "Status", "key": "Key", "kind": "Kind", "group": "Group"}
 _MOST_LIVE: Final = 200
 _MOST_NAMED: Final = 10
 _MOST_PROBES: Final = 2

@@ -81,12 +81,15 @@ class Results:
         unfinished: the places that were not looked through to the end.
         texts: whether it also looked for the text, and not only by indexes.
         unreadable: the queues that could not be searched.
+        more: where not all messages with the key or group are in ``found``: the queue, and ``key``
+            or ``group``.
     """
 
     found: list[Found] = dataclasses.field(default_factory=list)
     unfinished: list[Place] = dataclasses.field(default_factory=list)
     texts: bool = False
     unreadable: list[str] = dataclasses.field(default_factory=list)
+    more: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
 
 def search(
@@ -170,7 +173,7 @@ def _search_by_index(
             continue
         try:
             with inside.limited(service, max(_LEAST_SECONDS, min(_SECONDS_OF_PLACE, fair))):
-                results.found += _by_index(queue, text)
+                results.found += _by_index(queue, text, results.more)
         except DatabaseUnavailable as error:
             if not inside.was_cancelled(service, error):
                 raise
@@ -180,7 +183,7 @@ def _search_by_index(
             results.unreadable.append(queue.name)
 
 
-def _by_index(queue: Queue, text: str) -> Iterator[Found]:
+def _by_index(queue: Queue, text: str, more: list[tuple[str, str]]) -> Iterator[Found]:
     tables, number = inside.tables(queue), message_id(text)
     seen = set()
     if number is not None and (found := shown_messages.message_of(queue, number)) is not None:
@@ -195,6 +198,8 @@ def _by_index(queue: Queue, text: str) -> Iterator[Found]:
         page = shown_messages.page_of(
             queue, queue.messages(**given), limit=_MOST_OF_PLACE, after=None, newest_first=True
         )
+        if page.more is not None:
+            more.append((queue.name, by))
         for each in page.messages:
             if each.id not in seen:
                 seen.add(each.id)

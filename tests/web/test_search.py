@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from sqlalchemy import Column, Enum, Integer, MetaData, Table, insert, literal_column
 
-from queue_over_sql import NoRetry
+from queue_over_sql import NoRetry, Publication
 from queue_over_sql.selection import operations as selection
 from queue_over_sql.service import parts_of
 from queue_over_sql.web import searching
@@ -71,6 +71,12 @@ def test_one_search_finds_messages_of_all_queues(make_service: MakeService) -> N
             assert dict.fromkeys(messages, 1) == found(browser, f"/search?q={text}"), text
         assert "the card 100%_sure was declined" in found_text(browser, "100%25_sure")
         assert "Enter the id" in browser.get("/search")
+        # One more than are listed.
+        service.queue("orders").publish_many([Publication({}, group="big")] * 21)
+        assert 20 == found(browser, "/search?q=big").total()
+        assert "orders has more messages with this group" in browser.text()
+        browser.get("/queues/orders/messages?order=newest&group=big")
+        assert 21 == len(set(re.findall(r"/queues/orders/messages/(\d+)", browser.page.text)))
         browser.get("/search?q=" + "x" * 201, 422)
         browser.get("/search?q=%00", 422)
         browser.get("/search?q=x&queue=none", 404)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from queue_over_sql.web.shown_messages import ShownMessage
     from queue_over_sql.web.site import Site, View
 
-_FILTERS: Final = ("status", "key", "kind", "field", "value", "column", "is")
+_FILTERS: Final = ("status", "key", "kind", "group", "field", "value", "column", "is")
 # No index leads to these.
 _SEARCHED: Final = ("kind", "field", "column")
 _GROUPS_SHOWN: Final = 100
