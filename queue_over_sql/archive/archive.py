@@ -87,7 +87,7 @@ class Archive:
         ``headers``, ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the
         times as ISO 8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
         ``last_error`` and ``outcome``. Bytes are written in Base64, and marked by
-        ``payload_encoding``.
+        ``payload_encoding``. Failed attempts are not exported; ``Queue.attempts`` reads them.
 
         The export contains the messages that were in the archive at its start, except those pruned
         meanwhile. The file is replaced atomically when it is complete.

@@ -186,8 +186,8 @@ class Errors:
         c = tables.archive.c
         if mark is None or mark > 0:
             written = 0
-            for marked in self.marking():
-                written += marked
+            for count in self.marking():
+                written += count
                 if mark is not None and written >= mark:
                     break
         rows = self._context.run(lambda connection: _without_marks(connection, tables))

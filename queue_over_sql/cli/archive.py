@@ -62,7 +62,8 @@ def export(
 ) -> None:
     """Write finished messages to a JSON Lines file, one message per line, ordered by id.
 
-    Without filters it exports the whole archive. It removes nothing. The file appears under its
+    Without filters it exports the whole archive, without the failed attempts of its messages. It
+    removes nothing. The file appears under its
     name only when it is complete.
 
     Example: queue-over-sql archive export orders failed.jsonl --status failed
