@@ -57,5 +57,5 @@ def tier_of(item: pytest.Item) -> str:
         or (parameters.get("face") == "asyncio" and not item.get_closest_marker("driver_decides"))
     ):
         return "full"
-    slow = any(map(item.get_closest_marker, ("browser", "chaos", "generators", "spark")))
+    slow = any(map(item.get_closest_marker, ("browser", "chaos", "fetched", "spark")))
     return "default" if engine != "sqlite" or slow else "fast"

@@ -267,7 +267,7 @@ def serve(
         from queue_over_sql.web.settings import WebSettings
         from queue_over_sql.web.several import Pending, together
     except ImportError as error:
-        problem = f"serve requires the extra web: pip install '.[web]' ({error})"
+        problem = f"serve requires the extra web: pip install 'queue-over-sql[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
     from queue_over_sql.cli.logs import start_logging
     from queue_over_sql.observability import read_address
@@ -387,7 +387,7 @@ def openapi(session: CommandSession) -> None:
     try:
         from queue_over_sql.web.api import openapi_document
     except ImportError as error:
-        problem = f"openapi requires the extra web: pip install '.[web]' ({error})"
+        problem = f"openapi requires the extra web: pip install 'queue-over-sql[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="openapi") from error
     described = openapi_document()
     if session.output.machine:

@@ -19,7 +19,7 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 except ImportError as error:
-    msg = "Traces require OpenTelemetry: install the extra `opentelemetry`"
+    msg = "Traces require OpenTelemetry: pip install 'queue-over-sql[opentelemetry]'"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ try:
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    msg = "Metrics require prometheus_client: install the extra `prometheus`"
+    msg = "Metrics require prometheus_client: pip install 'queue-over-sql[prometheus]'"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:

@@ -381,7 +381,7 @@ class _Probes:
 
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
-            text = "Metrics need prometheus_client: pip install '.[prometheus]'."
+            text = "Metrics need prometheus_client: pip install 'queue-over-sql[prometheus]'."
             return answer_to(Problem(404, "no-metrics", text))
         try:
             await self._access.need(request, Role.VIEWER, writes=False)

@@ -176,6 +176,18 @@ fetch_generators() {
   touch "$GENERATORS_FOLDER/complete"
 }
 
+RELEASE_TOOLS="$CACHE/servers/release"
+
+# fetch_release_tools: what builds and checks distributions, apart from all other packages.
+fetch_release_tools() {
+  [ -f "$RELEASE_TOOLS/complete" ] && return
+  say "Getting the tools of a release"
+  rm -rf "$RELEASE_TOOLS"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --ignore-installed \
+    --target "$RELEASE_TOOLS" build==1.6.1 hatchling==1.33.0 twine==7.0.0 || return 1
+  touch "$RELEASE_TOOLS/complete"
+}
+
 SQLITE_FOLDER="$CACHE/servers/sqlite"
 
 # fetch_sqlite: the newest SQLite, as a Python package. Python processes with $SQLITE_FOLDER on

@@ -65,6 +65,8 @@ NOT_RUN = {
     ("docs/spark-stream.md", "consumer release"): "stops such a query; tests/cli runs it",
     ("docs/roles.md", "token add"): "ends in a server; tests/contract/roles looks as it does",
     ("docs/roles.md", "IDENTIFIED BY"): "makes logins; tests/contract/roles makes some",
+    ("docs/releasing.md", "scripts/release"): "tests/examples/test_distribution.py runs it",
+    ("docs/releasing.md", "twine upload"): "uploads to a package index",
     ("docs/spark.md", "spark-submit"): "needs a cluster; tests/spark submits to local cores",
     ("docs/spark-pipelines.md", "spark load"): "tests/cli/test_spark_pipelines.py runs it",
 }
@@ -412,6 +414,14 @@ def test_the_page_of_the_door_is_current() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "inside.py")]
     made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     assert made == text_of("docs/inside.md"), "run: python scripts/docs/inside.py > docs/inside.md"
+
+
+def test_the_guide_for_language_models_is_current() -> None:
+    """llms.txt is what the README and the navigation say today, and its links lead to files."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "llms.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made == text_of("llms.txt"), "run: python scripts/docs/llms.py > llms.txt"
+    assert [] == [link for link in _LINK.findall(made) if not (ROOT / link).is_file()]
 
 
 def test_the_table_of_layers_is_current() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import MakeService
 
-pytestmark = [pytest.mark.engines("sqlite"), pytest.mark.generators]
+pytestmark = [pytest.mark.engines("sqlite"), pytest.mark.fetched]
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "examples" / "http"
 # ./scripts/test fetches them, at pinned versions.

@@ -78,7 +78,7 @@ def dashboard(plan: Plan) -> Iterator[str]:
         from queue_over_sql.web.server import serving
         from queue_over_sql.web.settings import Role, WebSettings
     except ImportError as error:
-        problem = f"it needs the extra web: pip install '.[web]' ({error})"
+        problem = f"it needs the extra web: pip install 'queue-over-sql[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="--serve") from error
     with _opened(plan) as service:
         app = create_app(service, WebSettings(title="demo", open_role=Role.ADMIN))
