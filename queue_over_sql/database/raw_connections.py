@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
@@ -172,7 +173,10 @@ def _adapted(raw: RawConnection, dialect: Dialect) -> Any:
         return _Lent(given, driver.cursor)
     module = importlib.import_module(f"sqlalchemy.dialects.{driver.family}.{driver.name}")
     adapter = getattr(module, f"AsyncAdapt_{driver.name}_connection")
-    adapted = adapter(dialect.dbapi, _LentOnLoop(given, driver.cursor))
+    lent = _LentOnLoop(given, driver.cursor)
+    # That of psycopg takes no driver in SQLAlchemy 2.0.
+    takes_driver = "dbapi" in inspect.signature(adapter).parameters
+    adapted = adapter(dialect.dbapi, lent) if takes_driver else adapter(lent)
     if driver.name == "asyncpg":
         # Otherwise it would begin a transaction inside the caller's.
         adapted.autocommit = True
@@ -233,6 +237,10 @@ class _AiosqliteCursor:
         cursor = await self._given.cursor()
         cursor.row_factory = _as_stored
         return cursor
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        # As SQLAlchemy 2.0 opens it.
+        return self.__aenter__().__await__()
 
 
 def _sqlite3_cursor(given: Any) -> Any:

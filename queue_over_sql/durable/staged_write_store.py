@@ -31,7 +31,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateTable
 
 from queue_over_sql.errors import QueueError, StageLost
 from queue_over_sql.groups import exits
@@ -272,7 +271,7 @@ def create_staged(
         "expires_at": staged.queue.expressions.now() + lifetime,
     }
     connection.execute(insert(queue.system.stages).values(values))
-    connection.execute(CreateTable(staged.table))
+    connection.execute(dialect.expressions.create_table(staged.table))
     create_indexes(connection, staged.table, dialect)
 
 

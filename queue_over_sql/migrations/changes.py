@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlalchemy.exc import NoSuchTableError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex
 
 from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
 from queue_over_sql.queues import registry
@@ -228,7 +228,7 @@ def changes_of_system(
     found = []
     for table in system.all:
         if not ddl.has_table(connection, table):
-            made: list[ExecutableDDLElement] = [CreateTable(table)]
+            made: list[ExecutableDDLElement] = [dialect.expressions.create_table(table)]
             made += [CreateIndex(index) for index in table.indexes]
             texts = tuple(_as_text(connection, one) for one in made)
             found.append(SchemaChange(None, None, None, f"create {table.name}", texts))

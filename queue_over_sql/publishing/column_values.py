@@ -111,6 +111,9 @@ def own_value(column: Column[Any], value: Any, expressions: Expressions) -> Any:
 
 
 def _read(kind: TypeEngine[Any], text: str) -> Any:
+    if isinstance(kind, Float):
+        # In SQLAlchemy 2.0 it is a Numeric, too.
+        return text
     for known, read in _READ.items():
         if isinstance(kind, known) and not (isinstance(kind, Uuid) and not kind.as_uuid):
             with contextlib.suppress(ValueError, ArithmeticError):

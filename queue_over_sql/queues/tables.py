@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Column, Executable, Table, insert, inspect
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, DropTable
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
 from queue_over_sql.sql.ddl import accepting_any_type
@@ -80,7 +80,7 @@ def create_tables(
     this is always done, because an earlier release may have left a table incomplete.
     """
     for table in tables:
-        create = CreateTable(table, if_not_exists=True)
+        create = dialect.expressions.create_table(table, if_not_exists=True)
         _create(connection, create, dialect, partial(has_table, connection, table))
         if complete or dialect.features.ddl_commits:
             add_missing_columns(connection, table, dialect)

@@ -18,6 +18,7 @@ from sqlalchemy import (
     insert,
     literal_column,
 )
+from sqlalchemy.schema import CreateTable
 
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.values.limits import GROUP_LENGTH
@@ -66,6 +67,10 @@ class Expressions:
 
     def __init__(self, features: Features) -> None:
         self.features = features
+
+    def create_table(self, table: Table, *, if_not_exists: bool = False) -> CreateTable:
+        """The statement that creates a table, with the options that it was given above."""
+        return CreateTable(table, if_not_exists=if_not_exists)
 
     # -- types
 

