@@ -16,6 +16,8 @@
     ├── StageLost                some messages of a staged write are missing
     ├── ScheduleNotFound         there is no schedule with that name
     ├── RequestTimeout           also a TimeoutError: no reply arrived in time
+    ├── NoResult                 the message has no result, and gets none
+    │   └── ResultTimeout        also a TimeoutError: the message was not finished in time
     ├── ReplyQueueGone           the requester is gone, or its reply queue was dropped
     ├── WrongDatabase            also a ValueError: connection= belongs to another database
     ├── InvalidToken             also a ValueError: it is no claim token of this queue
@@ -411,6 +413,35 @@ class RequestTimeout(QueueError, TimeoutError):
         self.correlation_id = correlation_id
         self.message_id = message_id
         self.withdrawn = withdrawn
+
+
+class NoResult(QueueError):
+    """A message has no result, and gets none.
+
+    Attributes:
+        queue: name of the queue.
+        message_id: id of the message.
+        outcome: how it ended: ``failed``, ``rejected`` or ``expired``; None if that is not known.
+        reason: why it ended so, if it is known.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        queue: str,
+        message_id: int,
+        outcome: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.queue = queue
+        self.message_id = message_id
+        self.outcome = outcome
+        self.reason = reason
+
+
+class ResultTimeout(NoResult, TimeoutError):
+    """A message was not finished in time. Its attributes are those of ``NoResult``."""
 
 
 class ReplyQueueGone(QueueError):

@@ -143,7 +143,7 @@ class Claim(NamedTuple):
 class Settler(Protocol):
     """The part of a queue that settles its messages."""
 
-    def ack(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
+    def ack(self, messages: Any, *, connection: Any = None, result: Any = None) -> None: ...  # noqa: D102
     def nack(  # noqa: D102
         self, messages: Any, *, error: Any = None, delay: Any = None, connection: Any = None
     ) -> None: ...
@@ -259,6 +259,7 @@ class Message(Generic[Payload_co]):
         "_lease_expires_at",
         "_on_cancelled",
         "_queue_max_attempts",
+        "_result",
         "_row",
         "_settler",
         "_token",
@@ -283,6 +284,7 @@ class Message(Generic[Payload_co]):
         self._row = row
         self._claim: Claim | None = None
         self._token: str | None = None
+        self._result: str | None = None
         self._settler = settler
         self._lease_expires_at = row.lease_expires_at
         self._lease_ends_at = math.inf
@@ -448,16 +450,20 @@ class Message(Generic[Payload_co]):
             )
             raise QueueError(msg) from error
 
-    def ack(self, connection: CallersConnection | None = None) -> None:
+    def ack(self, connection: CallersConnection | None = None, *, result: Any = None) -> None:
         """Finish the message: it is removed, or archived if the queue keeps finished messages.
 
         Args:
             connection: the caller's own transaction, which this does not commit.
+            result: kept with the archived message for ``Queue.result``; see ``Queue.ack``.
 
         Raises:
             ClaimLost: this claim no longer holds the message; nothing was changed.
         """
-        self._settler.ack(self, connection=connection)
+        if result is None:
+            self._settler.ack(self, connection=connection)
+        else:
+            self._settler.ack(self, connection=connection, result=result)
 
     def nack(
         self,
@@ -629,6 +635,15 @@ is_by_token: Final[Callable[[Message], bool]] = attrgetter("_row.by_token")
 def note_token(message: Message, token: str) -> None:
     """Note the token by which a message is held."""
     message._token = token
+
+
+result_of: Final[Callable[[Message], str | None]] = attrgetter("_result")
+"""The encoded result that it is acked with; None if it has none."""
+
+
+def note_result(message: Message, encoded: str) -> None:
+    """Note the result that a message is acked with, as JSON."""
+    message._result = encoded
 
 
 def lease_runs_at(message: Message, microseconds: int) -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.archive.archive import Archive
 from queue_over_sql.archive.errors import Errors
 from queue_over_sql.archive.pruning import Pruning
+from queue_over_sql.archive.results import Results
 from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
@@ -123,6 +124,7 @@ class QueueCore:
         self._lasting: dict[str, Claimer] = {}
         self.tokens = Tokens(context, self)
         self.token = self.tokens.of
+        self.results = Results(context)
         self.reply_box = ReplyBox(context, self.publisher, self)
         self.requests = Requests(context, self.publish, settlements, reply_queues)
         self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
@@ -722,14 +724,19 @@ class Queue(Generic[Payload]):
         messages: Message | Sequence[Message],
         *,
         connection: CallersConnection | None = None,
+        result: Any = None,
     ) -> None:
         """Finish messages: they are removed, or archived if the queue keeps finished messages.
 
         Args:
             messages: one or several, from any claims.
             connection: the caller's own transaction, which this does not commit.
+            result: a JSON value of up to 64 KiB, which is kept with the archived message: anybody
+                reads it with ``result``. The queue needs ``archive="all"``.
 
         Raises:
+            PayloadInvalid, PayloadTooLarge, ValueError: the result cannot be kept; nothing was
+                changed.
             ClaimLost: lists the messages whose claim is lost; all others were acked.
             ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
             NotFinished: with ``connection``, lists the messages that the database refused to
@@ -738,7 +745,7 @@ class Queue(Generic[Payload]):
             DatabaseRefused: with ``connection``, the database refused to delete a message for the
                 first time. Roll back and repeat: then ``NotFinished`` lists what it refuses.
         """
-        self._core.settlements.ack(messages, connection)
+        self._core.settlements.ack(messages, connection, result=result)
 
     def nack(
         self,
@@ -817,6 +824,22 @@ class Queue(Generic[Payload]):
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
         self._core.settlements.extend(messages, lease, connection)
+
+    def result(self, message_id: int, *, wait: Duration = 0.0) -> Any:
+        """The result of a finished message; None if it was acked without one.
+
+        It is there as long as the archive keeps the message.
+
+        Args:
+            message_id: id of the message, as ``publish`` returned it.
+            wait: how long to wait until the message is finished.
+
+        Raises:
+            ResultTimeout: the message was not finished in time.
+            NoResult: it has no result and gets none: it became a dead letter, the queue does not
+                have it, or the queue does not keep finished messages.
+        """
+        return self._core.results.result(check_id("message_id", message_id), wait)
 
     # -- ask and answer
 

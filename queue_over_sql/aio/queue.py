@@ -105,7 +105,9 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
         return self._sync.settled
 
     @proxied(Message.ack)
-    async def ack(self, connection: CallersConnection | None = None) -> None: ...
+    async def ack(
+        self, connection: CallersConnection | None = None, *, result: Any = None
+    ) -> None: ...
 
     @proxied(Message.nack)
     async def nack(
@@ -284,6 +286,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     last_traceback = awaited(Queue.last_traceback)
     attempts = awaited(Queue.attempts)
     refresh = awaited(Queue.refresh)
+    result = awaited(Queue.result)
 
     @property
     def settings(self) -> EffectiveSettings:
@@ -376,6 +379,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         messages: AsyncMessage | Sequence[AsyncMessage],
         *,
         connection: CallersConnection | None = None,
+        result: Any = None,
     ) -> None: ...
 
     @proxied(Queue.nack)

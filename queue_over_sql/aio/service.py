@@ -15,6 +15,7 @@ from queue_over_sql.aio.proxies import (
     awaited,
     awaited_as,
     awaited_list,
+    inward,
     outward,
     proxied,
     proxy_of,
@@ -36,7 +37,12 @@ from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.values.durations import Duration
 from queue_over_sql.worker.call import InContext
-from queue_over_sql.worker.handler import check_kind, check_parameters
+from queue_over_sql.worker.handler import (
+    check_kind,
+    check_parameters,
+    keep_as_result,
+    refuse_unfinished,
+)
 from queue_over_sql.worker.middleware import awaited_within
 from queue_over_sql.worker.time_limits import HandlerStopped
 from queue_over_sql.worker.worker import Worker
@@ -222,6 +228,7 @@ class AsyncWorker(Proxy[Worker]):
         transactional: bool = False,
         lease_keepalive: bool = True,
         batch: int | None = None,
+        keep_result: bool = False,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
         timeout: Duration | None = None,
@@ -237,6 +244,7 @@ class AsyncWorker(Proxy[Worker]):
             lease_keepalive: whether to renew the lease while the function runs. The lease of a
                 message that waits for its turn is always renewed.
             batch: call the function with a list of up to this many messages.
+            keep_result: ack each message with what the function returns; see ``Worker.handle``.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
                 ``where`` a queue may have several handlers; messages that match none of them stay
                 in the queue.
@@ -252,8 +260,8 @@ class AsyncWorker(Proxy[Worker]):
         Raises:
             TypeError: the function is not a coroutine function, or an argument has a wrong type.
             ValueError: the queue already has a handler, and not all of them have a ``where``;
-                ``commit_every`` is given without ``transactional``, or with ``batch``; or a
-                duration is not above zero.
+                ``keep_result`` is given with ``batch``; ``commit_every`` is given without
+                ``transactional``, or with ``batch``; or a duration is not above zero.
         """
         name = name_of(queue)
         register = self._sync.handle(
@@ -261,6 +269,7 @@ class AsyncWorker(Proxy[Worker]):
             transactional=transactional,
             lease_keepalive=lease_keepalive,
             batch=batch,
+            keep_result=keep_result,
             where=where,
             commit_every=commit_every,
             timeout=timeout,
@@ -271,7 +280,8 @@ class AsyncWorker(Proxy[Worker]):
         def decorate(function: Callable[..., R]) -> Callable[..., R]:
             check_kind(function, f"the handler of queue {name!r}", asynchronous=True)
             check_parameters(function, name, transactional=transactional, batch=batch is not None)
-            register(self._bridge(awaited_within(self._sync.middleware, function)))
+            called: Callable[..., Any] = _keeping_result(function) if keep_result else function
+            register(self._bridge(awaited_within(self._sync.middleware, called)))
             return function
 
         return decorate
@@ -329,6 +339,16 @@ def _outward(on_slow: Callable[[AsyncMessage, float], object]) -> Callable[[Any,
         return on_slow
     check_kind(on_slow, "on_slow")
     return lambda message, seconds: on_slow(outward(message), seconds)
+
+
+def _keeping_result(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call(message: AsyncMessage, *rest: Any) -> Any:
+        result = await function(message, *rest)
+        refuse_unfinished(result)
+        keep_as_result(inward(message), result)
+        return result
+
+    return call
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:

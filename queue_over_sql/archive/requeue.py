@@ -21,7 +21,7 @@ from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import change_by_ids
 from queue_over_sql.statements.requests import archive_columns, read_archive_rows
-from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, UNFIT_SINCE
+from queue_over_sql.values.headers import PREVIOUS_ERROR, REQUEUED_FROM, RESULT, UNFIT_SINCE
 from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def _again(row: MessageRow, priorities: int) -> NewMessage:
 
 def _headers_with(headers: str | None, error: str | None, id_: int | None = None) -> str | None:
     present: dict[str, Any] = {} if headers is None else json.loads(headers)
-    present.pop(UNFIT_SINCE, None)
+    for name in (UNFIT_SINCE, RESULT):
+        present.pop(name, None)
     if id_ is not None:
         present[REQUEUED_FROM] = id_
     if error is not None:

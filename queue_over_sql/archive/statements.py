@@ -81,6 +81,19 @@ def _copied(tables: QueueTables, source: Select[Any]) -> Insert:
     return insert(tables.archive).from_select(archived_names(tables), source)
 
 
+def is_live(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids are not finished."""
+    return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())
+
+
+def ending_of(tables: QueueTables, size: int) -> Select[Any]:
+    """How messages ended, and their headers as text."""
+    archive = tables.archive
+    headers = tables.expressions.read_payload(archive.c.headers)
+    found = select(archive.c.outcome, archive.c.last_error, headers)
+    return found.where(among_ids(archive, size), *tables.finished_only())
+
+
 def newest_to_go(tables: QueueTables) -> Select[Any]:
     """The newest message of an outcome that is one too many."""
     archive = tables.archive

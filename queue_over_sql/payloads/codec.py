@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
+from queue_over_sql.values.headers import RESULT
 from queue_over_sql.values.limits import MAX_HEADERS_BYTES
 from queue_over_sql.values.texts import plain
 
@@ -99,6 +100,28 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     encoded = encode_json(dict(headers), "headers")
     _check_size("headers", encoded, MAX_HEADERS_BYTES)
     return encoded
+
+
+def encode_result(result: Any) -> str:
+    """Encode the result of a message as compact JSON.
+
+    Raises:
+        PayloadInvalid: it is not a JSON value.
+        PayloadTooLarge: it is larger than 64 KiB.
+    """
+    encoded = encode_json(result, "result")
+    _check_size("result", encoded, MAX_HEADERS_BYTES)
+    return encoded
+
+
+def headers_with_result(headers: str | None, result: str) -> str:
+    """Stored headers with the encoded result of their message."""
+    try:
+        present = decode_headers(headers)
+    except ValueError:
+        # Another client stored something else, which nobody can read.
+        present = {}
+    return encode_json(present | {RESULT: decode_json(result)}, "headers")
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from queue_over_sql.archive import statements as archive
 from queue_over_sql.groups import exits
 from queue_over_sql.groups.blocking import block
 from queue_over_sql.message import Claim, MessageRow
+from queue_over_sql.payloads.codec import headers_with_result
 from queue_over_sql.publishing.deduplication import remember_keys, remember_locked
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import remove_ids
@@ -134,6 +135,37 @@ def finish_quickly(
         return settled | finish(sql, left, keep=keep).do(connection) if left else settled
 
     return Operation(do, atomic=True, repeatable=False)
+
+
+def with_results(
+    ending: Operation[set[int]],
+    *,
+    sql: StatementCache,
+    groups: Sequence[Settlement],
+    results: Mapping[int, str],
+) -> Operation[set[int]]:
+    """The operation that ends messages, and first writes their results into their headers.
+
+    Whoever waits for the results hears of it.
+    """
+
+    def do(connection: Connection) -> set[int]:
+        for settlement in groups:
+            keep_results(connection, sql, settlement, results)
+        return ending.do(connection)
+
+    return ending._replace(do=do, atomic=True, wakes=True)
+
+
+def keep_results(
+    connection: Connection, sql: StatementCache, settlement: Settlement, results: Mapping[int, str]
+) -> None:
+    """Write results into the headers of messages that the claim still holds."""
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    stamp, ids = settlement.fence_values(), [id_ for id_ in settlement.ids if id_ in results]
+    for message_id, headers in rows_by_ids(connection, sql, settle.headers_of, ids, stamp):
+        given = {"p_headers": headers_with_result(headers, results[message_id])}
+        sql.get(settle.keep_result, 1).run(connection, id_values([message_id]) | stamp | given)
 
 
 def without(settlements: Sequence[Settlement], settled: Container[int]) -> list[Settlement]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.archive.results import keeps_no_results
 from queue_over_sql.attempts import HELD, AttemptLog, Failure
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.database.callers import commits_itself
@@ -37,8 +38,11 @@ from queue_over_sql.message import (
     lease_runs_at,
     note_came_back,
     note_lease,
+    note_result,
+    result_of,
 )
 from queue_over_sql.observer import log_fields
+from queue_over_sql.payloads.codec import encode_result
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.decoding import deferral
 from queue_over_sql.retry import ExponentialBackoff
@@ -64,6 +68,7 @@ from queue_over_sql.settling.operations import (
     stamped,
     still_there,
     updates_at_once,
+    with_results,
 )
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
@@ -97,6 +102,11 @@ _REPEAT: Final = (
 )
 
 CANCELLED = "cancelled by operator"
+RELEASED = "released, and the attempt counted"
+
+
+def _keeps_none(queue: str) -> str:
+    return f"{keeps_no_results(queue)} Or ack without result."
 
 
 class Settlements:
@@ -117,6 +127,8 @@ class Settlements:
         messages: Message | Sequence[Message],
         connection: CallersConnection | None = None,
         after_commit: list[Callable[[], None]] | None = None,
+        *,
+        result: Any = None,
     ) -> None:
         """Finish messages; see ``Queue.ack``.
 
@@ -125,28 +137,46 @@ class Settlements:
         raised.
         """
         messages = as_list(messages)
+        if result is not None:
+            self._note_results(messages, result)
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
+        results = {m.id: kept for m in messages if (kept := result_of(m)) is not None}
+        if results and not keep:
+            _log.warning("Results were not kept. %s", _keeps_none(context.name))
+            results.clear()
+        keeping = partial(with_results, sql=context.sql, groups=groups, results=results)
         operation, quick = finish(context.sql, groups, keep=keep), None
-        if context.tables.grouped and connection is None:
+        if results:
+            operation = keeping(operation)
+        elif context.tables.grouped and connection is None:
             quick = finish_unblocking(context.sql, groups, keep=keep)
         refused: dict[int, str] = {}
 
         def apart() -> Operation[set[int]]:
             end = archive_messages if keep else remove
             finish_one = partial(self._finish_apart, end=end, refused=refused)
-            return _noting_anew(each_of(groups, finish_one), refused)
+            each = each_of(groups, finish_one)
+            return _noting_anew(keeping(each) if results else each, refused)
 
         self._settle(
             messages,
             operation,
             connection,
             "done",
+            again=bool(results),
             quick=quick,
             apart=apart,
             refused=refused,
             after_commit=after_commit,
         )
+
+    def _note_results(self, messages: Sequence[Message], result: Any) -> None:
+        if not self.keeps_finished:
+            raise ValueError(_keeps_none(self._context.name))
+        encoded = encode_result(result)
+        for message in messages:
+            note_result(message, encoded)
 
     def nack(
         self,

@@ -63,6 +63,14 @@ def stamped(tables: QueueTables, size: int) -> Select[Any]:
     return select(tables.live.c.id).where(fence(tables, size))
 
 
+def headers_of(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that the claim still holds, and read their headers as text."""
+    live = tables.live
+    headers = tables.expressions.read_payload(live.c.headers)
+    locked = select(live.c.id, headers).where(fence(tables, size)).with_for_update()
+    return by_id(tables, locked, live)
+
+
 def claimed_messages(tables: QueueTables, size: int) -> Select[Any]:
     """The messages of these ids with their stamps, whoever holds them, after the time."""
     found = select(tables.expressions.now(), *tables.message_columns(tables.live))
@@ -161,6 +169,12 @@ def _aside(tables: QueueTables) -> dict[str, Any]:
         "last_error": reason(tables),
         "headers": bindparam("p_headers", None, type_=tables.live.c.headers.type),
     }
+
+
+def keep_result(tables: QueueTables, size: int) -> ClauseElement:
+    """Write headers with the result, before the message ends."""
+    headers = bindparam("p_headers", None, type_=tables.live.c.headers.type)
+    return _fenced_update(tables, size, {"headers": headers})
 
 
 def extend(tables: QueueTables, size: int) -> ClauseElement:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from queue_over_sql import attempts
+from queue_over_sql.archive import results
 from queue_over_sql.archive.operations import last_to_prune, prune_archive
 from queue_over_sql.archive.requeue import requeue
 from queue_over_sql.claiming import operations as claiming
@@ -563,6 +564,9 @@ _OPERATING: Final[dict[str, Step]] = {
     "why": _why,
     "attempts": lambda stage: stage.sql.get(attempts.attempts_of).run(stage.connection),
     "edit": _edit,
+    "result, keep": _settled(settling.keep_results, {1: "0", 2: "0"}),
+    "result, look": _of(results.is_unfinished, 1),
+    "result, read": _of(results.read_ending, 1),
     "cancel": _of(settling.cancel_message, 1, Disposition(keep=True, error="reason"), {}),
     "remove": lambda stage: stage.run(selection.remove_messages, _chosen(stage)),
     "delete": _of(selection.delete_message, 1),

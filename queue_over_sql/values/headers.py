@@ -16,6 +16,9 @@ REPLY_TO: Final = "reply_to"
 CORRELATION_ID: Final = "correlation_id"
 """The header by which a reply is matched to its request."""
 
+RESULT: Final = "ack_result"
+"""The header of an archived message that holds the result that its consumer acked it with."""
+
 UNFIT_SINCE: Final = "unfit_since"
 """The header of a message that does not fit its kind: since when it is deferred, in seconds since
 the epoch."""

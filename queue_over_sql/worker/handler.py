@@ -12,16 +12,40 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from queue_over_sql.errors import shown
+from queue_over_sql.message import note_result
+from queue_over_sql.payloads.codec import encode_result
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
+    from queue_over_sql.message import Message
     from queue_over_sql.values.durations import Duration
 
 M = TypeVar("M")
 P = ParamSpec("P")
 R = TypeVar("R")
 HandlerFunction = Callable[..., Any]
+
+
+def keeping_result(function: HandlerFunction) -> HandlerFunction:
+    """A handler whose messages are acked with what it returns.
+
+    A result that is no JSON value, or too large, is a failure of the handler.
+    """
+
+    def call(message: Message, *rest: Any) -> Any:
+        result = function(message, *rest)
+        refuse_unfinished(result)
+        keep_as_result(message, result)
+        return result
+
+    return call
+
+
+def keep_as_result(message: Message, result: object) -> None:
+    """Note what a handler returned, unless it returned nothing or has acked with a result."""
+    if result is not None and not message.settled:
+        note_result(message, encode_result(result))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +68,7 @@ class HandlerOptions(TypedDict, Generic[M], total=False):
     """The arguments of ``Worker.handle`` that leave the signature of the handler as it is."""
 
     lease_keepalive: bool
+    keep_result: bool
     where: ColumnElement[bool] | None
     commit_every: int
     timeout: Duration | None

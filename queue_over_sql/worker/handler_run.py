@@ -16,6 +16,7 @@ from queue_over_sql.message import (
     is_given_back,
     lease_ends_at,
     may_come_in_time,
+    result_of,
     still_wanted,
 )
 from queue_over_sql.observer import facts_of
@@ -279,7 +280,11 @@ class HandlerRun:
         if behind := self._behind(messages):
             self._outcomes.give_back_behind(behind)
             messages = [message for message in messages if message not in behind]
-        return [message for message in messages if not message.settled]
+        left = [message for message in messages if not message.settled]
+        # The others are acked together with the next claim, which keeps no results.
+        results = [message for message in left if result_of(message) is not None]
+        self._outcomes.ack(results)
+        return [message for message in left if message not in results] if results else left
 
     def _abandon(self, messages: list[Message], reason: str, *connection: Connection) -> None:
         """Settle the messages of a call that does not end; called from another thread or task."""

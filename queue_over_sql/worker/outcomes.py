@@ -81,6 +81,11 @@ class Outcomes:
 
         self._settle_at_last(nack)
 
+    def ack(self, messages: Sequence[Message]) -> None:
+        """Ack them now, unless the call was abandoned."""
+        if messages and not self.abandoned:
+            self._settle_at_last(lambda: self._queue.ack(list(messages)))
+
     def give_back(self, messages: Sequence[Message]) -> None:
         """Release them, unless the call was abandoned."""
         if messages and not self.abandoned:

@@ -24,6 +24,7 @@ from queue_over_sql.worker.handler import (
     HandlerOptions,
     check_kind,
     check_parameters,
+    keeping_result,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 from queue_over_sql.worker.middleware import Middleware, check_middleware, within_middleware
@@ -145,6 +146,7 @@ class Worker:
         transactional: bool = False,
         lease_keepalive: bool = True,
         batch: int | None = None,
+        keep_result: bool = False,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
         timeout: Duration | None = None,
@@ -162,6 +164,8 @@ class Worker:
             batch: call the function with a list of up to this many messages. If it raises, all of
                 them have failed. In its last attempt, unless it has only one, each is in a list of
                 its own, so that none becomes a dead letter because of another one.
+            keep_result: ack each message with what the function returns, a JSON value, for
+                ``Queue.result``. Not with ``batch``. The queue needs ``archive="all"``.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
                 ``where`` a queue may have several handlers; messages that match none of them stay
                 in the queue.
@@ -181,8 +185,8 @@ class Worker:
             TypeError: the function is asynchronous or a generator function, or an argument has a
                 wrong type.
             ValueError: the queue already has a handler, and not all of them have a ``where``;
-                ``commit_every`` is given without ``transactional``, or with ``batch``; or a
-                duration is not above zero.
+                ``keep_result`` is given with ``batch``; ``commit_every`` is given without
+                ``transactional``, or with ``batch``; or a duration is not above zero.
         """
         name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
@@ -198,6 +202,9 @@ class Worker:
             check_condition(where)
         if batch is not None:
             batch = check_whole("batch", batch)
+        if check_flag("keep_result", keep_result) and batch is not None:
+            msg = "keep_result is not possible with batch: ack each message with its own result"
+            raise ValueError(msg)
         if check_whole("commit_every", commit_every) > 1 and (batch or not transactional):
             msg = (
                 "commit_every needs transactional=True and no batch: a batch already is one call "
@@ -214,6 +221,7 @@ class Worker:
             check_parameters(function, name, transactional=transactional, batch=batch is not None)
             called: HandlerFunction = function
             if self._runtime is THREADS:
+                called = keeping_result(called) if keep_result else called
                 called = within_middleware(self.middleware, called)
             self._handlers.append(
                 Handler(

@@ -183,9 +183,10 @@ class Outer:
         register = self.proxy.handle(self._inner(queue), **options)
 
         def decorate(function: Any) -> Any:
-            async def handler(messages: Any, *connection: AsyncConnection) -> None:
+            async def handler(messages: Any, *connection: AsyncConnection) -> Any:
                 lent = [each.sync_connection for each in connection]
-                await self.bridge.in_thread(function, self._outer(messages), *lent)
+                result = await self.bridge.in_thread(function, self._outer(messages), *lent)
+                return result if options.get("keep_result") else None
 
             register(handler)
             return function

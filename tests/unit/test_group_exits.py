@@ -69,6 +69,7 @@ STAYS: Final = {
     "publishing/statements.py:release_key": "it changes only who holds a key",
     "settling/operations.py:keep_traceback": "it says only why it failed",
     "settling/statements.py:extend": "it stays in hand",
+    "settling/statements.py:keep_result": "it stays in hand",
     "settling/statements.py:release": "it is the first of its group again",
     "settling/statements.py:restore": "it is the first of its group again",
     "settling/statements.py:restore_with_another": "it is the first of its group again",

@@ -13,7 +13,7 @@ from sqlalchemy import delete, update
 
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.queue import core_of
-from queue_over_sql.settling.operations import restore
+from queue_over_sql.settling.operations import keep_results, restore
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql_listing import formatted, statements_of
 from queue_over_sql.sql_listing.formatting import tokens
@@ -176,6 +176,10 @@ def _prepare(old: OldQueue, heard: Heard) -> None:
     messages = old.queue.consume(2)
     heard.listen("reject with keys", lambda: old.queue.reject(messages, "bad"))
     [settlement] = core_of(old.queue).settlements.grouped(old.queue.consume(2))
+    keeping = partial(
+        keep_results, sql=sql, settlement=settlement, results=dict.fromkeys(settlement.ids, "0")
+    )
+    heard.listen("keep results", lambda: old.run(keeping))
     heard.listen("restore", lambda: old.run(partial(restore, sql=sql, settlement=settlement)))
     claimed = [message.id for message in old.queue.consume(4)]
     old.queue.publish("other", kind="other", at=_PAST)

@@ -1575,6 +1575,37 @@ SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
 
+-- result, keep (1 of 2)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, CAST(queue_jobs.headers AS TEXT) AS headers
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
+  AND queue_jobs.consumer_id = :p_consumer::VARCHAR
+  AND queue_jobs.consumer_round = :p_round::BIGINT
+FOR UPDATE;
+
+-- result, keep (2 of 2)
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET headers=:p_headers
+WHERE queue_jobs.id = :p_id_0::BIGINT
+  AND queue_jobs.consumer_id = :p_consumer::VARCHAR
+  AND queue_jobs.consumer_round = :p_round::BIGINT
+RETURNING queue_jobs.id;
+
+-- result, look
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0::BIGINT;
+
+-- result, read
+-- reads queue_jobs_archive by its primary key
+SELECT queue_jobs_archive.outcome, queue_jobs_archive.last_error,
+    CAST(queue_jobs_archive.headers AS TEXT) AS headers
+FROM queue_jobs_archive
+WHERE queue_jobs_archive.id = :p_id_0::BIGINT;
+
 -- cancel (1 of 3)
 -- reads queue_jobs by its primary key
 SELECT queue_jobs.id, queue_jobs.message_key

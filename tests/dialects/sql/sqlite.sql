@@ -1317,6 +1317,37 @@ SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
 
+-- result, keep (1 of 3): as take, 1
+
+-- result, keep (2 of 3)
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id, queue_jobs.headers
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
+  AND queue_jobs.consumer_id = :p_consumer
+  AND queue_jobs.consumer_round = :p_round;
+
+-- result, keep (3 of 3)
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET headers=:p_headers
+WHERE queue_jobs.id = :p_id_0
+  AND queue_jobs.consumer_id = :p_consumer
+  AND queue_jobs.consumer_round = :p_round
+RETURNING id;
+
+-- result, look
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id = :p_id_0;
+
+-- result, read
+-- reads queue_jobs_archive by its primary key
+SELECT queue_jobs_archive.outcome, queue_jobs_archive.last_error, queue_jobs_archive.headers
+FROM queue_jobs_archive
+WHERE queue_jobs_archive.id = :p_id_0;
+
 -- cancel (1 of 4): as take, 1
 
 -- cancel (2 of 4)
