@@ -148,7 +148,7 @@ class Settler(Protocol):
         self, messages: Any, *, error: Any = None, delay: Any = None, connection: Any = None
     ) -> None: ...
     def release(  # noqa: D102
-        self, messages: Any, *, connection: Any = None, delay: Any = None
+        self, messages: Any, *, connection: Any = None, delay: Any = None, count: bool = False
     ) -> None: ...
     def reject(self, messages: Any, reason: str, *, connection: Any = None) -> None: ...  # noqa: D102
     def extend(self, messages: Any, lease: Any = None, *, connection: Any = None) -> None: ...  # noqa: D102
@@ -488,17 +488,20 @@ class Message(Generic[Payload_co]):
         connection: CallersConnection | None = None,
         *,
         delay: Duration | None = None,
+        count: bool = False,
     ) -> None:
         """Return the message to the queue unchanged; this delivery is not counted.
 
         Args:
             connection: the caller's own transaction, which this does not commit.
             delay: when it is due again. None: it is due now, at its old place.
+            count: count the delivery as a failed attempt. If it was the last attempt, the message
+                becomes a dead letter.
 
         Raises:
             ClaimLost: as in ``ack``.
         """
-        self._settler.release(self, connection=connection, delay=delay)
+        self._settler.release(self, connection=connection, delay=delay, count=count)
 
     def reject(self, reason: str, connection: CallersConnection | None = None) -> None:
         """Make a dead letter of the message: it is not delivered again.

@@ -774,6 +774,7 @@ class Queue(Generic[Payload]):
         *,
         connection: CallersConnection | None = None,
         delay: Duration | None = None,
+        count: bool = False,
     ) -> None:
         """Return messages to the queue unchanged; the delivery is not counted.
 
@@ -781,11 +782,14 @@ class Queue(Generic[Payload]):
             messages: one or several.
             connection: the caller's own transaction, which this does not commit.
             delay: when they are due again. None: they are due now, at their old places.
+            count: count the delivery as a failed attempt. Messages whose last attempt it was become
+                dead letters.
 
         Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
+            ClaimLost, ConsumerExpired: as in ``ack``; with ``count`` also ``NotFinished``.
         """
-        self._core.settlements.release(messages, connection, delay)
+        counted = check_flag("count", count)
+        self._core.settlements.release(messages, connection, delay, count=counted)
 
     def reject(
         self,

@@ -119,7 +119,11 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
 
     @proxied(Message.release)
     async def release(
-        self, connection: CallersConnection | None = None, *, delay: Duration | None = None
+        self,
+        connection: CallersConnection | None = None,
+        *,
+        delay: Duration | None = None,
+        count: bool = False,
     ) -> None: ...
 
     @proxied(Message.reject)
@@ -399,6 +403,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         *,
         connection: CallersConnection | None = None,
         delay: Duration | None = None,
+        count: bool = False,
     ) -> None: ...
 
     @proxied(Queue.reject)

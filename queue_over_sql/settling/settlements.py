@@ -63,6 +63,7 @@ from queue_over_sql.settling.operations import (
     ordered_by,
     release,
     remove,
+    restore,
     retry,
     set_aside,
     stamped,
@@ -186,14 +187,17 @@ class Settlements:
         connection: CallersConnection | None = None,
         *,
         traceback: str | None = None,
+        in_place: bool = False,
     ) -> None:
         """Retry or dead-letter failed messages; see ``Queue.nack``.
 
-        ``traceback`` belongs to an error that is a text.
+        ``traceback`` belongs to an error that is a text. ``in_place``: what is retried is due now,
+        at its old place.
         """
         messages = as_list(messages)
         reason = reason_of(error)
         explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        explicit = 0 if in_place else explicit
         delays = {
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
@@ -210,6 +214,8 @@ class Settlements:
             wait = delays[settlement.ids[0]]
             if wait is None:
                 return self.dead_letter(target, settlement, refused)
+            if in_place:
+                return restore(target, sql, settlement)
             return retry(target, sql, settlement, wait)
 
         atomic = None in delays.values() or not updates_at_once(sql, groups)
@@ -251,8 +257,13 @@ class Settlements:
         messages: Message | Sequence[Message],
         connection: CallersConnection | None = None,
         delay: Duration | None = None,
+        *,
+        count: bool = False,
     ) -> None:
         """Return messages unchanged; see ``Queue.release``."""
+        if count:
+            self.nack(messages, RELEASED, delay, connection, in_place=delay is None)
+            return
         messages = as_list(messages)
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
         operation = give_back(self._context.sql, self.grouped(messages, comes_back=True), wait)
