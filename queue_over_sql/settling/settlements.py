@@ -370,8 +370,10 @@ class Settlements:
         self._note_refused(held, refused)
         if gone:
             registry.count_discarded(connection, tables, len(gone))
+            chosen = settlement.outcome == Outcome.REJECTED
             for message_id in sorted(gone):
-                _log.error(
+                _log.log(
+                    logging.WARNING if chosen else logging.ERROR,
                     "Message %d of queue %s became a dead letter (%s: %s). It was discarded, "
                     "because the queue has archive='none'.",
                     message_id,
@@ -460,7 +462,7 @@ class Settlements:
         if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}
             said = visible(error, keep="")
-            _log.error("Message %d of queue %s: %s", message_id, context.name, said, extra=fields)
+            _log.info("Message %d of queue %s: %s", message_id, context.name, said, extra=fields)
             if context.observer is not None:
                 context.observer.settled(context.name, "rejected", [message_id])
                 context.observer.dead_lettered(context.name, [message_id], error)
@@ -772,7 +774,9 @@ class Settlements:
                 fields = log_fields(name, [message])
                 text = "%r %s at attempt %d of %d: %s"
                 said = visible(str(reason), keep="")
-                _log.error(text, message, how, attempt, allowed, said, extra=fields)
+                # Whoever rejects a message has decided so; all others are failures.
+                level = logging.INFO if became == "rejected" else logging.ERROR
+                _log.log(level, text, message, how, attempt, allowed, said, extra=fields)
         if observer is not None:
             for became, of in ids.items():
                 observer.settled(name, became, of)
