@@ -687,7 +687,7 @@ class Queue(Generic[Payload]):
         """Whether this consumer still holds a message, as far as it knows without a query."""
         return self._core.holds(message)
 
-    def held(self, token: str) -> Message[Payload]:
+    def held(self, token: str, *, connection: CallersConnection | None = None) -> Message[Payload]:
         """The message that a claim holds, by the claim's token, in any process.
 
         Its verbs are fenced by that claim: if several processes settle one, one of them does, and
@@ -696,26 +696,31 @@ class Queue(Generic[Payload]):
 
         Args:
             token: the claim's ``message.token``.
+            connection: the caller's own transaction, in which the message is read. Give it also to
+                the verb that settles the message.
 
         Raises:
             ClaimLost: the claim no longer holds the message, or its consumer is gone.
             InvalidToken: it is no token of this queue: it was changed, or is another queue's.
         """
-        found = self._core.tokens.held([token]).get(token)
+        found = self._core.tokens.held([token], connection=connection).get(token)
         if found is None:
             raise self._core.tokens.lost(token)
         return found
 
-    def held_many(self, tokens: Sequence[str]) -> list[Message[Payload]]:
+    def held_many(
+        self, tokens: Sequence[str], *, connection: CallersConnection | None = None
+    ) -> list[Message[Payload]]:
         """As ``held``, for many tokens at once; without those whose claims are lost.
 
         Args:
             tokens: the tokens of claims. Each message's ``token`` says which of them it is for.
+            connection: as in ``held``.
 
         Raises:
             InvalidToken: one is no token of this queue.
         """
-        return list(self._core.tokens.held(texts_of(tokens)).values())
+        return list(self._core.tokens.held(texts_of(tokens), connection=connection).values())
 
     # -- settle
 
@@ -948,8 +953,12 @@ class Queue(Generic[Payload]):
         """Count the messages by status and outcome, all at one moment."""
         return count_messages(self._core.context)
 
-    def delete(self, message_id: int) -> bool:
+    def delete(self, message_id: int, *, connection: CallersConnection | None = None) -> bool:
         """Remove a message, even if a consumer holds it; False if it does not exist.
+
+        Args:
+            message_id: id of the message.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             DatabaseUnavailable: if the connection broke, it may be unknown whether the message was
@@ -958,9 +967,15 @@ class Queue(Generic[Payload]):
         message_id = check_id("message_id", message_id)
         context = self._core.context
         removal = delete_message.of(context.sql, message_id)
-        return context.run(removal._replace(atomic=context.tables.grouped))
+        return context.run(removal._replace(atomic=context.tables.grouped), connection)
 
-    def cancel(self, message_id: int, reason: str | None = None) -> bool:
+    def cancel(
+        self,
+        message_id: int,
+        reason: str | None = None,
+        *,
+        connection: CallersConnection | None = None,
+    ) -> bool:
         """Make a dead letter of a message, as ``reject`` does, even if a consumer holds it.
 
         Its holder can no longer settle it. A worker notices at its next lease renewal, at most 10 s
@@ -972,6 +987,7 @@ class Queue(Generic[Payload]):
         Args:
             message_id: id of the message.
             reason: added to ``cancelled by operator`` in ``last_error``.
+            connection: the caller's own transaction, which this does not commit.
 
         Returns:
             Whether the live message existed.
@@ -981,7 +997,7 @@ class Queue(Generic[Payload]):
                 cancelled.
         """
         message_id = check_id("message_id", message_id)
-        return self._core.settlements.cancel(message_id, reason)
+        return self._core.settlements.cancel(message_id, reason, connection)
 
     def why(self, message_id: int) -> Explanation:
         """Why a message does not run: exactly one reason, and what to do about it.

@@ -13,7 +13,6 @@ from queue_over_sql.aio.proxies import (
     Fact,
     Proxy,
     awaited,
-    awaited_list,
     outward,
     proxied,
     proxy_of,
@@ -153,11 +152,23 @@ class AsyncSelection(Proxy[S]):
 
     __slots__ = ()
 
-    list = awaited_list(AsyncMessage[Any], Selection.list)
-    count = awaited(Selection.count)
+    @proxied(Selection.list)
+    async def list(
+        self,
+        limit: int = 100,
+        after: int | None = None,
+        *,
+        newest_first: bool = False,
+        connection: CallersConnection | None = None,
+    ) -> list[AsyncMessage]: ...
+
+    @proxied(Selection.count)
+    async def count(self, *, connection: CallersConnection | None = None) -> int: ...
 
     @proxied(Selection.first)
-    async def first(self) -> AsyncMessage | None: ...
+    async def first(
+        self, *, connection: CallersConnection | None = None
+    ) -> AsyncMessage | None: ...
 
     @proxied(Selection.remove)
     async def remove(
@@ -280,8 +291,6 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     temporary: Fact[bool] = Fact(Queue.temporary)
 
     messages = returned_as(AsyncLiveSelection, Queue.messages)
-    delete = awaited(Queue.delete)
-    cancel = awaited(Queue.cancel)
     stats = awaited(Queue.stats)
     why = awaited(Queue.why)
     pause = awaited(Queue.pause)
@@ -353,10 +362,28 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     ) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.held)
-    async def held(self, token: str) -> AsyncMessage[Payload]: ...
+    async def held(
+        self, token: str, *, connection: CallersConnection | None = None
+    ) -> AsyncMessage[Payload]: ...
 
     @proxied(Queue.held_many)
-    async def held_many(self, tokens: Sequence[str]) -> list[AsyncMessage[Payload]]: ...
+    async def held_many(
+        self, tokens: Sequence[str], *, connection: CallersConnection | None = None
+    ) -> list[AsyncMessage[Payload]]: ...
+
+    @proxied(Queue.delete)
+    async def delete(
+        self, message_id: int, *, connection: CallersConnection | None = None
+    ) -> bool: ...
+
+    @proxied(Queue.cancel)
+    async def cancel(
+        self,
+        message_id: int,
+        reason: str | None = None,
+        *,
+        connection: CallersConnection | None = None,
+    ) -> bool: ...
 
     @proxied(Queue.exchange)
     async def exchange(

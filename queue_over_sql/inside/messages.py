@@ -44,7 +44,7 @@ def page(
     selection: Selection, connection: CallersConnection | None, limit: int, after: int | None = None
 ) -> Sequence[Message]:
     """A page of selected messages by id, as a transaction sees them that has not committed."""
-    return lists.page_on(selection, connection, limit, after)
+    return selection.list(limit, after, connection=connection)
 
 
 def pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:

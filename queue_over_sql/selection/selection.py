@@ -109,7 +109,12 @@ class Selection:
         self._chosen = Criteria(self._archived, conditions, named, of_group)
 
     def list(
-        self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
+        self,
+        limit: int = 100,
+        after: int | None = None,
+        *,
+        newest_first: bool = False,
+        connection: CallersConnection | None = None,
     ) -> list[Message]:
         """Return one page of messages, ordered by id.
 
@@ -117,6 +122,7 @@ class Selection:
             limit: the maximum number of messages.
             after: id of the last message of the previous page.
             newest_first: whether the highest ids come first.
+            connection: the caller's own transaction, which sees what it has not committed.
         """
         check_flag("newest_first", newest_first)
         limit = check_whole("limit", limit)
@@ -124,18 +130,12 @@ class Selection:
             after = check_id("after", after)
         sql, chosen, page = self._context.sql, self._chosen, Page(limit, after, newest_first)
         try:
-            rows = self._context.run(lambda c: list_messages(c, sql, chosen, page))
+            rows = self._context.run(lambda c: list_messages(c, sql, chosen, page), connection)
         except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
-            if not can_be_unreadable(error):
+            # It may have ended the caller's transaction.
+            if connection is not None or not can_be_unreadable(error):
                 raise
             rows = list_apart(self._context, chosen, page)
-        return [self._listed(row) for row in rows]
-
-    def _page_on(
-        self, connection: CallersConnection | None, limit: int, after: int | None
-    ) -> Sequence[Message]:
-        sql, chosen, page = self._context.sql, self._chosen, Page(limit, after)
-        rows = self._context.run(lambda c: list_messages(c, sql, chosen, page), connection)
         return [self._listed(row) for row in rows]
 
     def _plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
@@ -151,15 +151,15 @@ class Selection:
                 return
             after = rows[-1].id
 
-    def first(self) -> Message | None:
+    def first(self, *, connection: CallersConnection | None = None) -> Message | None:
         """Return the message with the lowest id; None if there is none."""
-        page = self.list(limit=1)
+        page = self.list(limit=1, connection=connection)
         return page[0] if page else None
 
-    def count(self) -> int:
+    def count(self, *, connection: CallersConnection | None = None) -> int:
         """Count the messages."""
         sql, chosen = self._context.sql, self._chosen
-        return self._context.run(lambda connection: count_selected(connection, sql, chosen))
+        return self._context.run(lambda c: count_selected(c, sql, chosen), connection)
 
     def remove(
         self,
@@ -396,16 +396,6 @@ class _Unclaimed:
 def plain_pages(selection: Selection, size: int) -> Iterator[Sequence[Message]]:
     """All messages of a selection by id, page by page, with payloads undecoded by their kinds."""
     return selection._plain_pages(size)  # noqa: SLF001 - for the export and the command line
-
-
-def page_on(
-    selection: Selection,
-    connection: CallersConnection | None,
-    limit: int,
-    after: int | None = None,
-) -> Sequence[Message]:
-    """One page of a selection, in the caller's own transaction if there is one."""
-    return selection._page_on(connection, limit, after)  # noqa: SLF001 - for the helpers of tests
 
 
 def read_traceback(context: QueueContext, message_id: int) -> str | None:

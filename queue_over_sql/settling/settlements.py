@@ -442,7 +442,9 @@ class Settlements:
         several = context.tables.may_refuse_end(keep=keep) or context.settings.dedup_us is not None
         return several or context.was_refused
 
-    def cancel(self, message_id: int, reason: str | None) -> bool:
+    def cancel(
+        self, message_id: int, reason: str | None, connection: CallersConnection | None = None
+    ) -> bool:
         """Make a dead letter of a message, even if a consumer holds it; see ``Queue.cancel``."""
         context, settings = self._context, self._context.settings
         text = reason_of(reason, "reason")
@@ -457,7 +459,8 @@ class Settlements:
             refused.clear()
             return cancel_message(connection, context.sql, message_id, end, refused)
 
-        there = context.run(Operation(end_it, atomic=True, durable=True, counts=True))
+        ending = Operation(end_it, atomic=True, durable=True, counts=True)
+        there = context.run(ending, connection)
         self.log_refused(refused)
         if there and not refused:
             fields = {"queue": context.name, "message_id": message_id}

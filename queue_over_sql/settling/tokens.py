@@ -12,6 +12,7 @@ import base64
 import binascii
 import hmac
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from queue_over_sql.consumers import registrations
@@ -31,7 +32,7 @@ from queue_over_sql.settling import operations
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.message import CallersConnection, MessageRow, Settler
     from queue_over_sql.queues.context import QueueContext
 
 _VERSION: Final = 1
@@ -104,25 +105,33 @@ class Tokens:
         lease = claimed_lease_us(message) or 0
         return _Token(message.id, claim, lease, tables.prefix, tables.queue).signed(key)
 
-    def held(self, texts: Iterable[str], *, contents: bool = True) -> dict[str, Message]:
+    def held(
+        self,
+        texts: Iterable[str],
+        *,
+        contents: bool = True,
+        connection: CallersConnection | None = None,
+    ) -> dict[str, Message]:
         """The messages that claims still hold, by the tokens of these claims.
 
         Args:
             texts: the tokens.
             contents: whether to read the whole messages; else only what settling needs. Then an
                 extension takes the lease of the message or the queue, not that of the claim.
+            connection: the caller's own transaction.
 
         Raises:
             InvalidToken: one is not a token of this queue.
             TypeError: one is not a text.
         """
-        tokens = self._signed({text: self._parsed(text) for text in texts})
+        tokens = self._signed({text: self._parsed(text) for text in texts}, connection)
         if not tokens:
             return {}
         began = elapsed_clock()
         ids = sorted({token.message_id for token in tokens.values()})
         sql = self._context.sql
-        found = self._context.run(lambda c: operations.claimed_rows(c, sql, ids, contents=contents))
+        reading = partial(operations.claimed_rows, sql=sql, ids=ids, contents=contents)
+        found = self._context.run(reading, connection)
         rows = {(row.id, row.claim): (row, now) for row, now in found}
         held: dict[str, Message] = {}
         for text, token in tokens.items():
@@ -152,16 +161,18 @@ class Tokens:
             raise self._invalid(text)
         return token
 
-    def _signed(self, tokens: dict[str, _Token]) -> dict[str, _Token]:
+    def _signed(
+        self, tokens: dict[str, _Token], connection: CallersConnection | None
+    ) -> dict[str, _Token]:
         """The tokens whose consumer is there and has signed them."""
-        keys = self._keys({token.claim.consumer_id for token in tokens.values()})
+        keys = self._keys({token.claim.consumer_id for token in tokens.values()}, connection)
         doubtful = {
             token.claim.consumer_id
             for text, token in tokens.items()
             if (key := keys.get(token.claim.consumer_id)) and not _equal(text, token.signed(key))
         }
         # Another process may have registered the consumer again, with another key.
-        keys |= self._stored_keys(doubtful)
+        keys |= self._stored_keys(doubtful, connection)
         signed, tables = dict[str, _Token](), self._context.tables
         for text, token in tokens.items():
             key = keys.get(token.claim.consumer_id)
@@ -178,7 +189,9 @@ class Tokens:
                 signed[text] = token
         return signed
 
-    def _keys(self, consumer_ids: Iterable[str]) -> dict[str, str]:
+    def _keys(
+        self, consumer_ids: Iterable[str], connection: CallersConnection | None
+    ) -> dict[str, str]:
         consumer, keys, others = self._context.consumer, dict[str, str](), list[str]()
         for consumer_id in consumer_ids:
             key = consumer.token_key(consumer_id)
@@ -186,13 +199,16 @@ class Tokens:
                 others.append(consumer_id)
             else:
                 keys[consumer_id] = key
-        return keys | self._stored_keys(others)
+        return keys | self._stored_keys(others, connection)
 
-    def _stored_keys(self, consumer_ids: Collection[str]) -> dict[str, str]:
+    def _stored_keys(
+        self, consumer_ids: Collection[str], connection: CallersConnection | None
+    ) -> dict[str, str]:
         if not consumer_ids:
             return {}
         system, ids = self._context.tables.system, sorted(consumer_ids)
-        found = self._context.run(lambda c: registrations.token_keys(c, system, ids))
+        reading = partial(registrations.token_keys, system=system, consumer_ids=ids)
+        found = self._context.run(reading, connection)
         self._context.consumer.learn(found)
         return found
 
