@@ -8,6 +8,8 @@ name is only looked up there. It is never imported.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -29,9 +31,32 @@ class RetryPolicy(Protocol):
             attempt: number of the attempt that failed, from 1.
             error: the reason given to ``nack``, or None.
 
+        A policy whose method has a further parameter ``exception`` also gets the class of the
+        exception, or None if the reason was given as text.
+
         Returns:
             The delay; None makes the message a dead letter.
         """
+
+
+def delay_of(
+    policy: RetryPolicy, attempt: int, error: str | None, exception: type[BaseException] | None
+) -> Duration | None:
+    """What a policy says; it gets the class of the exception if it asks for that."""
+    if _wants_exception(type(policy)):
+        see: Any = policy.next_delay
+        delay: Duration | None = see(attempt, error, exception=exception)
+        return delay
+    return policy.next_delay(attempt, error)
+
+
+@functools.lru_cache(maxsize=100)
+def _wants_exception(kind: type[RetryPolicy]) -> bool:
+    try:
+        return "exception" in inspect.signature(kind.next_delay).parameters
+    except (TypeError, ValueError):
+        # Some functions written in C do not tell theirs.
+        return False
 
 
 @dataclasses.dataclass(frozen=True)

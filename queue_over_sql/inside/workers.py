@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queue_over_sql.queue import core_of
+from queue_over_sql.retry import delay_of
 from queue_over_sql.settling.failures import reason_of
 from queue_over_sql.worker.handler import Handler, check_kind, refuse_unfinished
 from queue_over_sql.worker.handler_run import HandlerRun
@@ -28,6 +29,7 @@ __all__ = [
     "SourceFiles",
     "Supervisor",
     "check_kind",
+    "delay_of",
     "handler_run",
     "handlers",
     "narrow",

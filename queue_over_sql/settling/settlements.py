@@ -45,7 +45,7 @@ from queue_over_sql.observer import log_fields
 from queue_over_sql.payloads.codec import encode_result
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.decoding import deferral
-from queue_over_sql.retry import ExponentialBackoff
+from queue_over_sql.retry import ExponentialBackoff, delay_of
 from queue_over_sql.settling.failures import reason_of, traceback_of
 from queue_over_sql.settling.operations import (
     LONGEST_ERROR,
@@ -187,19 +187,22 @@ class Settlements:
         connection: CallersConnection | None = None,
         *,
         traceback: str | None = None,
+        exception: type[BaseException] | None = None,
         in_place: bool = False,
     ) -> None:
         """Retry or dead-letter failed messages; see ``Queue.nack``.
 
-        ``traceback`` belongs to an error that is a text. ``in_place``: what is retried is due now,
-        at its old place.
+        ``traceback`` and ``exception`` belong to an error that is a text. ``in_place``: what is
+        retried is due now, at its old place.
         """
         messages = as_list(messages)
         reason = reason_of(error)
         explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
         explicit = 0 if in_place else explicit
+        exception = type(error) if isinstance(error, BaseException) else exception
         delays = {
-            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
+            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit, exception)
+            for m in messages
         }
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays, comes_back=True)
         # Dead letters last: one that blocks its group gives back what the claim holds behind it.
@@ -827,7 +830,12 @@ class Settlements:
         }
 
     def delay_after(
-        self, attempt: int, allowed: int, reason: str | None, explicit: int | None
+        self,
+        attempt: int,
+        allowed: int,
+        reason: str | None,
+        explicit: int | None,
+        exception: type[BaseException] | None = None,
     ) -> int | None:
         """Microseconds until the next attempt; None if there is none.
 
@@ -840,7 +848,7 @@ class Settlements:
         if explicit is not None:
             return explicit
         try:
-            delay = policy.next_delay(attempt, reason)
+            delay = delay_of(policy, attempt, reason, exception)
             return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
         except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
             _log.exception(

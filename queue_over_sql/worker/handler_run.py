@@ -217,12 +217,14 @@ class HandlerRun:
             tried = [message for message in messages if message in tried]
             self._call_one_by_one(tried, shared.failures)
             return
-        for message, (reason, text) in shared.failures.items():
-            self._outcomes.nack([message], reason, text)
+        for message, failure in shared.failures.items():
+            self._outcomes.nack([message], *failure)
         self._outcomes.give_back_behind(shared.behind)
 
     def _call_one_by_one(
-        self, messages: list[Message], failures: Mapping[Message, tuple[str, str | None]]
+        self,
+        messages: list[Message],
+        failures: Mapping[Message, tuple[str, str | None, type[BaseException]]],
     ) -> None:
         broken = set[str | None]()
         for index, message in enumerate(messages):

@@ -58,23 +58,26 @@ class Outcomes:
         else:
             log_failure(self._queue.name, messages, error)
         if messages:
-            self.nack(messages, str(error) if isinstance(error, TimedOut) else error)
+            timed_out = isinstance(error, TimedOut)
+            self.nack(messages, str(error) if timed_out else error, exception=type(error))
 
     def nack(
         self,
         messages: Sequence[Message],
         error: str | BaseException,
         traceback: str | None = None,
+        exception: type[BaseException] | None = None,
     ) -> None:
         """Nack them, also those that the handler settled: that may have been rolled back.
 
-        If it was not, the fence refuses. ``traceback`` belongs to an error that is a text.
+        If it was not, the fence refuses. ``traceback`` and ``exception`` belong to an error that is
+        a text.
         """
 
         def nack() -> None:
             try:
                 core_of(self._queue).settlements.nack(
-                    list(messages), error=error, traceback=traceback
+                    list(messages), error=error, traceback=traceback, exception=exception
                 )
             except ClaimLost as lost:
                 log_lost(self._queue.name, lost)

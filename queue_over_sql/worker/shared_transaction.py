@@ -42,7 +42,7 @@ class SharedTransaction:
         self.behind: list[Message] = []
         """Those that must not begin, because one before them in their group failed."""
         # Pass only the text, because an exception would keep cursors of the connection open.
-        self.failures: dict[Message, tuple[str, str | None]] = {}
+        self.failures: dict[Message, tuple[str, str | None, type[BaseException]]] = {}
         self._handler = handler
         self._draining = draining
         self._invoke = invoke
@@ -87,7 +87,8 @@ class SharedTransaction:
             log_failure(self._handler.queue, [message], error)
             timed_out = isinstance(error, TimedOut)
             reason = reason_of(str(error) if timed_out else error) or ""
-            self.failures[message] = reason, None if timed_out else traceback_of(error)
+            trace = None if timed_out else traceback_of(error)
+            self.failures[message] = reason, trace, type(error)
             note_unsettled(message)
             undo.rollback()
         else:

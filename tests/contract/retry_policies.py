@@ -32,4 +32,21 @@ class OddPolicy:
         return "soon"  # type: ignore[return-value]
 
 
-POLICIES: dict[str, type] = {"twice": TwiceThenNever, "odd": OddPolicy}
+@dataclass(frozen=True)
+class NeverForBadValues:
+    """Retry at once, but never after a ValueError or one of its subclasses."""
+
+    def next_delay(
+        self, attempt: int, error: str | None, exception: type[BaseException] | None = None
+    ) -> timedelta | None:
+        """Decide by the class of the exception."""
+        del attempt, error
+        bad = exception is not None and issubclass(exception, ValueError)
+        return None if bad else timedelta(0)
+
+
+POLICIES: dict[str, type] = {
+    "bad_values": NeverForBadValues,
+    "twice": TwiceThenNever,
+    "odd": OddPolicy,
+}

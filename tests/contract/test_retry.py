@@ -20,14 +20,14 @@ from queue_over_sql import (
     QueueSchemaMismatch,
     QueueSettings,
 )
-from tests.contract.queue_state import archived, counts, finished, outcomes
-from tests.contract.retry_policies import POLICIES, TwiceThenNever
+from tests.contract.queue_state import archived, counts, finished, outcomes, payloads
+from tests.contract.retry_policies import POLICIES, NeverForBadValues, TwiceThenNever
 from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine, TextClause
+    from sqlalchemy import Connection, Engine, TextClause
 
-    from queue_over_sql import Queue, QueueService, RetryPolicy
+    from queue_over_sql import Message, Queue, QueueService, RetryPolicy
     from queue_over_sql.settings import ArchivePolicy
     from queue_over_sql.testing.plugin import MakeService
     from queue_over_sql.values.states import ArchivedStatus
@@ -302,6 +302,32 @@ def test_an_own_policy_decides(make_service: MakeService) -> None:
     (dead,) = archived(queue)
     assert "failed" == dead.outcome
     assert 3 == dead.attempt
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_policy_may_decide_by_the_class_of_the_exception(make_service: MakeService) -> None:
+    """Of a nack, of a handler, and of one that shares a transaction; a text has no class."""
+    service = make_service(retry_policies=POLICIES)
+    queue = service.create_queue("jobs", retry=NeverForBadValues(), max_attempts=2)
+    failures: list[str | Exception] = [UnicodeError("bad"), KeyError("again"), "ValueError: text"]
+    for failure in failures:
+        queue.publish(str(failure))
+        queue.consume()[0].nack(failure)
+        queue.purge()
+    assert ["bad"] == payloads(archived(queue))
+    for commit_every in (1, 5):
+        worker = service.worker(concurrency=1)
+
+        @worker.handle("jobs", transactional=True, commit_every=commit_every)
+        def handle(message: Message, connection: Connection) -> None:
+            del connection
+            raise ValueError(message.payload) if message.payload == "value" else KeyError
+
+        queue.publish_many(["value", "key"])
+        worker.run(until_empty=True)
+        attempts = {each.payload: each.attempt for each in archived(queue)[-2:]}
+        assert {"value": 1, "key": 2} == attempts
 
 
 def test_the_last_failure_gives_the_reason(service: QueueService) -> None:

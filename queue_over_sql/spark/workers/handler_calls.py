@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 
 from queue_over_sql import Message
-from queue_over_sql.inside.workers import reason_of, refuse_unfinished
+from queue_over_sql.inside.workers import delay_of, reason_of, refuse_unfinished
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
@@ -114,7 +114,8 @@ def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
         return True
     try:
         retry = queue.settings.retry
-        return retry.next_delay(message.attempt, reason_of(error)) is None
+        exception = type(error) if isinstance(error, BaseException) else None
+        return delay_of(retry, message.attempt, reason_of(error), exception) is None
     except Exception:  # noqa: BLE001 - of the user's policy; nack logs it, and retries
         return False
 
