@@ -21,7 +21,7 @@ from queue_over_sql.database.notify import Arrivals, WakeUps
 from queue_over_sql.database.opened_engine import OpenedEngine
 from queue_over_sql.database.runtime import THREADS, Background, Runtime
 from queue_over_sql.dialects.engines import open_engine
-from queue_over_sql.durable.operators import DurableConsumers
+from queue_over_sql.durable.operators import LostConsumers
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     Locked,
@@ -174,7 +174,7 @@ class QueueService:
         )
         self._topics = Topics(parts)
         self._registered = RegisteredConsumers(connections, catalog.system)
-        self._durable = DurableConsumers(parts, self._registered)
+        self._durable = LostConsumers(parts, self._registered)
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
         self._lock = runtime.lock()
         # The process that started it: a fork has none of the threads.
@@ -576,21 +576,23 @@ class QueueService:
         return self._registered.list()
 
     def release_consumer(self, consumer_id: str) -> int:
-        """Release the messages that a durable consumer holds, and fence its query.
+        """Release the messages that a consumer holds, and fence it.
 
-        Call it if the query has died and will not be started again. The deliveries are not counted.
-        A query that still runs fails with ``ConsumerFenced``. The registration stays, so a later
-        query can take it over.
+        Call it if its process is gone and you do not want to wait until its heartbeat is overdue,
+        or if a streaming query has died and will not be started again. The deliveries are not
+        counted. A process that still runs loses its claims and registers anew. A query that still
+        runs fails with ``ConsumerFenced``; its registration stays, so a later query can take it
+        over.
 
         Args:
-            consumer_id: the query's ``consumerId``.
+            consumer_id: of a process as in ``consumers()``, or the query's ``consumerId``.
 
         Returns:
             How many messages.
 
         Raises:
             ConsumerNotFound: there is no such consumer.
-            ValueError: it is not durable, or belongs to another table prefix.
+            ValueError: it is this service, it never expires, or it belongs to another table prefix.
         """
         return self._durable.release(consumer_id)
 
@@ -607,7 +609,8 @@ class QueueService:
             How many messages were released.
 
         Raises:
-            ConsumerNotFound, ValueError: as in ``release_consumer``.
+            ConsumerNotFound: there is no such consumer.
+            ValueError: it is not durable, or belongs to another table prefix.
         """
         return self._durable.drop(consumer_id)
 

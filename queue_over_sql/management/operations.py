@@ -283,8 +283,9 @@ _ALL: Final = (
         "release-consumer", OPERATOR, "QueueService.release_consumer",
         (Command(
             "consumer release",
-            "Release the messages that a streaming query of Spark holds.\n\n"
-            "Use this for a query that will not restart: other consumers get the messages at once. "
+            "Release the messages that a process or a streaming query of Spark holds.\n\n"
+            "Use this for a process that is gone, or a query that will not restart: other "
+            "consumers get the messages at once. "
             "If the query still runs, the command stops it. If the query wrote the result of a "
             "message but did not acknowledge the message, the message is delivered again.",
             "Released {n} of {name}.", count="released",

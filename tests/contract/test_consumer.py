@@ -99,6 +99,23 @@ def test_messages_of_an_expired_consumer_come_back(
         assert [("a", 2), ("b", 2), ("c", 1)] == [(one.payload, one.attempt) for one in again]
 
 
+def test_messages_of_a_consumer_are_given_back_by_its_name(make_service: MakeService) -> None:
+    """At once and uncounted, of all its queues; if it lives, it changes nothing and goes on."""
+    gone, operator = make_service(), make_service()
+    queues = [gone.create_queue(name) for name in ("jobs", "others")]
+    for queue in queues:
+        queue.publish_many(["a", "b"])
+    taken = [queue.consume(2) for queue in queues]
+    assert 4 == operator.release_consumer(str(gone.consumer_id))
+    for queue, messages in zip(queues, taken, strict=True):
+        again = consume_exactly(operator.queue(queue.name), 2)
+        assert [("a", 1), ("b", 1)] == [(one.payload, one.attempt) for one in again]
+        with pytest.raises(ClaimLost):
+            queue.ack(messages)
+        operator.queue(queue.name).ack(again)
+    assert 1 == len(operator.consumers())
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_a_reaper_leaves_the_living_alone(make_service: MakeService, engine: Engine) -> None:
     """While heartbeats renew the consumer's one row, its claims are kept beyond its timeout."""

@@ -262,7 +262,7 @@ def test_who_is_not_there_is_named(service: QueueService, queue: Queue) -> None:
     for operation in (service.release_consumer, service.drop_consumer):
         with pytest.raises(ConsumerNotFound, match="'nobody'"):
             operation("nobody")
-        with pytest.raises(ValueError, match="its process releases its messages"):
+        with pytest.raises(ValueError, match=r"its process releases its messages|call stop\(\)"):
             operation(str(service.consumer_id))
         with pytest.raises(ValueError, match="comes back when its lease ends"):
             operation(str(lasting.consumer_id))
