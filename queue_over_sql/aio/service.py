@@ -48,7 +48,7 @@ from queue_over_sql.worker.time_limits import HandlerStopped
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import tzinfo
     from types import TracebackType
 
@@ -131,6 +131,7 @@ class AsyncTopic(Proxy[Topic]):
     __slots__ = ()
 
     subscriptions = awaited(Topic.subscriptions)
+    matches = awaited(Topic.matches)
 
     @property
     def name(self) -> str:
@@ -158,6 +159,15 @@ class AsyncTopic(Proxy[Topic]):
         connection: CallersConnection | None = None,
         **options: Unpack[TopicOptions],
     ) -> list[Published]: ...
+
+    @proxied(Topic.publish_many)
+    async def publish_many(
+        self,
+        items: Iterable[tuple[str, Any]],
+        *,
+        on_conflict: OnConflict = "raise",
+        connection: CallersConnection | None = None,
+    ) -> list[list[Published]]: ...
 
 
 P = ParamSpec("P")

@@ -108,45 +108,47 @@ class FanOut:
         self._parts.check_open()
         return self._existing(self._parts.connections.run(self._rows))
 
-    def publish(
+    def publish_many(
         self,
-        publication: Publication,
-        routing_key: str,
+        items: Sequence[tuple[str, Publication]],
         on_conflict: str,
         connection: CallersConnection | None,
-    ) -> list[Published]:
-        """Publish to all subscribers; see ``Topic.publish``."""
+    ) -> list[list[Published]]:
+        """Publish messages by their routing keys to all subscribers; see ``Topic.publish_many``."""
         self._parts.check_open()
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        check_keyed(on_conflict, publication.key)
-        routing_key = check_routing_text("routing_key", routing_key)
+        items = [(check_routing_text("routing_key", key), each) for key, each in items]
+        for _, publication in items:
+            check_keyed(on_conflict, publication.key)
+            if publication.columns:
+                msg = "a message of a topic does not accept columns: queues have different ones"
+                raise TypeError(msg)
         observer = self._parts.observer
-        if observer is None:
-            return self._published(publication, routing_key, on_conflict, connection)
+        if observer is None or not items:
+            return self._published(items, on_conflict, connection)
         began = time.monotonic()
-        with observer.publishing(self._topic, 1) as headers:
-            publication = with_headers(publication, headers)
-            published = self._published(publication, routing_key, on_conflict, connection)
-            for copy in published:
+        with observer.publishing(self._topic, len(items)) as headers:
+            traced = [(key, with_headers(publication, headers)) for key, publication in items]
+            published = self._published(traced, on_conflict, connection)
+            seconds = time.monotonic() - began
+            for copy in itertools.chain.from_iterable(published):
                 if is_new(copy):
-                    seconds = time.monotonic() - began
                     observer.published(str(copy.queue), 1, seconds, [copy.id])
         return published
 
     def _published(
         self,
-        publication: Publication,
-        routing_key: str,
+        items: Sequence[tuple[str, Publication]],
         on_conflict: str,
         connection: CallersConnection | None,
-    ) -> list[Published]:
-        message = self._addressed(publication, routing_key)
+    ) -> list[list[Published]]:
+        messages = [self._addressed(publication, key) for key, publication in items]
         if connection is not None:
-            return self._publish_on(connection, message, on_conflict)
-        published = self._publish(message, on_conflict)
-        if published:
+            return self._publish_on(connection, messages, on_conflict)
+        published = self._publish(messages, on_conflict)
+        reached = {copy.queue for copies in published for copy in copies}
+        if reached:
             self._parts.arrivals.notify()
-        reached = {one.queue for one in published}
         # No query here: it is published, and a queue dropped since then must not raise an error.
         for queue in self._parts.catalog.opened:
             if queue.name in reached:
@@ -160,10 +162,12 @@ class FanOut:
 
     # -- in our own transaction
 
-    def _publish(self, message: RoutedMessage, on_conflict: str) -> list[Published]:
+    def _publish(
+        self, messages: Sequence[RoutedMessage], on_conflict: str
+    ) -> list[list[Published]]:
         for _ in range(_RACES):
             seen = self._seen
-            prepared = self._prepare(seen, message)
+            prepared = [self._prepare(seen, message) for message in messages]
             try:
                 rows, published = self._try(seen, prepared, on_conflict)
             except DatabaseRefused:
@@ -174,7 +178,8 @@ class FanOut:
             if published is not None:
                 return published
             if rows == seen:
-                prepared.checked()
+                for each in prepared:
+                    each.checked()
             self._learn(rows)
         msg = (
             f"The subscriptions of topic {self._topic!r} changed {_RACES} times during the "
@@ -183,15 +188,17 @@ class FanOut:
         raise QueueError(msg)
 
     def _try(
-        self, seen: list[SubscriptionRow], prepared: Prepared, on_conflict: str
-    ) -> tuple[list[SubscriptionRow], list[Published] | None]:
+        self, seen: list[SubscriptionRow], prepared: Sequence[Prepared], on_conflict: str
+    ) -> tuple[list[SubscriptionRow], list[list[Published]] | None]:
         def do(
             target: Connection,
-        ) -> tuple[list[SubscriptionRow] | None, list[Published] | None]:
+        ) -> tuple[list[SubscriptionRow] | None, list[list[Published]] | None]:
             rows = self._rows(target)
-            if rows != seen or prepared.refusal is not None:
+            if rows != seen or any(each.refusal is not None for each in prepared):
                 return rows, None
-            return rows, topic_store.publish_copies(target, prepared.copies, on_conflict)
+            return rows, [
+                topic_store.publish_copies(target, each.copies, on_conflict) for each in prepared
+            ]
 
         publishing = Operation(do, atomic=True, durable=True, repeatable=False)
         rows, published = self._parts.connections.run(publishing)
@@ -200,41 +207,40 @@ class FanOut:
     # -- in the caller's transaction
 
     def _publish_on(
-        self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
-    ) -> list[Published]:
+        self, connection: CallersConnection, messages: Sequence[RoutedMessage], on_conflict: str
+    ) -> list[list[Published]]:
         connections, table = self._parts.connections, self._parts.system().topics
         if isinstance(connection, Connection) and connections.is_begun(connection):
             # Inside an operation of ``run``, as ``QueueContext.run``.
-            return self._publish_within(connection, message, on_conflict)
+            return self._publish_within(connection, messages, on_conflict)
         with callers(connection, connections.callers, table, atomic=True) as target:
             connections.dialect.sessions.lock_database(target, table)
-            return self._publish_within(target, message, on_conflict)
+            return self._publish_within(target, messages, on_conflict)
 
     def _publish_within(
-        self, target: Connection, message: RoutedMessage, on_conflict: str
-    ) -> list[Published]:
+        self, target: Connection, messages: Sequence[RoutedMessage], on_conflict: str
+    ) -> list[list[Published]]:
         """Publish except to dropped queues, which the caller's snapshot may still show."""
         gone = set[str]()
         while True:
             rows = self._existing(self._rows(target))
             if rows != self._seen:
                 self._learn(rows)
-            prepared = self._prepare(
-                [row for row in rows if row.queue not in gone], message, target
-            )
+            there = [row for row in rows if row.queue not in gone]
+            prepared = [self._prepare(there, message, target) for message in messages]
             try:
-                copies = prepared.checked()
+                copies = [each.checked() for each in prepared]
                 published = topic_store.publish_copies_within(target, copies, on_conflict)
             except QueueNotFound as error:
                 gone.add(error.queue)
             except DBAPIError as error:
-                lost = self._dropped(error, prepared.copies)
+                lost = self._dropped(error, [copy for each in prepared for copy in each.copies])
                 if not lost:
                     raise
                 gone |= lost
             else:
-                for copy in copies:
-                    self._parts.wakeups.notify_on(target, copy.sql)
+                for sql in {copy.queue: copy.sql for each in copies for copy in each}.values():
+                    self._parts.wakeups.notify_on(target, sql)
                 return published
 
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:

@@ -193,15 +193,15 @@ def publish_copies(
 
 
 def publish_copies_within(
-    connection: Connection, copies: Sequence[Copy], on_conflict: str
-) -> list[Published]:
-    """Do the same in the caller's transaction, which stays usable after an error.
+    connection: Connection, messages: Sequence[Sequence[Copy]], on_conflict: str
+) -> list[list[Published]]:
+    """Do so for several messages in the caller's transaction, which stays usable after an error.
 
     On SQLite it must have written already, because the driver begins none for a savepoint.
     """
     savepoint = connection.begin_nested()
     try:
-        published = publish_copies(connection, copies, on_conflict)
+        published = [publish_copies(connection, copies, on_conflict) for copies in messages]
     except DBAPIError:
         # After an error such as a deadlock, the savepoint may be gone as well.
         with contextlib.suppress(DBAPIError):

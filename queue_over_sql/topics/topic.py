@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,6 +12,7 @@ from queue_over_sql.errors import (
     TopicNotFound,
 )
 from queue_over_sql.message import Publication, Published
+from queue_over_sql.publishing.publisher import as_publication
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schema.queue_tables import may_be_name
@@ -23,6 +24,7 @@ from queue_over_sql.topics.routing import (
     check_routing_text,
     filter_of,
     filter_text,
+    pattern_fits,
 )
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.options import (
@@ -148,6 +150,18 @@ class Topic:
             for row in self._fan_out.subscriptions()
         ]
 
+    def matches(self, routing_key: str) -> list[Subscription]:
+        """List the subscriptions whose pattern fits a routing key, by queue and pattern.
+
+        Payload filters are not looked at.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+            TypeError, ValueError: the routing key is not valid.
+        """
+        key = check_routing_text("routing_key", routing_key)
+        return [each for each in self.subscriptions() if pattern_fits(each.pattern, key)]
+
     @spelled_out(TopicOptions, PUBLISH_DEFAULTS)
     def publish(
         self,
@@ -187,7 +201,32 @@ class Topic:
         """
         check_known("Topic.publish", options, TopicOptions)
         publication = Publication(payload, **options)
-        return self._fan_out.publish(publication, routing_key, on_conflict, connection)
+        items = [(routing_key, publication)]
+        [published] = self._fan_out.publish_many(items, on_conflict, connection)
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[tuple[str, Any]],
+        *,
+        on_conflict: OnConflict = "raise",
+        connection: CallersConnection | None = None,
+    ) -> list[list[Published]]:
+        """Publish many messages in one transaction: all their copies or none, in the given order.
+
+        Args:
+            items: pairs of a routing key and a payload, or a ``Publication`` without ``columns``.
+            on_conflict: as in ``publish``.
+            connection: as in ``publish``.
+
+        Returns:
+            For each item the results of its copies, ordered by queue name.
+
+        Raises:
+            TopicNotFound, DuplicateKey and the other errors of ``publish``: nothing was published.
+        """
+        addressed = [(key, as_publication(item)) for key, item in items]
+        return self._fan_out.publish_many(addressed, on_conflict, connection)
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}>"

@@ -13,12 +13,15 @@ from queue_over_sql import (
     DuplicateKey,
     PayloadInvalid,
     PayloadTooLarge,
+    Publication,
     QueueService,
 )
 from tests.contract.queue_state import payloads
 from tests.contract.topics.three_queues import NAMES, contents, listed, three_queues
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Topic
 
 
@@ -181,6 +184,40 @@ def test_objects_of_kinds(service: QueueService) -> None:
     with pytest.raises(PayloadInvalid):
         topic.publish(Paid("DE", 5), routing_key="x")
     assert 0 == hr.messages(status="ready").count() + de.messages(status="ready").count()
+
+
+def test_many_messages_are_published_together(
+    topic: Topic, service: QueueService, engine: Engine
+) -> None:
+    """Each by its routing key and in order; all or none, in the caller's transaction, too."""
+    topic.unsubscribe("c")
+    topic.subscribe("c", "paid.*")
+    items = [("paid.eu", "first"), ("sent", Publication("second", key="k")), ("paid.us", "third")]
+    published = topic.publish_many(items)
+    assert [["a", "b", "c"], ["a", "b"], ["a", "b", "c"]] == [
+        [copy.queue for copy in copies] for copies in published
+    ]
+    everything = ["first", "second", "third"]
+    assert [everything, everything, ["first", "third"]] == contents(service)
+    before = contents(service)
+    again = [("paid.eu", "fourth"), ("sent", Publication("fifth", key="k"))]
+    with pytest.raises(DuplicateKey):
+        topic.publish_many(again)
+    with engine.begin() as caller:
+        topic.publish_many([("sent", "kept")], connection=caller)
+        with pytest.raises(DuplicateKey):
+            topic.publish_many(again, connection=caller)
+    assert [[*before[0], "kept"], [*before[1], "kept"], before[2]] == contents(service)
+    assert [] == topic.publish_many([])
+
+
+@pytest.mark.engines("sqlite")
+def test_a_topic_says_whom_a_routing_key_reaches(topic: Topic) -> None:
+    """By the patterns alone, which the caller need not match."""
+    topic.unsubscribe("c")
+    topic.subscribe("c", "paid.*", where={"sum": 1})
+    assert ["a", "b", "c"] == [each.queue for each in topic.matches("paid.eu")]
+    assert ["a", "b"] == [each.queue for each in topic.matches("paid")]
 
 
 # ---------------------------------------------------------------- keys

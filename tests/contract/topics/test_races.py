@@ -195,7 +195,7 @@ def test_a_queue_that_is_dropped_after_a_publish_does_not_fail_it(
     prepared(service)
     publish = FanOut._publish
 
-    def dropped_after(*arguments: Any) -> list[Published]:
+    def dropped_after(*arguments: Any) -> list[list[Published]]:
         published = publish(*arguments)
         make_service().drop_queue("c")
         # As the reaper does, which finds that it is gone.
