@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Generic, Never, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, Unpack
 
 from sqlalchemy.exc import DBAPIError
 
@@ -17,6 +17,7 @@ from queue_over_sql.archive.archive import Archive
 from queue_over_sql.archive.errors import Errors
 from queue_over_sql.archive.pruning import Pruning
 from queue_over_sql.archive.results import Results
+from queue_over_sql.archive.selection import encoded_payload
 from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
@@ -49,9 +50,10 @@ from queue_over_sql.queues.stats import QueueStats, count_messages
 from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.request_reply.reply_queues import ReplyBox
 from queue_over_sql.request_reply.request import Requests
-from queue_over_sql.selection.operations import delete_message
-from queue_over_sql.selection.selection import LiveSelection, read_traceback
+from queue_over_sql.selection.operations import EditResult, delete_message, edit_content
+from queue_over_sql.selection.selection import LiveSelection, condition_of, read_traceback
 from queue_over_sql.selection.why import Explanation, explain
+from queue_over_sql.settings import UNSET
 from queue_over_sql.settling.settlements import Settlements, as_list, mark_settled
 from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.sql.operation import Operation
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+# How many conditions by fields of payloads are remembered.
+_MOST_MATCHING: Final = 100
 
 
 def name_of(queue: object) -> str:
@@ -120,6 +124,8 @@ class QueueCore:
         self.errors = Errors(context)
         self.decoder = Decoder(context, self, settlements.defer, settlements.expire)
         self.claimer = Claimer(context, self.decoder, self.recovery)
+        # Conditions by fields of the payload, with the ``where`` that they contain.
+        self._matching: dict[Any, tuple[Any, ColumnElement[bool]]] = {}
         # The claimers of claims that end with their lease, by their holder.
         self._lasting: dict[str, Claimer] = {}
         self.tokens = Tokens(context, self)
@@ -142,6 +148,43 @@ class QueueCore:
         isolation = self.context.consumer.isolation
         apart = isolation if isolation.has_workers else None
         return self.claimer.consume(count, lease, wait, where, apart)
+
+    def matching(
+        self, payload: Mapping[str, Any], where: ColumnElement[bool] | None
+    ) -> ColumnElement[bool]:
+        """The condition for these fields and ``where``, the same object each time."""
+        # 1, 1.0 and True are equal, but not in JSON.
+        fields = tuple(sorted((path, repr(value)) for path, value in payload.items()))
+        known = self._matching.get((fields, id(where)))
+        if known is None or known[0] is not where:
+            if len(self._matching) >= _MOST_MATCHING:
+                self._matching.clear()
+            known = where, condition_of(self.context, payload, where)
+            self._matching[fields, id(where)] = known
+        return known[1]
+
+    def edit(
+        self,
+        message_id: int,
+        payload: Any,
+        columns: Mapping[str, Any],
+        connection: CallersConnection | None,
+    ) -> EditResult:
+        """See ``Queue.edit``."""
+        context = self.context
+        if not context.tables.has_payloads:
+            msg = (
+                f"the messages of queue {context.name!r} are rows of an adopted table. Change the "
+                "row itself"
+            )
+            raise ValueError(msg)
+        encode = None if payload is UNSET else partial(encoded_payload, context, payload=payload)
+        values = self.publisher.changed_values(columns)
+        if encode is None and not values:
+            msg = "give payload or columns"
+            raise ValueError(msg)
+        editing = edit_content.of(context.sql, message_id, encode, values)
+        return context.run(editing, connection)
 
     def exchange_apart(
         self,
@@ -521,6 +564,7 @@ class Queue(Generic[Payload]):
         hold_for: Duration | None = None,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> list[Message[Payload]]:
         """Claim messages: no other consumer gets them until they are released or the lease ends.
 
@@ -533,14 +577,19 @@ class Queue(Generic[Payload]):
             wait: how long to wait for the first message.
             where: only messages that match this SQLAlchemy condition on ``table``. Pass the same
                 expression object each time, so that its statement is compiled only once.
+            payload: only messages with these fields of the JSON payload, as in ``messages``. It
+                reads the payloads of all messages that come first.
 
         Returns:
             Up to ``count`` messages, oldest first.
 
         Raises:
             QueueNotFound, DatabaseUnavailable, ServiceClosed: nothing was claimed.
-            ValueError: both ``lease`` and ``hold_for`` were given.
+            ValueError: both ``lease`` and ``hold_for`` were given, or a path is not valid.
+            UnsupportedByEngine: this database cannot search in JSON.
         """
+        if payload:
+            where = self._core.matching(payload, where)
         if hold_for is None:
             return self._core.consume(count, lease, wait, where)
         if lease is not None:
@@ -952,6 +1001,34 @@ class Queue(Generic[Payload]):
     def stats(self) -> QueueStats:
         """Count the messages by status and outcome, all at one moment."""
         return count_messages(self._core.context)
+
+    def edit(
+        self,
+        message_id: int,
+        *,
+        payload: Any = UNSET,
+        columns: Mapping[str, Any] | None = None,
+        connection: CallersConnection | None = None,
+    ) -> EditResult:
+        """Change the payload or own columns of a live message that no consumer holds.
+
+        Args:
+            message_id: id of the message.
+            payload: the new payload, checked as by a publish, and against the message's kind if
+                this service knows that.
+            columns: new values of some of the queue's own columns, by name.
+            connection: the caller's own transaction, which this does not commit.
+
+        Returns:
+            1 if it was changed, else 0; then ``skipped`` is 1 if a consumer holds it.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: the payload is not valid; nothing was changed.
+            TypeError, ValueError: a column is not valid, nothing is to be changed, or the messages
+                are rows of an adopted table.
+        """
+        message_id = check_id("message_id", message_id)
+        return self._core.edit(message_id, payload, columns or {}, connection)
 
     def delete(self, message_id: int, *, connection: CallersConnection | None = None) -> bool:
         """Remove a message, even if a consumer holds it; False if it does not exist.

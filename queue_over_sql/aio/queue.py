@@ -359,6 +359,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         hold_for: Duration | None = None,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> list[AsyncMessage[Payload]]: ...
 
     @proxied(Queue.held)
@@ -370,6 +371,16 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     async def held_many(
         self, tokens: Sequence[str], *, connection: CallersConnection | None = None
     ) -> list[AsyncMessage[Payload]]: ...
+
+    @proxied(Queue.edit)
+    async def edit(
+        self,
+        message_id: int,
+        *,
+        payload: Any = UNSET,
+        columns: Mapping[str, Any] | None = None,
+        connection: CallersConnection | None = None,
+    ) -> EditResult: ...
 
     @proxied(Queue.delete)
     async def delete(

@@ -209,9 +209,41 @@ class Publisher:
             context.run(loading._replace(do=singly))
         return len(items)
 
+    def changed_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """New values of some of the queue's own columns, checked as by a publish.
+
+        Raises:
+            TypeError, ValueError: one is not valid, or there is no such column.
+        """
+        self._check_names(given)
+        columns = self._context.tables.live.c
+        self._refuse_missing([n for n in given if given[n] is None and not columns[n].nullable])
+        return self._checked_values(given)
+
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         tables = self._context.tables
+        self._check_names(given)
+        columns = tables.live.c
         own = tables.users_columns
+        missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
+        self._refuse_missing(missing)
+        values = self._checked_values(given)
+        return {name: values.get(name) for name in tables.own_columns}
+
+    def _checked_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        tables = self._context.tables
+        columns, expressions = tables.live.c, tables.expressions
+        return {name: own_value(columns[name], value, expressions) for name, value in given.items()}
+
+    def _refuse_missing(self, missing: Sequence[str]) -> None:
+        if missing:
+            msg = (
+                f"queue {self._context.name!r} requires a value for its column {', '.join(missing)}"
+            )
+            raise TypeError(msg)
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        own = self._context.tables.users_columns
         if not isinstance(given, Mapping):
             msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
             raise TypeError(msg)
@@ -222,17 +254,6 @@ class Publisher:
                 f"its columns are: {', '.join(own) or 'none'}{_near_option(unknown)}"
             )
             raise TypeError(msg)
-        columns, expressions = tables.live.c, tables.expressions
-        missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
-        if missing:
-            msg = (
-                f"queue {self._context.name!r} requires a value for its column {', '.join(missing)}"
-            )
-            raise TypeError(msg)
-        values = {
-            name: own_value(columns[name], value, expressions) for name, value in given.items()
-        }
-        return {name: values.get(name) for name in tables.own_columns}
 
     def _group(self, given: str) -> str | None:
         context = self._context

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     Update,
     and_,
+    bindparam,
     case,
     func,
     literal_column,
@@ -297,6 +298,33 @@ def edit_messages(
     if changed:
         registry.count_edit(connection, tables)
     return EditResult(changed, _held_back(connection, tables, chosen))
+
+
+@operation(atomic=True, durable=True, wakes=True)
+def edit_content(
+    connection: Connection,
+    sql: StatementCache,
+    message_id: int,
+    encode: Callable[[str | None], str | bytes] | None,
+    columns: Mapping[str, Any],
+) -> EditResult:
+    """Change the payload and own columns of a message that no consumer holds.
+
+    ``encode`` gives the payload for the kind of the message; None: it stays.
+    """
+    tables: QueueTables = sql.subject
+    live, values = tables.live, dict(columns)
+    tables.dialect.sessions.lock_for_writing(connection, sql)
+    chosen = Criteria(archived=False, conditions=[live.c.id == message_id])
+    if encode is not None:
+        kinds = list_columns(connection, sql, chosen, Page(1), [live.c.kind])
+        if not kinds:
+            return EditResult(0)
+        kind = kinds[0][0]
+        # Another payload may replace it meanwhile, of another kind.
+        chosen = chosen.also(live.c.kind.is_(None) if kind is None else live.c.kind == kind)
+        values["payload"] = bindparam(None, encode(kind), type_=live.c.payload.type)
+    return edit_messages(connection, sql, chosen, values)
 
 
 @operation(atomic=True, durable=True, repeatable=False, wakes=True)

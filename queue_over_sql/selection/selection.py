@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import literal, select
+from sqlalchemy import and_, literal, select
 
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, no_groups
 from queue_over_sql.message import Message
@@ -356,6 +356,18 @@ class LiveSelection(Selection):
     def _edit(self, connection: CallersConnection | None, **values: Any) -> EditResult:
         sql, chosen = self._context.sql, self._chosen
         return self._context.run(edit_messages.of(sql, chosen, values), connection)
+
+
+def condition_of(
+    context: QueueContext, payload: Mapping[str, Any], where: ColumnElement[bool] | None
+) -> ColumnElement[bool]:
+    """The condition for live messages with these fields of the payload.
+
+    Raises:
+        TypeError, ValueError, UnsupportedByEngine: as ``Queue.messages``.
+    """
+    selection = LiveSelection(context, payload=payload, where=where)
+    return and_(*selection._chosen.conditions)  # noqa: SLF001 - its own module
 
 
 def rows_of(

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import Column, Integer, String
 
-from queue_over_sql import ClaimLost, DuplicateKey
+from queue_over_sql import ClaimLost, DuplicateKey, PayloadInvalid
 from tests.contract.caller_transactions import OPENERS, opened
 from tests.contract.queue_state import ARGUMENT_ERRORS, close, ids, live_rows, payloads
 from tests.contract.queues.edits import EDITS, LONG_AGO, Edit, of_kind, publish_kinds, unhold
@@ -328,3 +329,44 @@ def test_each_side_has_only_verbs_that_make_sense(jobs: Queue) -> None:
     assert not edits & set(dir(jobs.archive.messages()))
     assert edits <= set(dir(jobs.messages()))
     assert not hasattr(jobs.messages(), "requeue")
+
+
+# ---------------------------------------------------------------- payload and own columns
+
+
+def test_the_content_of_one_message_is_changed_by_its_id(
+    service: QueueService, engine: Engine
+) -> None:
+    """What a consumer holds stays; so does everything if the caller's transaction rolls back."""
+    own: list[Column[Any]] = [Column("shop", String(20), nullable=False), Column("sum", Integer)]
+    queue = service.create_queue("orders", columns=own)
+    first, second = (
+        queue.publish(name, key=name, columns={"shop": "north", "sum": 1}).id for name in "ab"
+    )
+    assert 1 == queue.edit(first, payload={"new": "Žito"}, columns={"sum": None})
+    with opened(OPENERS["connection"], engine) as caller:
+        assert 1 == queue.edit(second, columns={"shop": "south"}, connection=caller)
+        caller.rollback()
+    one, two = queue.messages().list()
+    assert ({"new": "Žito"}, "a", {"shop": "north", "sum": None}) == (
+        one.payload,
+        one.key,
+        one.columns,
+    )
+    assert ("b", {"shop": "north", "sum": 1}) == (two.payload, two.columns)
+    (held,) = queue.consume()
+    edited = queue.edit(held.id, payload="late")
+    assert (0, 1) == (edited, edited.skipped)
+    edited = queue.edit(10**6, payload="nobody")
+    assert (0, 0) == (edited, edited.skipped)
+    refused: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"payload": object()}, PayloadInvalid),
+        ({"columns": {"shop": None}}, TypeError),
+        ({"columns": {"nowhere": 1}}, TypeError),
+        ({}, ValueError),
+    ]
+    for change, error in refused:
+        with pytest.raises(error):
+            queue.edit(second, **change)
+    held.ack()
+    assert ["b"] == drained(queue)

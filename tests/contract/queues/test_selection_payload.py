@@ -416,3 +416,22 @@ def test_an_engine_that_cannot_look_into_json_says_so(queue: Queue, engine: Engi
         with pytest.raises(expected, match=r"2\.2\.220"):
             messages(payload={"a": 1}).list()
     assert 1 == queue.messages().count()
+
+
+def test_a_consumer_claims_by_fields_of_the_payload(queue: Queue, engine: Engine) -> None:
+    """The oldest that match, with ``where`` too; equal values of other types are others."""
+    if not has_json_paths(engine):
+        with pytest.raises(UnsupportedByEngine):
+            queue.consume(payload={"city": "x"})
+        return
+    for number, city in enumerate(["Zagreb", "Split", "Zagreb", True, 1]):
+        queue.publish({"city": city, "number": number}, kind=str(number % 2))
+    even = queue.table.c.kind == "0"
+    for _ in range(2):
+        assert [] == queue.consume(5, payload={"city": "zagreb"})
+    assert [3] == [each.payload["number"] for each in queue.consume(5, payload={"city": True})]
+    assert [4] == [each.payload["number"] for each in queue.consume(5, payload={"city": 1})]
+    (first,) = queue.consume(payload={"city": "Zagreb"}, where=even)
+    assert 0 == first.payload["number"]
+    with pytest.raises(ValueError, match="path"):
+        queue.consume(payload={"": 1})
