@@ -54,8 +54,17 @@ def tier_of(item: pytest.Item) -> str:
         item.get_closest_marker("full")
         or item.get_closest_marker("timing")
         or (only and engine not in only.args)
-        or (parameters.get("face") == "asyncio" and not item.get_closest_marker("driver_decides"))
+        or (parameters.get("face") == "asyncio" and not _driver_decides(item, engine))
     ):
         return "full"
     slow = any(map(item.get_closest_marker, ("browser", "chaos", "fetched", "spark")))
     return "default" if engine != "sqlite" or slow else "fast"
+
+
+def _driver_decides(item: pytest.Item, engine: str) -> bool:
+    """Whether a case on an event loop shows what no other one of the earlier tiers shows."""
+    if not item.get_closest_marker("driver_decides"):
+        return False
+    # MySQL and MariaDB have the same driver there.
+    markers = map(item.get_closest_marker, ("default_on", "engines"))
+    return engine != "mysql" or any(each and "mariadb" not in each.args for each in markers)
