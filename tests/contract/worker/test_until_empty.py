@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import FixedDelay, Publication
+from queue_over_sql.queue import core_of
 from queue_over_sql.worker import in_hand, supply
 from queue_over_sql.worker.supply import State
 from tests.contract.queue_state import counts, payloads
@@ -100,11 +101,12 @@ def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
     queue = service.create_queue("jobs", retry=FixedDelay(0), max_attempts=3)
     worker = service.worker(concurrency=2, poll_interval=(0.001, 0.001))
     seen: list[int] = []
-    consume, drained, ended = queue.consume, in_hand._drained, supply.Supply.ended
+    claimer, drained, ended = core_of(queue).claimer, in_hand._drained, supply.Supply.ended
+    consume = claimer.consume
     poll = threading.Condition()
 
-    def counted(count: int, **options: Any) -> list[Message]:
-        found = consume(count, **options)
+    def counted(*arguments: Any, **options: Any) -> list[Message]:
+        found = consume(*arguments, **options)
         with poll:
             poll.notify_all()
         return found
@@ -126,7 +128,7 @@ def test_it_does_not_end_while_a_call_goes_from_one_list_to_another(
         ended(*args)
         held_up()
 
-    monkeypatch.setattr(queue, "consume", counted)
+    monkeypatch.setattr(claimer, "consume", counted)
     monkeypatch.setattr(in_hand, "_drained", slowly)
     monkeypatch.setattr(supply.Supply, "ended", ended_slowly)
 
