@@ -6,19 +6,19 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from queue_over_sql import DatabaseUnavailable, FixedDelay, Publication, Queue, QueueService
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 from tests.chaos.account import create_effects, effects, live_tokens
-from tests.chaos.processes import Crew
+from tests.chaos.processes import Crew, Process
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import booter, worker
 from tests.waiting import eventually
@@ -224,6 +224,18 @@ def test_the_callers_pool_may_hold_dead_connections(
     assert 3 == queue.stats().live
 
 
+@contextmanager
+def explained(sql: Engine, process: Process) -> Iterator[None]:
+    """Add to a failure what is left in the queue, and what the worker said."""
+    try:
+        yield
+    except AssertionError as error:
+        with sql.connect() as connection:
+            left = connection.execute(text("SELECT * FROM queue_jobs")).mappings().all()
+        error.add_note("\n".join([*map(str, left), process.errors()[-5_000:]]))
+        raise
+
+
 @pytest.mark.default_on("postgresql", "mysql")
 @pytest.mark.parametrize(
     "outage",
@@ -272,7 +284,8 @@ def test_a_worker_outlives_an_outage(
     server.start()
     publish_all(queue, late)
 
-    eventually(lambda: not live_tokens(server_sql), "nothing left", within=60, every=0.1)
+    with explained(server_sql, process):
+        eventually(lambda: not live_tokens(server_sql), "nothing left", within=60, every=0.1)
     assert early + late == [token for token, _ in effects(server_sql)]
     begun = [token for token in crew.account().tokens("started") if token in early]
     for digit in "0123456789" if grouped else "":
