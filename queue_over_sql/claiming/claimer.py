@@ -723,14 +723,14 @@ class Claimer:
         create_rows = partial(self._walk.create_rows, anew=True)
         park: Callable[[Sequence[Seen]], object] | None
         park = partial(self._park_for_take, connection, level)
-        # It looks at each group's row anyway.
-        rules = GroupRules.of(self._context.settings)
         if not self._context.connections.background:
             # A query of ours would end the caller's transaction.
             guarded, park = False, None
         rows: Sequence[Sequence[Any]] = ()
         for _ in range(2):
             edits = self._known_edits() if guarded else ANY_EDITS
+            # It looks at each group's row anyway.
+            rules = GroupRules.of(self._context.settings)
             picking = Picking(
                 connection,
                 sql,
