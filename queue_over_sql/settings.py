@@ -128,7 +128,11 @@ class OptionsOfAdopted(TypedDict, total=False):
     priorities: int | Unset
     group_limit: int | Unset | None
     group_order: GroupOrder | Unset
+    group_rate: str | Unset | None
+    group_fair: bool | Unset
     block_on_failure: bool | Unset
+    queue_limit: int | Unset | None
+    queue_rate: str | Unset | None
     warn_age: Duration | Unset | None
     critical_age: Duration | Unset | None
 
@@ -143,10 +147,6 @@ class QueueOptions(OptionsOfAdopted, total=False):
     unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
-    group_rate: str | Unset | None
-    group_fair: bool | Unset
-    queue_limit: int | Unset | None
-    queue_rate: str | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset

@@ -177,8 +177,10 @@ class Catalog:
             self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
         fresh = with_groups(name, group, updated(EffectiveSettings(), requested), requested)
-        if group is not None:
+        if fresh.has_rules:
             self._check_groups_here()
+        # As any other change of an adopted queue, after it has its columns.
+        fresh = dataclasses.replace(fresh, queue_limit=None, queue_rate=None)
         self._adopter.adopt(
             name,
             given,
@@ -388,7 +390,7 @@ class Catalog:
             self._store,
             name=record.name,
             of_rules=of_groups or of_limit,
-            slots=self._slots(record.name, wanted, present) if of_limit else None,
+            slots=self._slots(queue, wanted, present) if of_limit else None,
             expected=record.settings,
         )
         if wanted.grouped and not present.grouped:
@@ -400,7 +402,7 @@ class Catalog:
                 raise _Superseded
         elif present.grouped and not wanted.grouped:
             former = settings_json(present, written, policies)
-            slots = self._slots(record.name, present, wanted) if of_limit else None
+            slots = self._slots(queue, present, wanted) if of_limit else None
             turn_on = partial(store, settings=former, ruled=True, expected=text, slots=slots)
             turn_off = partial(store, settings=text, ruled=wanted.has_rules)
             self._turn_groups_off(queue, turn_off, turn_on)
@@ -447,14 +449,16 @@ class Catalog:
         return True
 
     def _slots(
-        self, name: str, wanted: EffectiveSettings, present: EffectiveSettings
+        self, queue: Queue, wanted: EffectiveSettings, present: EffectiveSettings
     ) -> Callable[[Connection], None]:
         """Gives the queue its slots and its rate, in the transaction that stores the settings.
 
         On some engines a new table is a transaction of its own, so it is created before.
         """
+        self._check_groups_here()
         bounded = wanted if any(wanted.bounds) else present
-        tables = self._define(name, dataclasses.replace(bounded, columns=()))
+        tables = core_of(queue).context.tables
+        tables = tables.bounded_by(limited=bounded.limited, rated=bounded.rated)
         if tables.limits is not None and any(wanted.bounds):
             self._add_tables([tables.limits])
         sql = StatementCache(tables, self.connections.engine.dialect)
@@ -612,7 +616,8 @@ class Catalog:
         if settings.adoption is not None:
             if stored.unfinished:
                 raise QueueSchemaMismatch(unfinished(record.name, settings.adoption))
-            return self._adopter.tables(record.name, settings.adoption, self.system()), settings
+            tables = self._adopter.tables(record.name, settings.adoption, self.system())
+            return tables.bounded_by(limited=settings.limited, rated=settings.rated), settings
         types = {**stored.types, **self._declared.get(record.name, {})}
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()

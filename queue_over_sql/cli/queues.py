@@ -300,8 +300,8 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
 
 OF_ADOPTED: Final = (
     *("lease", "max_attempts", "retry", "priorities"),
-    *("group_limit", "group_order", "block_on_failure"),
-    *("warn_age", "critical_age"),
+    *("group_limit", "group_order", "group_rate", "group_fair", "block_on_failure"),
+    *("queue_limit", "queue_rate", "warn_age", "critical_age"),
 )
 """Those that `adopt_queue` takes."""
 

@@ -268,6 +268,8 @@ class Adopter:
                 dialect = self._connections.dialect
                 found = existing_store.reflect(connection, adoption.table, adoption.schema, dialect)
                 tables = self._define(name, adoption, found, None, records=[], system=system)
+                # Its limits may have been changed meanwhile.
+                tables = tables.bounded_by(limited=True, rated=True)
                 existing_store.drop_columns(connection, tables, adoption)
         registry.remove_queue(connection, system, self._settings.table_prefix, name)
 

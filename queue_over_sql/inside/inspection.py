@@ -337,7 +337,9 @@ class Inspection:
         settings = stored.effective(parts.settings.retry_policies)
         if stored.adoption is not None:
             adopter = Adopter(parts.connections, parts.settings)
-            return adopter.tables(record.name, stored.adoption, self.system), settings.priorities
+            tables = adopter.tables(record.name, stored.adoption, self.system)
+            tables = tables.bounded_by(limited=settings.limited, rated=settings.rated)
+            return tables, settings.priorities
         prefix, payload = parts.settings.table_prefix, settings.payload
         tables = queue_tables(
             record.name,

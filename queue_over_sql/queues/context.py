@@ -157,21 +157,21 @@ class QueueContext:
 
     def _redefine(self, settings: EffectiveSettings) -> None:
         """Define the tables anew, since somebody turned groups or limits on or off."""
-        present = self.tables
-        tables = queue_tables(
-            present.queue,
-            present.prefix,
-            settings.payload,
-            settings.columns,
-            system=present.system,
-            dialect=present.dialect,
-            grouped=settings.grouped,
-            limited=settings.limited,
-            rated=settings.rated,
-            unique=settings.unique,
-        )
-        known_kinds, temporary = present.known_kinds, present.temporary
-        tables = dataclasses.replace(tables, known_kinds=known_kinds, temporary=temporary)
+        present = tables = self.tables
+        if settings.grouped != present.grouped:
+            tables = queue_tables(
+                present.queue,
+                present.prefix,
+                settings.payload,
+                settings.columns,
+                system=present.system,
+                dialect=present.dialect,
+                grouped=settings.grouped,
+                unique=settings.unique,
+            )
+            known_kinds, temporary = present.known_kinds, present.temporary
+            tables = dataclasses.replace(tables, known_kinds=known_kinds, temporary=temporary)
+        tables = tables.bounded_by(limited=settings.limited, rated=settings.rated)
         # Other threads work here: who reads one of them before it changes must not find the other.
         self.sql = StatementCache(tables, self.connections.engine.dialect)
         self.tables = tables

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from sqlalchemy import (
     BigInteger,
@@ -197,6 +197,14 @@ class QueueTables:
     def base_name(self) -> str:
         """The prefix of the names of the queue's indexes."""
         return self.prefix + self.queue
+
+    def bounded_by(self, *, limited: bool, rated: bool) -> Self:
+        """These tables, for a queue with or without a limit and a rate."""
+        limits = None
+        if limited or rated:
+            metadata = MetaData(schema=self.system.metadata.schema)
+            limits = limits_of(self.base_name, metadata, self.expressions)
+        return dataclasses.replace(self, limits=limits, limited=limited, rated=rated)
 
     @cached_property
     def unique_key(self) -> Sequence[Column[Any]]:

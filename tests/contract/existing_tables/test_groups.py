@@ -220,6 +220,47 @@ def test_a_limit_without_order(make_service: MakeService, engine: Engine) -> Non
 
 
 @pytest.mark.driver_decides
+def test_rates_and_limits(make_service: MakeService, engine: Engine) -> None:
+    """Those of groups and of the whole queue hold as in any queue, and change while it runs."""
+    create_orders(engine, ["a"] * 4 + ["b"] * 4)
+    service, changing = make_service(), make_service()
+    rules: dict[str, Any] = {"group": "customer", "group_rate": "1/h burst 2", "queue_limit": 3}
+    orders = service.adopt_queue("orders", ORDERS, **rules)
+    orders.enqueue()
+    hand = orders.consume(10)
+    assert [1, 2, 5] == ids(hand)
+    assert [] == orders.consume(10)
+    hand[0].ack()
+    assert [6] == ids(orders.consume(10))
+    assert [] == orders.consume(10)
+    orders.ack([hand[1], hand[2]])
+    assert Reason.GROUP_RATE is orders.why(3).reason
+    changing.adopt_queue("orders", ORDERS, **rules | {"group_rate": None})
+    with engine.begin() as connection:
+        assert 2 == len(orders.take(10, connection=connection))
+        assert [] == orders.take(10, connection=connection)
+    changing.adopt_queue("orders", ORDERS, group="customer", queue_limit=None, queue_rate="1/h")
+    assert 1 == len(orders.consume(10))
+    assert [] == orders.consume(10)
+    changing.adopt_queue("orders", ORDERS, group="customer", queue_rate=None)
+    assert 1 == len(orders.consume(10))
+    assert service.drop_queue("orders")
+    assert not inspect(engine).has_table("queue_orders_limits")
+
+
+@pytest.mark.driver_decides
+def test_fair_shares(service: QueueService, engine: Engine) -> None:
+    """A group with few rows need not wait for all rows of a large one."""
+    create_orders(engine, ["a"] * 30 + ["b", "b"])
+    orders = service.adopt_queue("orders", ORDERS, group="customer", group_fair=True)
+    orders.enqueue()
+    found = orders.consume(4)
+    assert ["a", "a", "b", "b"] == sorted(str(each.group) for each in found)
+    orders.ack(found)
+    assert 28 == len(orders.consume(40))
+
+
+@pytest.mark.driver_decides
 def test_the_reaper_mends_what_an_owner_deleted(service: QueueService, engine: Engine) -> None:
     """A deleted first row holds up its group only until the reaper has looked, and it says so."""
     create_orders(engine, ["a", "a", "b", "b"])
@@ -297,9 +338,8 @@ def test_what_cannot_name_groups_is_refused(make_service: MakeService, engine: E
         service.adopt_queue("other", ORDERS, group="company")
     with pytest.raises(QueueSchemaMismatch, match="cannot be turned on or off by group_limit"):
         service.create_queue("orders", group_limit=None)
-    for other in ({"group_fair": True}, {"group_rate": "5/s"}):
-        with pytest.raises(QueueSchemaMismatch, match=f"does not accept {next(iter(other))}"):
-            service.create_queue("orders", **other)
+    with pytest.raises(QueueSchemaMismatch, match="does not accept when_full"):
+        service.create_queue("orders", when_full="reject")
     with pytest.raises(ValueError, match=r"group is not possible.*put it into the payload"):
         orders.publish({"customer": "a"}, group="a")
     with pytest.raises(TypeError, match="has no column group_key"):
