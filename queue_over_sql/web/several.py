@@ -118,7 +118,7 @@ def _without_database(settings: WebSettings) -> Starlette:
     async def page(request: Request) -> Response:
         root = str(request.scope.get("root_path", ""))
         if request.path_params["path"].startswith("api/"):
-            return Problem(503, "unavailable", why).response(waits)
+            return Problem(503, "database-unavailable", why).response(waits)
         above = root.removesuffix(settings.database)
         databases = {name: f"{above}{name}/" for name in settings.databases}
         shown_page = template.render(

@@ -132,7 +132,8 @@ def test_several_databases_have_a_switch_and_their_own_tokens(
             assert '<a href="/orders/">orders</a>' in page.text
             [style] = re.findall(r'href="([^"]+style.css[^"]*)"', page.text)
             assert 200 == client.get(style).status_code
-            assert "/problems/unavailable" == client.get("/late/api/v1/queues").json()["type"]
+            problem = client.get("/late/api/v1/queues").json()
+            assert "/problems/database-unavailable" == problem["type"]
             assert 200 == client.get("/late/livez").status_code
             with QueueService(f"sqlite:///{late}") as service:
                 service.create_queue("birds")
