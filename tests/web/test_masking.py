@@ -111,6 +111,15 @@ def test_no_way_out_shows_a_masked_field(site: Site) -> None:
         question = site.ask("POST", f"/do/{name}", cookie, data=form, headers=OWN)
         assert MASK in question.text
         assert MARKER not in html.unescape(question.text)
+    # The links and filters with the fingerprints that are shown lead to the dead letters.
+    page = site.ask("GET", "/queues/documents/dead", cookie).text
+    links = set(re.findall(r"/queues/documents/archive\?error=[0-9a-f]{16}", page))
+    errors = site.server.json("GET", "/queues/documents/errors")["errors"]
+    assert len(links) == len(errors) > 1
+    for link, error in zip(sorted(links), errors, strict=True):
+        assert "/queues/documents/messages/" in site.ask("GET", link, cookie).text
+        path = f"/queues/documents/archive?error={error['fingerprint']}"
+        assert error["count"] == len(site.server.json("GET", path)["messages"])
     body = {"routing_key": "x", "payload": {}}
     routed = site.server.call("POST", "/topics/events/route", json=body)
     assert MARKER not in routed.text

@@ -323,7 +323,7 @@ def _dead(view: View, found: Queue, here: str) -> Response:
     previews = shown_messages.previews_of(
         view.service, found, [each.message_id for each in shown], view.site.mask, archived=True
     )
-    total = sum(each.count for each in groups)
+    total, more = sum(each.count for each in groups), any(each.more for each in groups)
     return view.page(
         "dead_of.html",
         here,
@@ -331,8 +331,8 @@ def _dead(view: View, found: Queue, here: str) -> Response:
         now=view.site.snapshots.queue(found.name),
         errors=[_shown_error(view, found, each) for each in shown],
         previews=previews,
-        left_out=shown_messages.left_out(found),
-        total=AtLeast(total) if any(each.more for each in groups) else total,
+        left_out=shown_messages.left_out(found) if more else None,
+        total=AtLeast(total) if more else total,
         after=start,
         more=start + size if start + size < len(groups) else None,
     )

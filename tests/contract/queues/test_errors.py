@@ -53,6 +53,7 @@ def test_errors_are_grouped_by_their_fingerprints(make_service: MakeService) -> 
     rows = inside.run(queue, lambda c: {row[0]: row[1] for row in c.execute(stored)})
     assert {None: 2} | {each: count for each, (count, _) in expected.items()} == rows
     assert expected == seen()
+    assert not inside.errors_left_out(queue)
     newest = inside.errors(queue, limit=1)
     assert [""] == [each.error for each in newest]
 
@@ -84,6 +85,7 @@ def test_errors_of_adopted_tables_are_grouped_when_they_are_read(
     service.reap()
     wanted = fingerprint("KeyError: 'invoice 1'")
     assert [(wanted, 4)] == [(each.fingerprint, each.count) for each in inside.errors(billing)]
+    assert not inside.errors_left_out(billing)
     same = inside.having_error(billing, wanted, mark=None)
     assert 4 == billing.archive.messages(where=same).requeue()
     assert [] == inside.errors(billing)
