@@ -1045,7 +1045,7 @@ def test_the_page_about_health_does_not_wait_for_a_long_check_up(
         del service
         runs.release()
         ended.wait()
-        return [Finding(Level.WARNING, "clocks", "they differ")]
+        return [Finding(Level.WARNING, "clocks", "jobs: they differ")]
 
     monkeypatch.setattr(snapshot, "diagnose", slow)
     browser = open_site()
@@ -1054,7 +1054,8 @@ def test_the_page_about_health_does_not_wait_for_a_long_check_up(
     assert runs.acquire(timeout=30)
     assert not runs.acquire(blocking=False)
     ended.set()
-    wait_until(lambda: "they differ" in browser.get("/health"))
+    wait_until(lambda: '/queues/jobs">jobs</a>: they differ' in browser.get("/health"))
+    assert 'queue <a href="/queues/jobs">jobs</a>' in browser.page.text
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")

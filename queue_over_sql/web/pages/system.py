@@ -104,7 +104,9 @@ def topics(view: View) -> Response:
 
 def health(view: View) -> Response:
     """Whether the queues are served, and the findings of the doctor."""
-    return view.page("health.html", "health", found=view.site.snapshots.checked_up(_WAIT_SECONDS))
+    found = view.site.snapshots.checked_up(_WAIT_SECONDS)
+    names = {each.name for each in found.checks} if found else set[str]()
+    return view.page("health.html", "health", found=found, names=names)
 
 
 def audit(view: View) -> Response:
