@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# To load what else is installed for pytest takes most of the time.
+ALONE = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 CASES = """
 import os, pathlib, pytest
 
@@ -49,9 +51,9 @@ def test_what_fails_once_is_listed_and_counted(
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.flaky"]\n')
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--flaky=10", "-n", "2", "."],
+        [sys.executable, "-m", "pytest", "-p", "xdist", "--flaky=10", "-n", "2", "."],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "BROKEN": broken},
+        env={**os.environ, **ALONE, "BROKEN": broken},
         capture_output=True,
         text=True,
         check=False,
@@ -104,7 +106,7 @@ def test_what_a_failed_case_leaves_behind_fails_no_other(tmp_path: Path) -> None
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:xdist", "."],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **ALONE},
         capture_output=True,
         text=True,
         check=False,

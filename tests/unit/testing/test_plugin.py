@@ -23,6 +23,12 @@ DATABASE_TEST = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To load what else is installed for pytest takes most of the time.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     """Run the tests of `pytester` in a process of their own, as a user's project would."""
     plugin = ("-p", "queue_over_sql.testing.plugin")
