@@ -7,7 +7,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Never, Unpack
 
@@ -22,6 +23,7 @@ from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
 from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.consumers.lease_renewal import KeptMessages
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
 from queue_over_sql.groups.groups import Groups
 from queue_over_sql.message import (
@@ -100,6 +102,16 @@ def name_of(queue: object) -> str:
     return str.__str__(name)
 
 
+def hold_length(lease: Duration | None, hold_for: Duration | None) -> timedelta | None:
+    """The length of a claim that ends with its lease; None for an ordinary claim."""
+    if hold_for is None:
+        return None
+    if lease is not None:
+        msg = "hold_for= is a length of the lease, too: use either lease= or hold_for="
+        raise ValueError(msg)
+    return to_timedelta(hold_for, "hold_for")
+
+
 class QueueCore:
     """The parts of one queue inside one service, for the verbs of `Queue` and for other features.
 
@@ -136,6 +148,7 @@ class QueueCore:
         self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
         self.reject, self.extend = settlements.reject, settlements.extend
         self.reply = self.requests.reply
+        self._kept = KeptMessages(context.consumer.keeper, self)
 
     def consume(
         self,
@@ -185,6 +198,23 @@ class QueueCore:
             raise ValueError(msg)
         editing = edit_content.of(context.sql, message_id, encode, values)
         return context.run(editing, connection)
+
+    def keep(self, messages: Message | Sequence[Message]) -> AbstractContextManager[None]:
+        """See ``Queue.keep``."""
+        return self.context.consumer.keeper.keeping(self, as_list(messages))
+
+    def kept(self, claim: Callable[[], list[Message]]) -> list[Message]:
+        """Claim messages whose leases are renewed until they are settled."""
+        messages = claim()
+        if messages:
+            try:
+                self._kept.add(messages)
+            except BaseException:
+                # No thread is free: the caller gets none of them.
+                with contextlib.suppress(QueueError):
+                    self.release(messages)
+                raise
+        return messages
 
     def exchange_apart(
         self,
@@ -562,6 +592,7 @@ class Queue(Generic[Payload]):
         *,
         lease: Duration | None = None,
         hold_for: Duration | None = None,
+        keep: bool = False,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -574,6 +605,8 @@ class Queue(Generic[Payload]):
             hold_for: length of a lease that nothing but its end takes away: neither ``stop()`` nor
                 the death of this process gives these messages back. Any process settles them by
                 their ``token``. Instead of ``lease``.
+            keep: renew the leases in the background until each message is settled through its
+                object, its claim is lost, or this service stops or its process dies.
             wait: how long to wait for the first message.
             where: only messages that match this SQLAlchemy condition on ``table``. Pass the same
                 expression object each time, so that its statement is compiled only once.
@@ -590,13 +623,11 @@ class Queue(Generic[Payload]):
         """
         if payload:
             where = self._core.matching(payload, where)
-        if hold_for is None:
-            return self._core.consume(count, lease, wait, where)
-        if lease is not None:
-            msg = "hold_for= is a length of the lease, too: use either lease= or hold_for="
-            raise ValueError(msg)
-        seconds = to_timedelta(hold_for, "hold_for")
-        return self._core.lasting().consume(count, seconds, wait, where)
+        held = hold_length(lease, hold_for)
+        claim = partial(self._core.consume, count, lease, wait, where)
+        if held is not None:
+            claim = partial(self._core.lasting().consume, count, held, wait, where)
+        return self._core.kept(claim) if check_flag("keep", keep) else claim()
 
     @contextlib.contextmanager
     def receive(
@@ -898,6 +929,16 @@ class Queue(Generic[Payload]):
                 have it, or the queue does not keep finished messages.
         """
         return self._core.results.result(check_id("message_id", message_id), wait)
+
+    def keep(self, messages: Message | Sequence[Message]) -> AbstractContextManager[None]:
+        """Renew the leases of claimed messages while a ``with`` block runs, however long it takes.
+
+        A message whose claim is lost meanwhile shows ``cancelled``.
+
+        Args:
+            messages: one or several.
+        """
+        return self._core.keep(messages)
 
     # -- ask and answer
 

@@ -13,6 +13,7 @@ from queue_over_sql.aio.proxies import (
     Fact,
     Proxy,
     awaited,
+    inward,
     outward,
     proxied,
     proxy_of,
@@ -357,6 +358,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         *,
         lease: Duration | None = None,
         hold_for: Duration | None = None,
+        keep: bool = False,
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -495,7 +497,16 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
         If the block settles the message itself, nothing more is done. A cancelled block counts as
         one that raises. The message is None if none arrived in time.
         """
-        return _Receiving(self._sync.receive(wait=wait, lease=lease, hold_for=hold_for))
+        return _Entered(self._sync.receive(wait=wait, lease=lease, hold_for=hold_for))
+
+    def keep(
+        self, messages: AsyncMessage | Sequence[AsyncMessage]
+    ) -> AbstractAsyncContextManager[None]:
+        """Renew the leases of claimed messages while an ``async with`` block runs.
+
+        A message whose claim is lost meanwhile shows ``cancelled``.
+        """
+        return _Entered(self._sync.keep(inward(messages)))
 
     async def stream(
         self,
@@ -543,15 +554,14 @@ class AsyncAdoptedQueue(AsyncQueue[Mapping[str, Any]]):
     ) -> int: ...
 
 
-class _Receiving(AbstractAsyncContextManager[AsyncMessage | None]):
-    """The synchronous context manager; it is entered and left in greenlets."""
+class _Entered(AbstractAsyncContextManager[Any]):
+    """A synchronous context manager; it is entered and left in greenlets."""
 
-    def __init__(self, receiving: AbstractContextManager[Message | None]) -> None:
-        self._receiving = receiving
+    def __init__(self, entered: AbstractContextManager[Any]) -> None:
+        self._entered = entered
 
-    async def __aenter__(self) -> AsyncMessage | None:
-        message: AsyncMessage | None = await run(self._receiving.__enter__)
-        return message
+    async def __aenter__(self) -> Any:
+        return await run(self._entered.__enter__)
 
     async def __aexit__(
         self,
@@ -559,5 +569,5 @@ class _Receiving(AbstractAsyncContextManager[AsyncMessage | None]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        swallowed: bool | None = await run(self._receiving.__exit__, kind, error, traceback)
+        swallowed: bool | None = await run(self._entered.__exit__, kind, error, traceback)
         return swallowed

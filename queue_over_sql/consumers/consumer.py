@@ -20,6 +20,7 @@ from queue_over_sql.consumers import registrations
 from queue_over_sql.consumers.deaths import Deaths
 from queue_over_sql.consumers.handling import Handling
 from queue_over_sql.consumers.isolation import Isolation
+from queue_over_sql.consumers.lease_renewal import LeaseKeeper
 from queue_over_sql.database.repetition import SharedTry
 from queue_over_sql.errors import (
     ConsumerExpired,
@@ -165,6 +166,8 @@ class Consumer:
         self._told: tuple[str, str] | None = None
         # Held while one caller stores the kinds that this consumer knows.
         self.declaring = SharedTry(connections.runtime.lock())
+        self.keeper = LeaseKeeper(connections.runtime)
+        """Renews the leases of messages that callers keep."""
         self._lock = connections.runtime.lock()
         self._registering = SharedTry(self._lock)
         self._closed = False
@@ -389,6 +392,7 @@ class Consumer:
 
         None if it never registered, or if a parent process registered it before a fork.
         """
+        self.keeper.stop()
         return self._given_up(for_good=True)
 
     def resign(self) -> str | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from queue_over_sql.consumers.lease_renewal import LeaseKeeper
 from queue_over_sql.queue import core_of
 from queue_over_sql.retry import delay_of
 from queue_over_sql.settling.failures import reason_of
 from queue_over_sql.worker.handler import Handler, check_kind, refuse_unfinished
 from queue_over_sql.worker.handler_run import HandlerRun
-from queue_over_sql.worker.lease_renewal import LeaseKeeper
 from queue_over_sql.worker.processes import Supervisor, obey_supervisor, unblock_signals
 from queue_over_sql.worker.source_files import SourceFiles
 from queue_over_sql.worker.worker import Worker, handlers_of, narrow, stop_at_once

@@ -31,10 +31,10 @@ from queue_over_sql.worker.polls import Polls
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
+    from queue_over_sql.consumers.lease_renewal import LeaseKeeper
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
     from queue_over_sql.worker.handler import Handler
-    from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 
 _log = logging.getLogger(__name__)

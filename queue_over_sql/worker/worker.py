@@ -11,6 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
+from queue_over_sql.consumers.lease_renewal import LeaseKeeper
 from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import core_of, name_of
@@ -26,7 +27,6 @@ from queue_over_sql.worker.handler import (
     check_parameters,
     keeping_result,
 )
-from queue_over_sql.worker.lease_renewal import LeaseKeeper
 from queue_over_sql.worker.middleware import Middleware, check_middleware, within_middleware
 from queue_over_sql.worker.supply import Supply
 from queue_over_sql.worker.threads import HandlerThreads

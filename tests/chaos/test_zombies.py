@@ -46,12 +46,14 @@ def publish_one_for_each_verb(queue: Queue) -> list[int]:
     return [p.id for p in queue.publish_many([{"token": verb} for verb in VERBS])]
 
 
-def consume_all(queue: Queue, count: int, *, within: float = 20.0) -> list[Message]:
+def consume_all(
+    queue: Queue, count: int, *, within: float = 20.0, lease: float | None = None
+) -> list[Message]:
     """Claim so many messages, however many calls that takes."""
     found: list[Message] = []
 
     def look() -> bool:
-        found.extend(queue.consume(count - len(found), wait=0.5))
+        found.extend(queue.consume(count - len(found), lease=lease, wait=0.5))
         return len(found) == count
 
     eventually(look, f"{count} messages", within=within)
@@ -136,6 +138,36 @@ def test_a_stopped_process_wakes_up_as_nobody(
         [message] = zombie.ask("consume", wait=10.0)["messages"]
         assert message["consumer_id"] != claimed[0]["consumer_id"]
         assert zombie.ask("ack", id=message["id"])["error"] is None
+        assert [] == rows(sql)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_stopped_process_does_not_keep_its_messages(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+) -> None:
+    """What A keeps is B's after the timeout; when A wakes up, it renews nothing of that."""
+    with make_service(reaper_interval=0.2) as service:
+        queue = service.create_queue("jobs", lease=1)
+        ids = publish_one_for_each_verb(queue)
+        zombie = crew.spawn(puppet.Arguments(database.url, consumer_timeout=3.0))
+        zombie.expect("ready")
+        zombie.ask("consume", count=len(ids), keep=True)
+        before = queue.messages().first()
+        assert before is not None
+        eventually(
+            lambda: (
+                (now := queue.messages().first()) is not None
+                and now.lease_expires_at != before.lease_expires_at
+            ),
+            "the leases are renewed",
+        )
+        zombie.freeze()
+        heir = consume_all(queue, len(ids), lease=60)
+        claimed = rows(sql)
+        zombie.thaw()
+        check_puppet_refused(zombie, ids, sql)
+        assert claimed == rows(sql)
+        queue.ack(heir)
         assert [] == rows(sql)
 
 

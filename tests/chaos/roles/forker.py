@@ -31,7 +31,7 @@ def main(url: str) -> int:
     with QueueService(url, observer=passes) as service:
         queue = service.create_queue("jobs")
         queue.publish_many(range(MESSAGES))
-        held = queue.consume(3)
+        held = queue.consume(3, keep=True, lease=3)
         child = os.fork()
         if child == 0:
             os._exit(_child(service, queue, held, passes))
@@ -57,7 +57,7 @@ def _child(service: QueueService, queue: Queue, held: list[Message], passes: Pas
         if not (service.started and passes.come.wait(30)):
             return 5
         for _ in range(3):
-            queue.ack(queue.consume(2))
+            queue.ack(queue.consume(2, keep=True))
         if service.consumer_id == parent_id:
             return 3
         if _refused(queue, held):

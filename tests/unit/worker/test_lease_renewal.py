@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from queue_over_sql.worker.lease_renewal import LeaseKeeper
+from queue_over_sql.consumers.lease_renewal import LeaseKeeper
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Lease renewal for messages that a handler works on for long."""
+"""Lease renewal for messages that somebody works on for long."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.runtime import THREADS, LoopProgress, Running, Runtime
 from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us, note_cancelled
@@ -18,7 +20,6 @@ from queue_over_sql.observer import log_fields
 
 if TYPE_CHECKING:
     from queue_over_sql.message import Message
-    from queue_over_sql.queue import Queue
 
 
 _log = logging.getLogger(__name__)
@@ -40,9 +41,19 @@ _NAMED = 10
 Groups = Mapping[int, Sequence["Message"]]
 
 
+class Leases(Protocol):
+    """The queue of the messages."""
+
+    def holds(self, message: Message) -> bool:
+        """Whether this consumer still holds a message, as far as it knows."""
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Renew their leases; ClaimLost lists those whose claims are lost."""
+
+
 @dataclasses.dataclass(eq=False)
 class _Holding:
-    queue: Callable[[], Queue]
+    queue: Callable[[], Leases]
     groups: Callable[[], Groups]
     interval: float = math.inf
     due_at: float = math.inf
@@ -50,7 +61,7 @@ class _Holding:
 
 
 class LeaseKeeper:
-    """Renews, in the background, the leases of all messages that a worker has in hand."""
+    """Renews, in the background, the leases of all messages that somebody has in hand."""
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
         self.progress = LoopProgress("lease renewal")
@@ -59,11 +70,12 @@ class LeaseKeeper:
         self._changed = runtime.condition()
         self._running: Running | None = None
         self._stopping = False
+        self._pid = os.getpid()
         # When the thread wakes up by itself.
         self._wakes_at = math.inf
 
     def holding(
-        self, queue: Callable[[], Queue], groups: Callable[[], Groups]
+        self, queue: Callable[[], Leases], groups: Callable[[], Groups]
     ) -> Callable[[Sequence[Message]], None]:
         """Renew the leases of all messages in hand.
 
@@ -78,7 +90,7 @@ class LeaseKeeper:
         return functools.partial(self._note, self._hold(queue, groups))
 
     @contextlib.contextmanager
-    def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
+    def keeping(self, queue: Leases, messages: Sequence[Message]) -> Iterator[None]:
         """Renew the leases of ``messages`` while the block runs."""
         holding = self._hold(lambda: queue, lambda: {0: messages})
         self._note(holding, messages)
@@ -86,7 +98,9 @@ class LeaseKeeper:
             yield
         finally:
             with self._changed:
-                self._holdings.remove(holding)
+                # A child of a fork has none of its parent's.
+                if holding in self._holdings:
+                    self._holdings.remove(holding)
 
     def stop(self) -> None:
         """Stop the renewal."""
@@ -94,9 +108,13 @@ class LeaseKeeper:
             self._stopping = True
             self._changed.notify_all()
 
-    def _hold(self, queue: Callable[[], Queue], groups: Callable[[], Groups]) -> _Holding:
+    def _hold(self, queue: Callable[[], Leases], groups: Callable[[], Groups]) -> _Holding:
         holding = _Holding(queue, groups)
         with self._changed:
+            if self._pid != os.getpid():
+                # The parent renews its own, and its thread does not run here.
+                self._pid, self._holdings, self._running = os.getpid(), [], None
+                self._wakes_at = math.inf
             self._holdings.append(holding)
         return holding
 
@@ -141,7 +159,7 @@ class LeaseKeeper:
         queue = holding.queue()
         nothing = True
         for number, group in holding.groups().items():
-            unsettled = [each for each in group if not (each.settled or each.cancelled)]
+            unsettled = [each for each in group if not _is_over(each)]
             messages = [each for each in unsettled if queue.holds(each)]
             if len(messages) < len(unsettled):
                 _note_lost([each for each in unsettled if not queue.holds(each)])
@@ -180,13 +198,44 @@ class LeaseKeeper:
             holding.renewing.discard(number)
 
 
+class KeptMessages:
+    """Messages of one queue whose leases are renewed until they are settled."""
+
+    def __init__(self, keeper: LeaseKeeper, queue: Leases) -> None:
+        self._keeper = keeper
+        self._queue = queue
+        self._lock = shared_lock()
+        self._pid = -1
+        self._messages: list[Message] = []
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Renew the leases of these, too."""
+        with self._lock:
+            if self._pid != os.getpid():
+                # What a parent process keeps is not this one's.
+                self._messages = []
+                self._note = self._keeper.holding(lambda: self._queue, self._groups)
+                self._pid = os.getpid()
+            self._messages += messages
+        self._note(messages)
+
+    def _groups(self) -> Groups:
+        with self._lock:
+            self._messages = [each for each in self._messages if not _is_over(each)]
+            return {0: list(self._messages)}
+
+
+def _is_over(message: Message) -> bool:
+    return message.settled or message.cancelled
+
+
 def _note_lost(messages: Iterable[Message]) -> None:
-    lost = [message for message in messages if not (message.settled or message.cancelled)]
+    lost = [message for message in messages if not _is_over(message)]
     if lost:
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         names = ", ".join(map(repr, lost[:_NAMED]))
         fields = log_fields(lost[0].queue, lost)
-        text = "Claims are lost; their handlers are notified: %s%s"
+        text = "Claims are lost; their messages are marked as cancelled: %s%s"
         _log.error(text, names, more, extra=fields)
     for message in lost:
         note_cancelled(message)
