@@ -22,6 +22,7 @@ from queue_over_sql.archive.selection import encoded_payload
 from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
+from queue_over_sql.claiming.several import Source
 from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.consumers.lease_renewal import KeptMessages
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
@@ -215,6 +216,17 @@ class QueueCore:
                     self.release(messages)
                 raise
         return messages
+
+    def source(
+        self, count: int, lease: Duration | None, hold_for: Duration | None, *, keep: bool
+    ) -> Source:
+        """What claims from several queues need of this one; see ``Queue.consume``."""
+        held, claimer = hold_length(lease, hold_for), self.claimer
+        claim = partial(self.consume, count, lease, 0.0, None)
+        if held is not None:
+            claimer = self.lasting()
+            claim = partial(claimer.consume, count, held, 0.0, None)
+        return Source(self.context, claimer, partial(self.kept, claim) if keep else claim)
 
     def exchange_apart(
         self,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 from queue_over_sql.catalog.catalog import Catalog
 from queue_over_sql.catalog.reply_boxes import ReplyBoxesOfCatalog
 from queue_over_sql.catalog.service_parts import ServiceParts
+from queue_over_sql.catalog.temporary_queues import TemporaryQueues
+from queue_over_sql.claiming.several import SeveralQueues
 from queue_over_sql.consumers.consumer import Consumer
 from queue_over_sql.consumers.registered import RegisteredConsumers
 from queue_over_sql.database.connections import Connections
@@ -31,10 +33,10 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
-from queue_over_sql.message import Payload
+from queue_over_sql.message import Message, Payload
 from queue_over_sql.migrations import Migrations, Upgrader
 from queue_over_sql.observer import Observer, ReaperReport, as_observers
-from queue_over_sql.queue import Queue, QueueCore, core_of
+from queue_over_sql.queue import Queue, QueueCore, core_of, name_of
 from queue_over_sql.queues.context import QueueContext
 from queue_over_sql.reaper import ClockWatch, Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
@@ -172,6 +174,7 @@ class QueueService:
             self._background,
             as_observers(observer),
         )
+        self._several = SeveralQueues()
         self._topics = Topics(parts)
         self._registered = RegisteredConsumers(connections, catalog.system)
         self._durable = LostConsumers(parts, self._registered)
@@ -567,6 +570,50 @@ class QueueService:
 
     # -- consumers and workers
 
+    def consume(
+        self,
+        queues: Sequence[Queue | str],
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
+        keep: bool = False,
+        wait: Duration = 0.0,
+    ) -> list[Message]:
+        """Claim messages of several queues: of the first one, in turn, that has any.
+
+        Calls with the same queues begin with another one each time, so that none starves. While
+        all are empty, it waits for all at once, and one query looks at all of them.
+
+        Args:
+            queues: the queues, or their names.
+            count: the maximum number of messages.
+            lease: as in ``Queue.consume``.
+            hold_for: as in ``Queue.consume``.
+            keep: as in ``Queue.consume``.
+            wait: how long to wait for the first message.
+
+        Returns:
+            Up to ``count`` messages of one queue, oldest first; ``message.queue`` names it.
+
+        Raises:
+            QueueNotFound, DatabaseUnavailable, ServiceClosed: nothing was claimed.
+            TypeError, ValueError: an argument has an invalid value, there is no queue, or one is
+                another service's.
+        """
+        self._parts.check_open()
+        seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
+        if isinstance(queues, str) or not isinstance(queues, Sequence):
+            msg = "queues must be a list of queues or of their names"
+            raise TypeError(msg)
+        cores = [self._own_core(queue) for queue in queues]
+        keep = check_flag("keep", keep)
+        sources = [core.source(count, lease, hold_for, keep=keep) for core in dict.fromkeys(cores)]
+        if not sources:
+            msg = "queues must name at least one queue"
+            raise ValueError(msg)
+        return self._several.consume(sources, seconds)
+
     def consumers(self) -> list[ConsumerInfo]:
         """List all consumers registered in this database, the oldest first.
 
@@ -670,6 +717,14 @@ class QueueService:
         )
 
     # -- inner
+
+    def _own_core(self, queue: Queue | str) -> QueueCore:
+        name = name_of(queue)
+        core = core_of(self._parts.queue(name) if isinstance(queue, str) else queue)
+        if core.context.connections is not self._parts.connections:
+            msg = f"queue {name!r} is another service's: open it here, or give its name"
+            raise ValueError(msg)
+        return core
 
     def _runtime(self) -> Runtime:
         return THREADS

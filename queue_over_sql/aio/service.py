@@ -454,6 +454,18 @@ class AsyncQueueService(Proxy[QueueService]):
     reap = awaited(QueueService.reap)
     worker = returned_as(AsyncWorker, QueueService.worker)
 
+    @proxied(QueueService.consume)
+    async def consume(
+        self,
+        queues: Sequence[AsyncQueue | str],
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+        hold_for: Duration | None = None,
+        keep: bool = False,
+        wait: Duration = 0.0,
+    ) -> list[AsyncMessage]: ...
+
     @property
     def schedules(self) -> AsyncSchedules:
         """The schedules, which publish messages regularly."""

@@ -145,6 +145,15 @@ class Claimer:
         """When the queue's rate allows the next message, on the monotonic clock; may be past."""
         return self._token_at
 
+    @property
+    def edits(self) -> int | None:
+        """The queue's edit count that the watermarks are based on; None: not known yet."""
+        return self._edits
+
+    def low(self, level: int) -> int:
+        """Where the next claim of a priority level looks from; 0: from the beginning."""
+        return self._mark(level).bound()
+
     def consume(
         self,
         count: int,

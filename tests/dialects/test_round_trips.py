@@ -457,6 +457,20 @@ def test_an_idle_worker_looks_once_and_waits(
     assert len(each) == len(sent) // LOOKS, _shown(sent)
 
 
+def test_who_waits_for_many_queues_sends_little(traffic: Traffic, quiet: QueueService) -> None:
+    """A look at nine empty queues is a claim from the one whose turn it is, and a query."""
+    queues = [quiet.create_queue(f"jobs_{number}") for number in range(9)]
+    for _ in range(len(queues) + 1):
+        quiet.consume(queues)
+    for queue in queues:
+        core_of(queue).wake_consumers()
+    forms = EXPECTED["consume in vain"]
+    form = _form(queues[0])
+    claim = forms.get(form, forms[""])
+    expected = f"{claim} SELECT".replace("SELECT SELECT", "SELECT*2")
+    assert expected == _shown(traffic.of(lambda: quiet.consume(queues)))
+
+
 @pytest.mark.engines("sqlite")
 @pytest.mark.parametrize("act", CALLS)
 def test_nothing_is_built_for_each_call(queue: Queue, act: str) -> None:
