@@ -475,7 +475,7 @@ class Queue(Generic[Payload]):
 
     @property
     def temporary(self) -> bool:
-        """Whether it is a temporary reply queue, which is dropped together with its consumer."""
+        """Whether it is dropped together with its consumer, as the queues of replies are."""
         return self._core.context.tables.temporary
 
     @property

@@ -179,6 +179,7 @@ class QueueService:
         self._registered = RegisteredConsumers(connections, catalog.system)
         self._durable = LostConsumers(parts, self._registered)
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
+        self._temporary = TemporaryQueues(parts)
         self._lock = runtime.lock()
         # The process that started it: a fork has none of the threads.
         self._started_in: int | None = None
@@ -190,12 +191,12 @@ class QueueService:
         self._firer = ScheduleFirer(parts)
         consumer.deaths.held = self._held_by
         self._reaper = Reaper(
-            self.queues,
+            parts.catalog.served,
             consumer.deaths.declare,
             self._registered.forget_dead,
             chores=[
                 ClockWatch(parts, self.queues).look,
-                self._reply_queues.reap,
+                self._temporary.reap,
                 StagedWriteCleanup(parts).run_if_due,
                 self._maintain,
             ],
@@ -316,6 +317,7 @@ class QueueService:
         name: str,
         *,
         kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> Queue[Payload]: ...
     @overload
@@ -324,6 +326,7 @@ class QueueService:
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> Queue: ...
     @spelled_out(QueueOptions, NOT_GIVEN)
@@ -332,6 +335,7 @@ class QueueService:
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> Queue:
         """Create a queue, or open it if it exists; safe to call from many servers at once.
@@ -384,6 +388,11 @@ class QueueService:
                 publishers at the same time may exceed the number.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
+            unused_for: drop the queue, with all its messages, when no living consumer has asked
+                for its messages for this long; None (default): never. Clients over HTTP and the SQL
+                API do not count as consumers.
+            temporary: drop the queue, with all its messages, when this service stops or dies. If
+                the queue exists, it must be temporary, and ends with this service from now on.
             kinds: the payload types that this program knows: a list of Pydantic models,
                 dataclasses, TypedDicts or plain JSON types, or a mapping of kinds to types. They
                 are not stored in the database.
@@ -396,7 +405,7 @@ class QueueService:
         Raises:
             InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the queue exists with another payload type, other columns or
-                another ``unique``.
+                another ``unique``, or is not ``temporary``.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
             UnsupportedByEngine: there is a ``group_limit``, ``queue_limit`` or ``queue_rate``, and
@@ -408,6 +417,8 @@ class QueueService:
         self._parts.check_open()
         # Check first: an invalid name may not even be hashable.
         name = self._parts.catalog.checked_name(name)
+        if check_flag("temporary", temporary):
+            return self._temporary.create(name, requested)
         return self.create_queues({name: requested})[name]
 
     def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
@@ -513,7 +524,7 @@ class QueueService:
         """List all queues with this service's table prefix, ordered by name.
 
         Args:
-            temporary: whether to include temporary reply queues.
+            temporary: whether to include temporary queues, also those of replies.
         """
         self._parts.check_open()
         check_flag("temporary", temporary)
@@ -783,7 +794,7 @@ class QueueService:
     def _held_by(self, consumer_ids: Sequence[str]) -> dict[str, int]:
         """How many messages consumers hold in all queues that this service can read."""
         held = Counter[str]()
-        for queue in self.queues():
+        for queue in self._parts.catalog.served():
             try:
                 held.update(core_of(queue).recovery.held_by(consumer_ids))
             except Locked as error:
@@ -834,7 +845,7 @@ class QueueService:
                     error,
                 )
             self._released.append(queue.name)
-        self._reply_queues.drop_own(consumer_id)
+        self._temporary.drop_own(consumer_id)
         self._registered.forget(consumer_id)
 
     def _log_what_is_left(self, consumer_id: str | None, reason: str) -> None:

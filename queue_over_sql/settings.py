@@ -99,6 +99,7 @@ class QueueSettings:
     unique: Unique | Unset = UNSET
     dedup_window: Duration | Unset | None = UNSET
     expires: Duration | Unset | None = UNSET
+    unused_for: Duration | Unset | None = UNSET
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
     group_rate: str | Unset | None = UNSET
@@ -147,6 +148,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
+    unused_for: Duration | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
@@ -208,6 +210,7 @@ class EffectiveSettings:
     unique: Unique = "live"
     dedup_window: timedelta | None = None
     expires: timedelta | None = None
+    unused_for: timedelta | None = None
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
     group_rate: str | None = None
@@ -262,6 +265,11 @@ class EffectiveSettings:
     def dedup_us(self) -> int | None:
         """The dedup window in microseconds."""
         return None if self.dedup_window is None else self.dedup_window // MICROSECOND
+
+    @property
+    def unused_us(self) -> int | None:
+        """After how long without a consumer the queue is dropped, in microseconds; None: never."""
+        return None if self.unused_for is None else self.unused_for // MICROSECOND
 
     @property
     def expires_us(self) -> int | None:
@@ -642,6 +650,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "unique": _one_of(UNIQUES),
     "dedup_window": _DURATION.or_none(),
     "expires": _DURATION.or_none(),
+    "unused_for": _DURATION.or_none(),
     "group_limit": _whole(1, MOST_IN_HAND).or_none(),
     "group_order": _one_of(GROUP_ORDERS),
     "group_rate": _RATE.or_none(),

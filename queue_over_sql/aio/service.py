@@ -492,6 +492,7 @@ class AsyncQueueService(Proxy[QueueService]):
         name: str,
         *,
         kinds: Sequence[type[Payload]] | Mapping[str, type[Payload]],
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> AsyncQueue[Payload]: ...
     @overload
@@ -500,6 +501,7 @@ class AsyncQueueService(Proxy[QueueService]):
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> AsyncQueue: ...
     @proxied(QueueService.create_queue)
@@ -508,6 +510,7 @@ class AsyncQueueService(Proxy[QueueService]):
         name: str,
         *,
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        temporary: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> AsyncQueue: ...
 

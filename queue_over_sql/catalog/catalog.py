@@ -41,7 +41,8 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.queues.stats import has_groups, highest_priority
-from queue_over_sql.request_reply import store as replies
+from queue_over_sql.queues.temporary import note_use
+from queue_over_sql.request_reply.reply_queues import is_for_replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
     OLDEST_BESIDE,
@@ -136,6 +137,8 @@ class Catalog:
         # Queues for which a warning was logged, so that the reaper does not log it in each pass.
         self._unusable: set[str] = set()
         self._preparing = SharedTry(connections.runtime.lock())
+        self.made_temporary: set[str] = set()
+        """The temporary queues that this service has created."""
 
     @property
     def opened(self) -> list[Queue]:
@@ -146,8 +149,13 @@ class Catalog:
         """Whether this service has opened the queue whose table has this full name."""
         return any(queue.table.fullname == table for queue in self.opened)
 
-    def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
-        """Create queues or open them; see ``QueueService.create_queues``."""
+    def create(
+        self, queues: Mapping[str, QueueSettings], owner: str | None = None
+    ) -> dict[str, Queue]:
+        """Create queues or open them; see ``QueueService.create_queues``.
+
+        ``owner``: the consumer that they belong to, if they are temporary.
+        """
         queues = {self.checked_name(name): requested for name, requested in queues.items()}
         for requested in queues.values():
             self._check_retry(requested)
@@ -156,7 +164,9 @@ class Catalog:
             if not isinstance(requested.kinds, Unset):
                 self._kinds[name] = Kinds.of(requested.kinds)
                 self.forget(name)
-        return {name: self._create(name, requested) for name, requested in queues.items()}
+        return {
+            name: self._create(name, requested, owner=owner) for name, requested in queues.items()
+        }
 
     def adopt(
         self,
@@ -237,12 +247,22 @@ class Catalog:
 
     def all(self, *, temporary: bool = False) -> list[Queue]:
         """Open all queues, by name; ``temporary``: also temporary ones."""
+        return self._all(lambda record: temporary or record.owner is None)
+
+    def served(self) -> list[Queue]:
+        """Those that a reaper serves: all but the queues of replies, to which nobody returns."""
+        return self._all(lambda record: not is_for_replies(record.name, record.owner))
+
+    def _all(self, wanted: Callable[[QueueRecord], bool]) -> list[Queue]:
         system, prefix = self.system(), self._settings.table_prefix
         records = self.connections.run(lambda c: registry.queue_records(c, system, prefix))
         for gone in set(self._queues) - {record.name for record in records}:
             self._queues.pop(gone, None)
-        wanted = [record for record in records if temporary or record.owner is None]
-        return [queue for record in wanted if (queue := self._opened_or_none(record))]
+        return [
+            queue
+            for record in records
+            if wanted(record) and (queue := self._opened_or_none(record))
+        ]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         # A queue that cannot be opened must not stop the work on the others.
@@ -255,12 +275,13 @@ class Catalog:
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)
             return None
 
-    def drop(self, name: str, *, wait: bool = True) -> bool:
+    def drop(self, name: str, only_if: Callable[[Connection], bool] | None = None) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``.
 
-        Without ``wait`` it is not dropped while a transaction sends a reply to it, and Locked is
-        raised if one has used it for a second.
+        With ``only_if``, which locks its record and says whether it may go, Locked is raised if a
+        transaction has used it for a second.
         """
+        wait = only_if is None
         record = self._record(name)
         if record is None:
             return False
@@ -272,7 +293,7 @@ class Catalog:
         def do(connection: Connection) -> bool:
             dialect = self.connections.dialect
             with dialect.ddl.creating(connection, self._settings.schema, brief=not wait):
-                if not wait and not replies.free(connection, system, dialect, prefix, name):
+                if only_if is not None and not only_if(connection):
                     return False
                 if tables is None:
                     self._adopter.drop(connection, name, adoption, system)
@@ -304,6 +325,9 @@ class Catalog:
             fresh = updated(EffectiveSettings(), requested)
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
+            if owner is not None:
+                # Before it is there, so that no interrupt leaves it behind.
+                self.made_temporary.add(name)
             text = settings_json(fresh, self._written(fresh.columns), self._settings.retry_policies)
             adding = Operation(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
@@ -312,10 +336,41 @@ class Catalog:
             )
             added = self.connections.run(adding)
             if added:
+                # What this service knows of this name was dropped.
+                self.forget(name)
                 _log.info("Created queue %s.", name)
                 return self._remember(name, tables, fresh)
+        if owner is not None:
+            self._take_over(record, owner)
         self._change(record, requested)
+        if not isinstance(requested.unused_for, Unset):
+            self._note_use(name, requested)
         return self.get(name)
+
+    def _take_over(self, record: QueueRecord, owner: str) -> None:
+        """Let a temporary queue end with this consumer from now on."""
+        if record.owner is None:
+            msg = (
+                f"Queue {record.name!r} exists and is not temporary. Use another name, leave out "
+                "temporary=True, or drop the queue first."
+            )
+            raise QueueSchemaMismatch(msg)
+        self.made_temporary.add(record.name)
+        if record.owner != owner:
+            system, prefix = self.system(), self._settings.table_prefix
+            self.connections.run(
+                lambda c: registry.change_queue(c, system, prefix, record.name, owner_id=owner)
+            )
+
+    def _note_use(self, name: str, requested: QueueSettings) -> None:
+        system, prefix = self.system(), self._settings.table_prefix
+        dialect = self.connections.dialect
+        if requested.unused_for is None:
+            self.connections.run(
+                lambda c: registry.change_queue(c, system, prefix, name, used_at=None)
+            )
+        else:
+            self.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
 
     def _add(
         self,
@@ -340,6 +395,7 @@ class Catalog:
                 settings=text,
                 owner=owner,
                 ruled=tables.has_rules,
+                ends_unused=settings.unused_for is not None,
                 oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
             if added and tables.bounded:

@@ -185,6 +185,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--expires", _window),
     ),
+    "unused_for": SharedOption(
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            show_default="none for a new queue",
+            help="Drop the queue and its messages when no consumer has used it for this long.",
+        ),
+        read=lambda text: _read(text, "--unused-for", _window),
+    ),
     "group_limit": SharedOption(
         str,
         typer.Option(
@@ -315,6 +324,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("keys ", settings.unique if settings.unique == "waiting" else ""),
         ("keys ", "" if window is None else _duration(window)),
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
+        ("unused ", "" if settings.unused_for is None else _duration(settings.unused_for)),
         ("groups of ", _groups(settings)),
         ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),
         ("rate ", settings.queue_rate or ""),
@@ -391,7 +401,7 @@ def list_queues(
     *,
     temporary: Annotated[
         bool,
-        typer.Option("--temporary", help="Also list temporary reply queues."),
+        typer.Option("--temporary", help="Also list temporary queues."),
     ] = False,
 ) -> None:
     """List the queues of the database with their settings. Exit code 3: there is none."""

@@ -153,10 +153,12 @@ def add_queue(
     owner: str | None = None,
     oldest: int = OLDEST_BESIDE,
     ruled: bool = False,
+    ends_unused: bool = False,
 ) -> bool:
     """Insert the record of a new queue; False if another process created it first.
 
     ``oldest``: the oldest schema version whose releases can use it.
+    ``ends_unused``: whether it is dropped if nobody uses it.
     """
     values = {
         "table_prefix": prefix,
@@ -167,6 +169,7 @@ def add_queue(
         "schema_release": release_text(oldest),
         "created_at": dialect.expressions.now(),
         **(with_rules(dialect) if ruled else {}),
+        **({"used_at": dialect.expressions.now()} if ends_unused else {}),
     }
     try:
         connection.execute(insert(system.queues).values(values))

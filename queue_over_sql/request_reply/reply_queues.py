@@ -1,4 +1,4 @@
-"""Temporary reply queues: replies are found by key; the queues are dropped with their consumer."""
+"""Temporary reply queues, in which replies are found by key."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql.errors import (
     DatabaseUnavailable,
-    Locked,
     NotPermitted,
-    QueueError,
     QueueNotFound,
-    ServiceClosed,
 )
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.observer import ReaperReport
 from queue_over_sql.publishing.operations import publish
 from queue_over_sql.queues.decoding import decoded
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.selection.operations import delete_message
-from queue_over_sql.values.backoff import RateLimit, Turns
+from queue_over_sql.values.backoff import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -105,12 +101,10 @@ class ReplyBoxes(Protocol):
     def create(self, name: str, owner: str) -> ReplyBox: ...  # noqa: D102
     def open(self, name: str, connection: Connection | None) -> ReplyBox: ...  # noqa: D102
     def forget(self, name: str) -> None: ...  # noqa: D102
-    def drop(self, name: str) -> bool: ...  # noqa: D102
-    def orphaned(self) -> list[str]: ...  # noqa: D102
 
 
 class ReplyQueues:
-    """Finds, creates and drops reply queues for a service.
+    """Finds and creates reply queues for a service.
 
     Attributes:
         waited_for: the correlation ids of the requests that wait in this process.
@@ -121,8 +115,6 @@ class ReplyQueues:
         self._consumer = consumer
         self._own: ReplyBox | None = None
         self._shared = settings.reply_queue
-        self._stuck: set[str] = set()
-        self._turns = Turns[str]("The removal of reply queues")
         self._cleaning = RateLimit(min(1.0, settings.reaper_seconds), ready=True)
         self.waited_for: set[str] = set()
 
@@ -177,37 +169,6 @@ class ReplyQueues:
             # once.
             self._consumer.heartbeat()
 
-    def drop_own(self, consumer_id: str) -> None:
-        """Drop the reply queue of this consumer, which is stopping.
-
-        If that fails now, the reaper of any service drops it later.
-        """
-        own, self._own = self._own, None
-        # In a forked child it may belong to the parent, which continues.
-        if own is not None and own.name == _name_for(consumer_id):
-            self._drop(own.name)
-
-    def reap(self) -> ReaperReport:
-        """Drop the temporary queues of all consumers that expired or are gone."""
-        orphaned = self._turns.of(self._boxes.orphaned())
-        return ReaperReport(dropped=sum(self._drop(name) for name in orphaned))
-
-    def _drop(self, name: str) -> bool:
-        try:
-            dropped = self._boxes.drop(name)
-        except Locked as error:
-            self._turns.blocked(name, error)
-            return False
-        except (DatabaseUnavailable, ServiceClosed):
-            raise
-        except QueueError as error:
-            if name not in self._stuck:
-                self._stuck.add(name)
-                _log.warning("The reply queue %s cannot be dropped: %s", name, error)
-            return False
-        self._turns.served(name)
-        return dropped
-
     def _clean(self, own: ReplyBox) -> None:
         try:
             with self._cleaning.running():
@@ -218,3 +179,8 @@ class ReplyQueues:
 
 def _name_for(consumer_id: str) -> str:
     return f"reply_{consumer_id.replace('-', '')[:16]}"
+
+
+def is_for_replies(name: str, owner: str | None) -> bool:
+    """Whether a queue is the temporary reply queue of a consumer."""
+    return owner is not None and name == _name_for(owner)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Integer, Select, exists, literal_column, select
+from sqlalchemy import Integer, Select, literal_column, select
 
-from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.selection.operations import delete_message
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
-    from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.compiled import StatementCache
-    from queue_over_sql.sql.dialect import QueueDialect
 
 
 # Requesters take a reply within moments of its arrival, except during an outage.
@@ -131,25 +128,3 @@ def withdraw(
 def keep(connection: Connection, sql: StatementCache) -> bool:
     """Whether the queue exists; a temporary one then stays until the transaction ends."""
     return sql.get(keep_alive).run(connection).first() is not None
-
-
-def free(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
-) -> bool:
-    """Lock a queue's record; False if it is gone or a transaction is sending a reply to it."""
-    columns = system.queues.c
-    record = select(columns.name).where(columns.table_prefix == prefix, columns.name == name)
-    locking = record.with_for_update(skip_locked=dialect.features.skip_locked)
-    return connection.execute(locking).first() is not None
-
-
-def orphaned_queues(connection: Connection, system: SystemTables, prefix: str) -> list[str]:
-    """The names of temporary queues whose consumer is declared dead or gone."""
-    queues, consumers = system.queues.c, system.consumers
-    alive = exists().where(consumers.c.consumer_id == queues.owner_id, lives(consumers))
-    orphaned = (
-        select(queues.name)
-        .where(queues.table_prefix == prefix, queues.owner_id.is_not(None), ~alive)
-        .order_by(queues.name)
-    )
-    return [row[0] for row in connection.execute(orphaned)]

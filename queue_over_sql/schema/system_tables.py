@@ -118,6 +118,8 @@ def _queues(expressions: Expressions) -> list[SchemaItem]:
         Column("expiring_since", BigInteger),
         # Since when its messages may have groups; NULL: they have none.
         Column("groups_at", BigInteger),
+        # When it was last in use, nearly; NULL: it is not dropped if nobody uses it.
+        Column("used_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]
 

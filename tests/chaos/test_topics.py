@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import live_tokens, repeated
 from tests.chaos.processes import Crew
-from tests.chaos.roles import fanner
+from tests.chaos.roles import fanner, puppet
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -109,3 +109,29 @@ def test_publishers_killed_at_any_moment_leave_whole_fan_outs(
 
     eventually(settled, "what the dead had begun is rolled back")
     assert check_copies(crew, sql)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_killed_subscriber_leaves_no_queue_that_grows(
+    make_service: MakeService, database: TestDatabase, crew: Crew
+) -> None:
+    """Its temporary queue goes with its subscription; that of a living one gets each message."""
+    with make_service(reaper_interval=0.2) as service:
+        topic = service.create_topic("events")
+        service.create_queue("jobs")
+        puppets = {}
+        for name in ("box_victim", "box_living"):
+            timeout = 5.0 if name == "box_victim" else 60.0
+            arguments = puppet.Arguments(
+                database.url, consumer_timeout=timeout, reaper_interval=3600.0
+            )
+            puppets[name] = child = crew.spawn(arguments)
+            child.expect("ready")
+            child.ask("subscribe", queue=name, topic="events")
+        sent = [one.queue for one in topic.publish("x", routing_key="all")]
+        assert ["box_living", "box_victim"] == sent
+        puppets["box_victim"].kill()
+        left = partial(service.queues, temporary=True)
+        eventually(lambda: "box_victim" not in {queue.name for queue in left()}, "it is dropped")
+        assert ["box_living"] == [one.queue for one in topic.publish("y", routing_key="all")]
+        assert 2 == service.queue("box_living").messages().count()

@@ -52,6 +52,10 @@ class Puppet:
             message = self._queue.held(details.pop("token"))
             getattr(message, details.pop("verb"))(**details)
             return {"payload": message.payload}
+        if command == "subscribe":
+            own = self._service.create_queue(details["queue"], temporary=True)
+            self._service.topic(details["topic"]).subscribe(own)
+            return {}
         if command == "consumer_id":
             return {"consumer_id": self._service.consumer_id}
         message = self._held[details.pop("id")]

@@ -381,5 +381,5 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
 def test_an_ending_child_leaves_the_queue_of_its_parent(service: QueueService) -> None:
     """Only the consumer that a queue of replies was made for drops it."""
     own = service._reply_queues.own()
-    service._reply_queues.drop_own(str(uuid.uuid4()))
+    service._temporary.drop_own(str(uuid.uuid4()))
     assert [own.name] == temporary(service)

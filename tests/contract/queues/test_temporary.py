@@ -1,0 +1,127 @@
+"""Temporary queues: they end with their service, or when no consumer uses them any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from queue_over_sql import QueueNotFound, QueueSchemaMismatch
+from tests.contract.queue_state import payloads
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+HOUR_US = 3_600_000_000
+
+
+def kill(service: QueueService, engine: Engine) -> None:
+    """Let the consumer of a service seem long dead."""
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE queue_over_sql_consumers SET expires_at = 1 WHERE consumer_id = :id"),
+            {"id": service.consumer_id},
+        )
+
+
+def put_back(engine: Engine, name: str, hours: float) -> None:
+    """Let the last use of a queue be longer ago."""
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE queue_over_sql_queues SET used_at = used_at - :us WHERE name = :name"),
+            {"us": round(hours * HOUR_US), "name": name},
+        )
+
+
+def test_a_temporary_queue_ends_with_its_service(
+    make_service: MakeService, service: QueueService
+) -> None:
+    """Until then all may use it; then its tables and its subscriptions are gone."""
+    topic = service.create_topic("events")
+    owner = make_service()
+    box = owner.create_queue("box", temporary=True, archive="all")
+    assert box.temporary
+    topic.subscribe("box", "worker.#")
+    assert ["box"] == [one.queue for one in topic.publish("x", routing_key="worker.1")]
+    assert ["x"] == payloads(box.consume())
+    assert [] == service.queues()
+    assert ["box"] == [queue.name for queue in service.queues(temporary=True)]
+    assert 0 == service.reap().dropped
+    owner.stop()
+    with pytest.raises(QueueNotFound):
+        service.queue("box").stats()
+    assert [] == topic.publish("y", routing_key="worker.1")
+    # Nothing of it is left that a new one would find.
+    again = service.create_queue("box")
+    assert not again.temporary
+    assert (0, 0) == (again.stats().claimed, again.archive.messages().count())
+
+
+def test_a_dead_services_temporary_queues_are_dropped(
+    make_service: MakeService, service: QueueService, engine: Engine
+) -> None:
+    """Any reaper does it; until then it serves them as all queues."""
+    topic = service.create_topic("events")
+    owner, other = make_service(consumer_timeout=60), make_service(consumer_timeout=60)
+    topic.subscribe(owner.create_queue("box", temporary=True))
+    topic.publish("x", routing_key="all")
+    assert 1 == len(other.queue("box").consume())
+    kill(other, engine)
+    report = service.reap()
+    assert (1, 1, 0) == (report.restored, report.consumers, report.dropped)
+    kill(owner, engine)
+    assert 1 == service.reap().dropped
+    assert [] == topic.publish("y", routing_key="all")
+    with pytest.raises(QueueNotFound):
+        make_service().queue("box")
+
+
+def test_a_temporary_queue_is_taken_over(
+    make_service: MakeService, service: QueueService, engine: Engine
+) -> None:
+    """A restarted program creates it before the dead one's is dropped, and keeps its messages."""
+    former, now = make_service(consumer_timeout=60), make_service()
+    former.create_queue("box", temporary=True).publish("x")
+    kill(former, engine)
+    box = now.create_queue("box", temporary=True)
+    assert 0 == service.reap().dropped
+    assert ["x"] == payloads(box.consume())
+    now.stop()
+    with pytest.raises(QueueNotFound):
+        service.queue("box").stats()
+    service.create_queue("jobs")
+    with pytest.raises(QueueSchemaMismatch, match="is not temporary"):
+        service.create_queue("jobs", temporary=True)
+
+
+def test_a_queue_that_nobody_uses_is_dropped(
+    make_service: MakeService, service: QueueService, engine: Engine
+) -> None:
+    """So long after the last consumer that asked for its messages, whatever is published to it."""
+    events = service.create_queue("events", unused_for=3600)
+    service.create_queue("jobs")
+    put_back(engine, "events", 1.05)
+    assert 0 == service.reap().dropped
+    # Who creates it again uses it.
+    put_back(engine, "events", 0.1)
+    service.create_queue("events", unused_for=3600)
+    assert 0 == service.reap().dropped
+    user = make_service()
+    user.queue("events").consume()
+    put_back(engine, "events", 9)
+    assert 0 == service.reap().dropped
+    user.stop()
+    events.publish("x")
+    assert 0 == service.reap().dropped
+    put_back(engine, "events", 9)
+    assert 1 == service.reap().dropped
+    assert ["jobs"] == [queue.name for queue in service.queues()]
+    kept = service.create_queue("events", unused_for=3600)
+    service.create_queue("events", unused_for=None)
+    put_back(engine, "events", 9)
+    assert 0 == service.reap().dropped
+    assert kept.settings.unused_for is None
