@@ -282,12 +282,12 @@ class DuplicateKey(QueueError):
 class GroupFull(QueueError):
     """A group, or a queue, has as many unfinished messages as its limit allows to be in hand.
 
-    Only in a queue with ``when_full="reject"``.
+    Or the queue has its ``max_length``. Only in a queue with ``when_full="reject"``.
 
     Attributes:
         queue: name of the queue.
         group: the group; None if the whole queue is full.
-        limit: how many messages may be in hand.
+        limit: how many messages may be in hand, or the ``max_length``.
         place: the place of the message among several that were published together, from 0; None if
             it was the only one.
     """

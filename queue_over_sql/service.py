@@ -381,8 +381,13 @@ class QueueService:
                 processes, 1 to 1,000; None (default): any number.
             queue_rate: how fast messages of the whole queue start, over all processes, as
                 ``group_rate`` says it for one group; None (default): as fast as they can.
-            when_full: what a publish does when its group, or the queue if it has no group, has as
-                many unfinished messages as its limit allows to be in hand. ``"wait"`` (default):
+            max_length: how many unfinished messages the queue may have; None (default): any number.
+                A publish counts them, which takes longer the more there are. Two publishers at the
+                same time may exceed the number.
+            when_full: what a publish does when the queue has ``max_length`` messages; then the
+                default is ``"reject"``. In a queue without a ``max_length``: when its group, or the
+                queue if it has no group, has as many unfinished messages as its limit allows to be
+                in hand. ``"wait"`` (default):
                 the message waits. ``"reject"``: the publish raises ``GroupFull``. ``"replace"``: it
                 replaces the newest one that nobody holds; if there is none, it is added. Two
                 publishers at the same time may exceed the number.

@@ -41,6 +41,8 @@ WHENS_FULL: Final = ("wait", "reject", "replace")
 WhenFull = Literal["wait", "reject", "replace"]
 MOST_SLOTS: Final = 1_000
 """The largest ``queue_limit``: each claim may look at as many slots."""
+LONGEST_QUEUE: Final = 10_000_000
+"""The largest ``max_length``: a publish may count as many messages."""
 UNIQUES: Final = ("live", "waiting")
 Unique = Literal["live", "waiting"]
 
@@ -107,6 +109,7 @@ class QueueSettings:
     block_on_failure: bool | Unset = UNSET
     queue_limit: int | Unset | None = UNSET
     queue_rate: str | Unset | None = UNSET
+    max_length: int | Unset | None = UNSET
     when_full: WhenFull | Unset = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
@@ -149,6 +152,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
     unused_for: Duration | Unset | None
+    max_length: int | Unset | None
     when_full: WhenFull | Unset
     max_payload_bytes: int | Unset
     columns: Sequence[Column[Any]] | Unset
@@ -218,6 +222,7 @@ class EffectiveSettings:
     block_on_failure: bool = False
     queue_limit: int | None = None
     queue_rate: str | None = None
+    max_length: int | None = None
     when_full: WhenFull = "wait"
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
@@ -313,10 +318,37 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
     if ages[0] is not None and ages[1] is not None and ages[0] > ages[1]:
         msg = f"warn_age ({ages[0]}) must not be longer than critical_age ({ages[1]})"
         raise ValueError(msg)
-    if wanted.when_full != "wait" and not (wanted.grouped or wanted.limited):
+    wanted = _with_length(present, plain, wanted)
+    limits = (wanted.group_limit, wanted.queue_limit, wanted.max_length)
+    if wanted.when_full != "wait" and limits == (None, None, None):
         msg = (
             f"when_full={wanted.when_full!r} says what a publish does when a limit is reached, "
-            "but the queue has none: give it a group_limit or a queue_limit, too"
+            "but the queue has none: give it a max_length, a group_limit or a queue_limit, too"
+        )
+        raise ValueError(msg)
+    return wanted
+
+
+def _with_length(
+    present: EffectiveSettings, given: Mapping[str, Any], wanted: EffectiveSettings
+) -> EffectiveSettings:
+    """With the ``when_full`` that a largest length brings along, or takes away with it."""
+    if wanted.max_length is None:
+        if present.max_length is not None and "when_full" not in given:
+            return dataclasses.replace(wanted, when_full="wait")
+        return wanted
+    if wanted.when_full == "wait":
+        if "when_full" in given:
+            msg = (
+                "a queue with a max_length has no room for messages that wait: use "
+                "when_full='reject' or 'replace', or give max_length=None, too"
+            )
+            raise ValueError(msg)
+        wanted = dataclasses.replace(wanted, when_full="reject")
+    if wanted.when_full == "replace" and wanted.grouped:
+        msg = (
+            "when_full='replace' and max_length do not go together in a queue with groups, because "
+            "the replaced message may be of another group: use when_full='reject'"
         )
         raise ValueError(msg)
     return wanted
@@ -658,6 +690,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "block_on_failure": _Kind(check_flag),
     "queue_limit": _whole(1, MOST_SLOTS).or_none(),
     "queue_rate": _RATE.or_none(),
+    "max_length": _whole(1, LONGEST_QUEUE).or_none(),
     "when_full": _one_of(WHENS_FULL),
     "kind_timeout": _DURATION,
     "warn_age": _DURATION.or_none(),

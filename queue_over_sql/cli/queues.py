@@ -258,13 +258,22 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: None if text == "none" else text,
     ),
+    "max_length": SharedOption(
+        str,
+        typer.Option(
+            metavar="N|none",
+            show_default="none for a new queue",
+            help="How many unfinished messages the queue may have.",
+        ),
+        read=lambda text: _read(text, "--max-length", lambda text: _number(text, "none")),
+    ),
     "when_full": SharedOption(
         str,
         typer.Option(
             metavar="wait|reject|replace",
             show_default="wait for a new queue",
-            help="What a publish does when its group, or the queue, is at its limit: wait, fail, "
-            "or replace one that waits.",
+            help="What a publish does when the queue has its largest length, or else when its "
+            "group, or the queue, is at its limit: wait, fail, or replace one that waits.",
         ),
     ),
     "kind_timeout": SharedOption(
@@ -328,6 +337,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("groups of ", _groups(settings)),
         ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),
         ("rate ", settings.queue_rate or ""),
+        ("up to ", "" if settings.max_length is None else f"{settings.max_length:,}"),
         ("when full ", "" if settings.when_full == "wait" else settings.when_full),
         ("warn after ", "" if settings.warn_age is None else _duration(settings.warn_age)),
         ("critical ", "" if settings.critical_age is None else _duration(settings.critical_age)),

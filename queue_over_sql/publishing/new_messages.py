@@ -50,11 +50,13 @@ class Room(NamedTuple):
         limit: of the group, unless it has one of its own, or of the queue.
         replaces: whether the new one replaces one that waits; else it is refused.
         group: None: all messages of the queue count.
+        most: whether it is the largest length of the queue, which may be large.
     """
 
     limit: int
     replaces: bool
     group: str | None
+    most: bool = False
 
 
 class NewMessage(NamedTuple):

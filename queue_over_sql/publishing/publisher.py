@@ -446,6 +446,8 @@ def _room(settings: EffectiveSettings, group: str | None) -> Room | None:
     if settings.when_full == "wait":
         return None
     replaces = settings.when_full == "replace"
+    if settings.max_length is not None:
+        return Room(settings.max_length, replaces, None, most=True)
     if group is not None:
         return Room(settings.group_limit or 1, replaces, group)
     return None if settings.queue_limit is None else Room(settings.queue_limit, replaces, None)

@@ -1,4 +1,4 @@
-"""Room: what a publish does if its group, or the queue, is at its limit (``when_full``).
+"""Room: what a publish does if its group, or the queue, is full (``when_full``).
 
 Publishing writes and locks no row that publishers share. So two publishers at the same time may
 both find room for one more message.
@@ -6,9 +6,10 @@ both find room for one more message.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Select, Update, func, literal_column, not_, select
+from sqlalchemy import ColumnElement, Select, Update, case, func, literal_column, not_, select
 
 from queue_over_sql.errors import GroupFull
 from queue_over_sql.groups import exits
@@ -40,13 +41,14 @@ def check_room(connection: Connection, sql: StatementCache, messages: Sequence[N
     Raises:
         GroupFull: a message of it would exceed a limit; it names that one.
     """
+    needed = Counter(message.room for message in messages)
     left: dict[Room, int] = {}
     for place, message in enumerate(messages):
         room = message.room
         if room is None:
             continue
         if room not in left:
-            left[room] = _left(connection, sql, room)
+            left[room] = _left(connection, sql, room, needed[room])
         if left[room] <= 0:
             raise _full(connection, sql, room, place if len(messages) > 1 else None)
         left[room] -= 1
@@ -81,10 +83,15 @@ def make_room(
     return None
 
 
-def _left(connection: Connection, sql: StatementCache, room: Room) -> int:
+def _left(connection: Connection, sql: StatementCache, room: Room, needed: int = 1) -> int:
+    """How many messages there is room for, at least; exactly if these are less than needed."""
     limit = _limit(connection, sql, room)
-    counted = sql.get(occupied, room.group is not None)
-    return limit - int(counted.run(connection, _of(room) | {"p_most": limit}).scalar() or 0)
+    values = _of(room) | {"p_most": limit}
+    if room.most:
+        counted = sql.get(length).run(connection, values | {"p_free": limit - needed})
+    else:
+        counted = sql.get(occupied, room.group is not None).run(connection, values)
+    return limit - int(counted.scalar() or 0)
 
 
 def _limit(connection: Connection, sql: StatementCache, room: Room) -> int:
@@ -115,6 +122,19 @@ def occupied(tables: QueueTables, of_group: bool) -> Select[Any]:
     some = by_group(tables, select(live.c.id).where(among_groups(live, 1)), live)
     waiting = some.where(live.c.consumer_id.is_(None))
     return select(_count(waiting) + _count(some.where(tables.expressions.is_claimed(live))))
+
+
+def length(tables: QueueTables) -> Select[Any]:
+    """The number of unfinished messages, or more than that if that is ``p_free`` or less.
+
+    No more messages than ids lie between the oldest and the newest, so most often none is counted.
+    """
+    ids, live_only = tables.live.c.id, tables.live_only()
+    oldest = select(func.min(ids)).where(*live_only).scalar_subquery()
+    newest = select(func.max(ids)).where(*live_only).scalar_subquery()
+    between = newest - oldest + literal_column("1")
+    counted = _count(select(ids).where(*live_only))
+    return select(case((between <= number("p_free"), between), else_=counted))
 
 
 def _count(some: Select[Any]) -> ColumnElement[int]:

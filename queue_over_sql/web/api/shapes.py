@@ -529,6 +529,7 @@ class QueueSettings(Taken, kw_only=True):
     block_on_failure: bool | UnsetType = UNSET
     queue_limit: Annotated[int, Meta(ge=1, le=1_000)] | UnsetType | None = UNSET
     queue_rate: Rate | UnsetType | None = UNSET
+    max_length: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType | None = UNSET
     when_full: Literal["wait", "reject", "replace"] | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
     kind_timeout: Span | UnsetType = UNSET
@@ -576,6 +577,7 @@ class Queue(Given, kw_only=True):
     block_on_failure: bool
     queue_limit: int | None
     queue_rate: str | None
+    max_length: int | None
     when_full: str
     max_payload_bytes: int
     kind_timeout: float

@@ -153,3 +153,56 @@ def test_a_topic_and_a_schedule_meet_a_full_queue(service: QueueService) -> None
     with pytest.raises(GroupFull, match="leaves no room"):
         service.schedules.run("tick")
     assert [1] == all_of(queue)
+
+
+# -- the largest length of a queue
+
+
+def test_a_queue_of_the_largest_length_refuses(service: QueueService, engine: Engine) -> None:
+    """Whatever the state and the group of its messages, and whichever ids are free between them."""
+    queue = service.create_queue("jobs", max_length=4, group_limit=1)
+    assert (4, "reject") == (queue.settings.max_length, queue.settings.when_full)
+    first = queue.publish(0, group="a")
+    queue.publish_many([1, 2], on_conflict="raise")
+    queue.publish(3, delay=3600)
+    for item in (4, Publication(4, group="a"), Publication(4, group="b", key="k")):
+        with pytest.raises(GroupFull, match=r"The limit of queue 'jobs'.*has 4 unfinished"):
+            queue.publish_many([item])
+    [message] = queue.consume()
+    assert first.id == message.id
+    with pytest.raises(GroupFull), engine.begin() as caller:
+        queue.publish(4, connection=caller)
+    # Now ids are free between the oldest and the newest.
+    queue.delete(queue.messages(status="ready").list()[0].id)
+    with pytest.raises(GroupFull, match=r"items\[1\]"):
+        queue.publish_many([4, 5])
+    queue.publish(4, group="a")
+    message.ack()
+    queue.load([5])
+    assert [2, 3, 4, 5] == all_of(queue)
+    service.create_queue("jobs", max_length=None)
+    queue.refresh()
+    assert "wait" == queue.settings.when_full
+    queue.publish_many([Publication(n, group="a") for n in range(3)])
+
+
+def test_a_queue_of_the_largest_length_replaces(service: QueueService) -> None:
+    """The newest that waits; if all are in hand, the message is added."""
+    queue = service.create_queue("jobs", max_length=2, when_full="replace")
+    ids = [each.id for each in queue.publish_many([0, 1])]
+    assert (ids[1], "replaced") == (queue.publish(2).id, "replaced")
+    assert [0, 2] == payloads(queue.consume(2))
+    assert "created" == queue.publish(3).outcome
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_largest_length_that_does_not_fit(service: QueueService) -> None:
+    """It leaves nothing to wait for, and replaces no message of another group."""
+    for settings in (
+        {"max_length": 0},
+        {"max_length": 5, "when_full": "wait"},
+        {"max_length": 5, "when_full": "replace", "group_limit": 1},
+    ):
+        with pytest.raises(ValueError, match="max_length"):
+            service.create_queue("jobs", **settings)
