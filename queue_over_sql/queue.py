@@ -465,8 +465,14 @@ class Queue(Generic[Payload]):
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """The queue's name, as it is in the names of its tables."""
         return self._core.context.name
+
+    @property
+    def title(self) -> str:
+        """What it was called when it was created, in up to 255 characters; most often ``name``."""
+        tables = self._core.context.tables
+        return tables.queue if tables.title is None else tables.title
 
     @property
     def table(self) -> Table:

@@ -343,7 +343,10 @@ class QueueService:
         Arguments that you give change an existing queue, too. Its other settings stay unchanged.
 
         Args:
-            name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
+            name: 1 to 255 characters. Up to 40 lower-case letters, digits and underscores that
+                begin with a letter are also the name of the tables. Of any other name a readable
+                ``queue.name`` is made, as ``celery_host_pidbox_1a2b3c4d``. ``queue.title`` has what
+                you gave; either opens the queue.
             lease: how long a consumer holds a message unless it extends the lease (300 s).
             max_attempts: deliveries before a message becomes a dead letter (5).
             retry: the retry policy (``ExponentialBackoff()``).
@@ -421,7 +424,7 @@ class QueueService:
         requested = QueueSettings(kinds=kinds, **settings)
         self._parts.check_open()
         # Check first: an invalid name may not even be hashable.
-        name = self._parts.catalog.checked_name(name)
+        self._parts.catalog.checked_name(name)
         if check_flag("temporary", temporary):
             return self._temporary.create(name, requested)
         return self.create_queues({name: requested})[name]

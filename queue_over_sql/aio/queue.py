@@ -288,6 +288,7 @@ class AsyncQueue(Proxy[Queue[Payload]], Generic[Payload]):
     __slots__ = ()
 
     name: Fact[str] = Fact(Queue.name)
+    title: Fact[str] = Fact(Queue.title)
     table: Fact[Table] = Fact(Queue.table)
     temporary: Fact[bool] = Fact(Queue.temporary)
 

@@ -49,7 +49,10 @@ from queue_over_sql.schema.queue_tables import (
     OLDEST_BESIDE_WAITING,
     QueueTables,
     check_queue_name,
+    check_title,
+    inner_name,
     may_be_name,
+    names_of,
     queue_tables,
 )
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
@@ -156,16 +159,17 @@ class Catalog:
 
         ``owner``: the consumer that they belong to, if they are temporary.
         """
-        queues = {self.checked_name(name): requested for name, requested in queues.items()}
+        inner = {title: self.checked_name(title) for title in queues}
         for requested in queues.values():
             self._check_retry(requested)
         self.system()
-        for name, requested in queues.items():
+        for title, requested in queues.items():
             if not isinstance(requested.kinds, Unset):
-                self._kinds[name] = Kinds.of(requested.kinds)
-                self.forget(name)
+                self._kinds[inner[title]] = Kinds.of(requested.kinds)
+                self.forget(inner[title])
         return {
-            name: self._create(name, requested, owner=owner) for name, requested in queues.items()
+            title: self._create(inner[title], requested, str.__str__(title), owner=owner)
+            for title, requested in queues.items()
         }
 
     def adopt(
@@ -181,7 +185,7 @@ class Catalog:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = self._adopter.located(given_table(table))
         prefix = check_column_prefix(prefix)
-        name = self.checked_name(name)
+        title, name = name, self.checked_name(name)
         self._check_retry(requested)
         if (present := self._record(name)) is not None:
             self._versions.is_outdated(present)
@@ -203,13 +207,25 @@ class Catalog:
         )
         if not known:
             self.forget(name)
+        if title != name:
+            self._run_change(name, title=str.__str__(title))
         self._change(self._existing_record(name), requested)
         return self.get(name)
 
     def checked_name(self, name: object) -> str:
-        """A valid queue name; any other raises InvalidQueueName."""
+        """The name of a queue that is to be called so; InvalidQueueName if none can be."""
+        return self._checked(inner_name(check_title(name)))
+
+    def _checked(self, name: str) -> str:
         limit = self.connections.dialect.features.identifier_limit
         return check_queue_name(name, self._settings.table_prefix, limit)
+
+    def resolved(self, title: str) -> str:
+        """The name of the queue that is called so, or that would be called so."""
+        if may_be_name(title) and inner_name(title) == title:
+            return title
+        record = self._record(title)
+        return title if record is None else record.name
 
     def _check_retry(self, requested: QueueSettings) -> None:
         if not isinstance(requested.retry, Unset):
@@ -221,7 +237,7 @@ class Catalog:
 
     def get(self, name: str, connection: Connection | None = None) -> Queue:
         """Open a queue, in the caller's transaction if ``connection`` is given."""
-        known = self._queues.get(name) if may_be_name(name) else None
+        known = self._known(name)
         if known is not None:
             return known
         record = self._record(name, connection)
@@ -232,6 +248,7 @@ class Catalog:
     def get_with_kinds(self, name: str, kinds: Sequence[Any] | Mapping[str, Any]) -> Queue:
         """Open a queue, of which this service knows these kinds from now on."""
         queue = self.get(name)
+        name = queue.name
         context = core_of(queue).context
         if context.kinds is not None and context.kinds.are(kinds):
             return queue
@@ -267,7 +284,7 @@ class Catalog:
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         # A queue that cannot be opened must not stop the work on the others.
         try:
-            self.checked_name(record.name)
+            self._checked(record.name)
             return self._open(record, wait=False)
         except _NOT_OPENED as error:
             if record.name not in self._unusable:
@@ -285,6 +302,7 @@ class Catalog:
         record = self._record(name)
         if record is None:
             return False
+        name = record.name
         self._versions.is_outdated(record)
         adoption = StoredSettings.read(record.name, record.settings).adoption
         tables = None if adoption else self._read(record)[0]
@@ -320,11 +338,21 @@ class Catalog:
                     self._tables = tables
         return self._tables
 
-    def _create(self, name: str, requested: QueueSettings, *, owner: str | None = None) -> Queue:
-        while (record := self._record(name)) is None:
+    def _create(
+        self,
+        name: str,
+        requested: QueueSettings,
+        title: str | None = None,
+        *,
+        owner: str | None = None,
+    ) -> Queue:
+        title = None if title == name else title
+        while (record := self._record_named(name)) is None:
             fresh = updated(EffectiveSettings(), requested)
             self._usable_kinds(name, fresh)
-            tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
+            temporary = owner is not None
+            tables = self._define(name, fresh)
+            tables = dataclasses.replace(tables, temporary=temporary, title=title)
             if owner is not None:
                 # Before it is there, so that no interrupt leaves it behind.
                 self.made_temporary.add(name)
@@ -340,6 +368,10 @@ class Catalog:
                 self.forget(name)
                 _log.info("Created queue %s.", name)
                 return self._remember(name, tables, fresh)
+        if title is not None and record.title != title:
+            other = record.name if record.title is None else record.title
+            msg = f"{shown(title)} cannot be a queue: another one, {shown(other)}, has its tables."
+            raise InvalidQueueName(msg)
         if owner is not None:
             self._take_over(record, owner)
         self._change(record, requested)
@@ -357,20 +389,19 @@ class Catalog:
             raise QueueSchemaMismatch(msg)
         self.made_temporary.add(record.name)
         if record.owner != owner:
-            system, prefix = self.system(), self._settings.table_prefix
-            self.connections.run(
-                lambda c: registry.change_queue(c, system, prefix, record.name, owner_id=owner)
-            )
+            self._run_change(record.name, owner_id=owner)
 
     def _note_use(self, name: str, requested: QueueSettings) -> None:
+        if requested.unused_for is None:
+            self._run_change(name, used_at=None)
+            return
         system, prefix = self.system(), self._settings.table_prefix
         dialect = self.connections.dialect
-        if requested.unused_for is None:
-            self.connections.run(
-                lambda c: registry.change_queue(c, system, prefix, name, used_at=None)
-            )
-        else:
-            self.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
+        self.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
+
+    def _run_change(self, name: str, **values: Any) -> None:
+        system, prefix = self.system(), self._settings.table_prefix
+        self.connections.run(lambda c: registry.change_queue(c, system, prefix, name, **values))
 
     def _add(
         self,
@@ -396,6 +427,7 @@ class Catalog:
                 owner=owner,
                 ruled=tables.has_rules,
                 ends_unused=settings.unused_for is not None,
+                title=tables.title,
                 oldest=OLDEST_BESIDE_WAITING if tables.frees_claimed_keys else OLDEST_BESIDE,
             )
             if added and tables.bounded:
@@ -621,9 +653,21 @@ class Catalog:
         self.forget(record.name)
         return self._open(record)
 
-    def _record(self, name: str, on: Connection | None = None) -> QueueRecord | None:
-        if not may_be_name(name):
-            return None
+    def _known(self, title: str) -> Queue | None:
+        for name in names_of(title):
+            known = self._queues.get(name)
+            if known is not None and title in (name, known.title):
+                return known
+        return None
+
+    def _record(self, title: str, on: Connection | None = None) -> QueueRecord | None:
+        for name in names_of(title):
+            record = self._record_named(name, on)
+            if record is not None and title in (name, record.title):
+                return record
+        return None
+
+    def _record_named(self, name: str, on: Connection | None = None) -> QueueRecord | None:
         system, prefix = self.system(), self._settings.table_prefix
         return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
 
@@ -657,7 +701,8 @@ class Catalog:
         if known is not None:
             return known
         tables, settings = self._read(record, on)
-        tables = dataclasses.replace(tables, temporary=record.owner is not None)
+        temporary = record.owner is not None
+        tables = dataclasses.replace(tables, temporary=temporary, title=record.title)
         if outdated and on is not None:
             # The caller's transaction may hold locks that an upgrade would wait for. It can
             # publish, and the next call that opens the queue upgrades it.

@@ -169,8 +169,8 @@ class QueueContext:
                 grouped=settings.grouped,
                 unique=settings.unique,
             )
-            known_kinds, temporary = present.known_kinds, present.temporary
-            tables = dataclasses.replace(tables, known_kinds=known_kinds, temporary=temporary)
+            kept = ("known_kinds", "temporary", "title")
+            tables = dataclasses.replace(tables, **{name: getattr(present, name) for name in kept})
         tables = tables.bounded_by(limited=settings.limited, rated=settings.rated)
         # Other threads work here: who reads one of them before it changes must not find the other.
         self.sql = StatementCache(tables, self.connections.engine.dialect)

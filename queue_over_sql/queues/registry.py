@@ -72,6 +72,7 @@ class QueueRecord:
         expiring: whether a message of it may expire.
         ruled: whether claims must keep rules of groups or limits, which earlier releases do not
             know.
+        title: what it was called when it was created, if its name was made of that.
     """
 
     name: str
@@ -83,6 +84,7 @@ class QueueRecord:
     release: str | None = None
     expiring: bool = False
     ruled: bool = False
+    title: str | None = None
 
 
 def queue_record(
@@ -125,13 +127,15 @@ def _records(
         columns.schema_release,
         columns.expiring_since,
         columns.groups_at,
+        columns.title,
     )
     there = [null().label(column.name) if column.name in lacking else column for column in wanted]
     rows = connection.execute(select(*there).where(condition).order_by(columns.name))
     found = []
-    for name, settings, paused, discarded, owner, version, release, *since in rows:
+    for name, settings, paused, discarded, owner, version, release, *since, title in rows:
         states = (paused is not None, discarded, owner, version, release)
-        found.append(QueueRecord(name, settings, *states, *(each is not None for each in since)))
+        expiring, ruled = (each is not None for each in since)
+        found.append(QueueRecord(name, settings, *states, expiring, ruled, title))
     return found
 
 
@@ -154,6 +158,7 @@ def add_queue(
     oldest: int = OLDEST_BESIDE,
     ruled: bool = False,
     ends_unused: bool = False,
+    title: str | None = None,
 ) -> bool:
     """Insert the record of a new queue; False if another process created it first.
 
@@ -170,6 +175,7 @@ def add_queue(
         "created_at": dialect.expressions.now(),
         **(with_rules(dialect) if ruled else {}),
         **({"used_at": dialect.expressions.now()} if ends_unused else {}),
+        **({} if title is None else {"title": title}),
     }
     try:
         connection.execute(insert(system.queues).values(values))

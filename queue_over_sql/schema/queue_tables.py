@@ -7,6 +7,7 @@ can change them. The name of every index and constraint begins with its table's 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -30,9 +31,17 @@ from sqlalchemy import (
 from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 from queue_over_sql.values.cached import cached_property
 from queue_over_sql.values.fingerprints import FINGERPRINT_LENGTH
-from queue_over_sql.values.limits import CONSUMER_LENGTH, GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.values.limits import (
+    CONSUMER_LENGTH,
+    GROUP_LENGTH,
+    KEY_LENGTH,
+    KIND_LENGTH,
+    NAME_LENGTH,
+    TITLE_LENGTH,
+)
 from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import Outcome
+from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +138,7 @@ class QueueTables:
         own_columns: keys of the queue's own columns; of an adopted table, the user's columns.
         known_kinds: the kinds that this server claims; empty: all messages.
         temporary: whether it belongs to a consumer and is dropped with it.
+        title: what it was called when it was created, if its name was made of that.
         groups: the groups of messages; None if the queue has no groups. Only with groups ``live``
             has the columns ``group_key``, ``parked_at`` and ``blocks``, and ``own_columns`` ends
             with ``group_key``.
@@ -157,6 +167,7 @@ class QueueTables:
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
     temporary: bool = False
+    title: str | None = None
     groups: Table | None = None
     limits: Table | None = None
     limited: bool = False
@@ -384,6 +395,50 @@ class QueueTables:
     def after_failure(self) -> Mapping[str, Any]:
         """Values that a failed attempt must also set."""
         return {}
+
+
+_HASH_LENGTH: Final = 8
+
+
+def inner_name(title: str) -> str:
+    """The name of a queue that is called so: the same, or a readable one that tables can have.
+
+    That ends with a hash, so that titles which differ in other characters have other names.
+    """
+    if near_queue_name(title) == title:
+        return title
+    readable = near_queue_name(title)[: NAME_LENGTH - _HASH_LENGTH - 1].rstrip("_")
+    digest = hashlib.sha256(title.encode()).hexdigest()
+    return f"{readable}_{digest[:_HASH_LENGTH]}"
+
+
+def check_title(title: object) -> str:
+    """Check what a queue is called and return it as a plain ``str``.
+
+    Raises:
+        InvalidQueueName: it is no text that a database can store, or is too long.
+    """
+    if not isinstance(title, str) or not title or not is_storable(title):
+        msg = (
+            f"{shown(title, 60)} is not a valid queue name: use 1 to {TITLE_LENGTH} characters of "
+            f"text without NUL, such as {near_queue_name(title)!r}."
+        )
+        raise InvalidQueueName(msg)
+    if len(title) > TITLE_LENGTH:
+        msg = (
+            f"The queue name {shown(title, 60)} has {len(title):,} characters: use at most "
+            f"{TITLE_LENGTH}."
+        )
+        raise InvalidQueueName(msg)
+    return str.__str__(title)
+
+
+def names_of(title: object) -> list[str]:
+    """The names that the queue of this title may have, the most likely one first."""
+    if not isinstance(title, str) or not is_storable(title) or len(title) > TITLE_LENGTH:
+        return []
+    found = [str.__str__(title)] if may_be_name(title) else []
+    return list(dict.fromkeys([*found, inner_name(title)])) if title else []
 
 
 def may_be_name(name: object) -> bool:

@@ -27,6 +27,7 @@ from queue_over_sql.values.limits import (
     PATTERN_LENGTH,
     PREFIX_LENGTH,
     SCHEDULE_LENGTH,
+    TITLE_LENGTH,
     TOKEN_KEY_LENGTH,
     WRITER_LENGTH,
 )
@@ -120,6 +121,8 @@ def _queues(expressions: Expressions) -> list[SchemaItem]:
         Column("groups_at", BigInteger),
         # When it was last in use, nearly; NULL: it is not dropped if nobody uses it.
         Column("used_at", BigInteger),
+        # What it was called when it was created, if its name was made of that.
+        Column("title", name(TITLE_LENGTH)),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]
 

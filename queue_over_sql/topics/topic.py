@@ -95,7 +95,9 @@ class Topic:
         parts, name = self._parts, name_of(queue)
         pattern = check_routing_text("pattern", pattern)
         text = None if where is None else filter_text(check_filter(where))
-        _check_subscriber(parts.queue(name), filtered=text is not None)
+        subscriber = parts.queue(name)
+        _check_subscriber(subscriber, filtered=text is not None)
+        name = subscriber.name
         system, prefix = parts.system(), parts.settings.table_prefix
 
         def do(target: Connection) -> None:
@@ -134,6 +136,7 @@ class Topic:
         if pattern is not None:
             pattern = check_routing_text("pattern", pattern)
         system, prefix = parts.system(), parts.settings.table_prefix
+        name = parts.catalog.resolved(name)
         removing = topic_store.remove_subscriptions.of(
             system, prefix, self.name, queue=name, pattern=pattern
         )

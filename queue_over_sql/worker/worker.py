@@ -5,6 +5,7 @@ Supplies claim messages before the threads need them, and ack them; see ``worker
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import signal
@@ -303,9 +304,11 @@ class Worker:
     def _prepare(self) -> None:
         self._start_service()
         kinds = {}
-        for handler in self._handlers:
-            core = core_of(self._parts.queue(handler.queue))
-            kinds[handler.queue] = core.context.tables.known_kinds
+        for place, handler in enumerate(self._handlers):
+            context = core_of(self._parts.queue(handler.queue)).context
+            # It may have been given by its title.
+            self._handlers[place] = dataclasses.replace(handler, queue=context.name)
+            kinds[context.name] = context.tables.known_kinds
         self._parts.consumer.handling.begin(self, self._concurrency, kinds)
         self._parts.consumer.tell()
 

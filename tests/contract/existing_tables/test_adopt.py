@@ -249,7 +249,7 @@ def test_only_a_table_that_is_there_is_adopted(service: QueueService, engine: En
     with pytest.raises(TypeError, match=r"for a Django model pass Model\._meta\.db_table"):
         service.adopt_queue("billing", django_model)
     with pytest.raises(InvalidQueueName):
-        service.adopt_queue("Billing", Invoice)
+        service.adopt_queue("", Invoice)
     for prefix in ("Q", "q-", 5, "q" * 21):
         with pytest.raises(ARGUMENT_ERRORS, match="column_prefix"):
             service.adopt_queue("billing", Invoice, column_prefix=prefix)  # type: ignore[arg-type]
