@@ -20,7 +20,7 @@ PACKAGE = ROOT / "queue_over_sql"
 
 # The first module of each band, its title, and what it is.
 BANDS = {
-    "cli": ("Guests", "interfaces, monitoring and Spark, built on public names and the door"),
+    "contrib": ("Guests", "interfaces, monitoring and Spark, built on public names and the door"),
     "inside": ("The door", "what guests may use of the core besides public names"),
     "aio": ("Service", "puts the parts together; the same for an event loop"),
     "dialects": ("Engines", "what each database does otherwise"),

@@ -11,7 +11,6 @@ import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,31 +157,6 @@ def lose(message):
 tasks.worker.run(until_empty=True)
 print(json.dumps([event for event in sent if event], default=str))
 """
-
-
-def test_the_url_of_a_django_database_keeps_its_options(tmp_path: Path) -> None:
-    """Without ``sslmode`` the queues would talk to the same server in the clear."""
-    [code] = [
-        block.text for block in blocks("docs/django.md") if block.marked("file") == "shop/queues.py"
-    ]
-    tls = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
-    given = {
-        "postgresql": ({**tls, "pool": True, "isolation_level": 3, "assume_role": "app"}, tls),
-        "mysql": (
-            {"ssl": {"ca": "/etc/ca.pem"}, "charset": "utf8mb4", "init_command": "SET x = 1"},
-            {"ssl_ca": "/etc/ca.pem", "charset": "utf8mb4"},
-        ),
-        "sqlite": ({"transaction_mode": "IMMEDIATE", "timeout": 20}, {"timeout": "20"}),
-    }
-    code = code.replace("from django.db import connection\n", "")
-    code = code.replace("from shop.models import Invoice\n", "")
-    (path := tmp_path / "queues.py").write_text(code)
-    place = dict.fromkeys(("USER", "PASSWORD", "HOST", "PORT"), "")
-    for vendor, (options, expected) in given.items():
-        settings = {**place, "NAME": "shop", "OPTIONS": options}
-        connection = SimpleNamespace(vendor=vendor, settings_dict=settings)
-        module = runpy.run_path(str(path), {"connection": connection})
-        assert expected == dict(module["url"]().query), vendor
 
 
 def test_errors_reach_sentry(tmp_path: Path) -> None:

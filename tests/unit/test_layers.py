@@ -58,7 +58,7 @@ def test_statements_know_no_sessions() -> None:
     assert [] == found
 
 
-GUESTS = ("cli", "management", "observability", "spark", "testing", "web")
+GUESTS = ("cli", "contrib", "management", "observability", "spark", "testing", "web")
 # What guests may import: pure values and texts, the door, and each other.
 OPEN = {"errors", "inside", "plots", "values", *GUESTS}
 # Modules of guests whose names others may import; of the rest only what the package itself exports.

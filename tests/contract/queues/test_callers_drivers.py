@@ -22,6 +22,7 @@ from sqlalchemy.util import await_only
 from queue_over_sql import DatabaseUnavailable, DuplicateKey, Publication, WrongDatabase
 from queue_over_sql.service import parts_of
 from tests.contract.queue_state import payloads
+from tests.contrib.django import site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,13 +101,10 @@ def of_driver(
 
 def of_django(url: str) -> Caller:
     """Django's connection, with a transaction inside of ``atomic()`` alone."""
-    from django import db, setup
-    from django.conf import settings
+    from django import db
     from django.utils.connection import ConnectionProxy
 
-    if not settings.configured:
-        settings.configure(LOGGING_CONFIG=None)
-        setup()
+    site.set_up()
     place, alias = make_url(url), "of_the_test"
     wanted = {
         "ENGINE": f"django.db.backends.{place.get_backend_name().replace('sqlite', 'sqlite3')}",

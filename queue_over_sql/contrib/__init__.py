@@ -1,0 +1,1 @@
+"""Adapters for other frameworks, such as Django; each needs that framework."""

@@ -1,0 +1,112 @@
+"""Pages of the admin: the queues of the backends, their tasks, and a task with its errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+
+from queue_over_sql import QueueNotFound
+from queue_over_sql.contrib.django.backend import Backend, our_backends
+from queue_over_sql.contrib.django.models import Task
+from queue_over_sql.values.states import Outcome, Status
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue
+
+_LISTED: Final = 100
+_STATES: Final = [each.value for each in (*Status, *Outcome)]
+
+
+@admin.register(Task)
+class TaskAdmin(admin.ModelAdmin):
+    """Lists the queues, lists and shows tasks, and requeues or cancels one."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The three pages."""
+        site = self.admin_site.admin_view
+        return [
+            path("", site(self.queues), name="queue_over_sql_task_changelist"),
+            path("<str:alias>/<str:name>/", site(self.tasks), name="queue_over_sql_task_list"),
+            path(
+                "<str:alias>/<str:name>/<int:number>/",
+                site(self.task),
+                name="queue_over_sql_task_change",
+            ),
+        ]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Tasks are enqueued by code."""
+        del request
+        return False
+
+    def queues(self, request: HttpRequest) -> HttpResponse:
+        """The queues with their counts."""
+        found = [
+            (backend.alias, name, backend.queue(name).stats())
+            for backend in our_backends()
+            for name in sorted(backend.queues)
+        ]
+        return self._page(request, "queues", "Queues", queues=found)
+
+    def tasks(self, request: HttpRequest, alias: str, name: str) -> HttpResponse:
+        """The newest tasks of a queue in one state, the dead letters unless another is chosen."""
+        _, queue = self._found(alias, name)
+        state = request.GET.get("state", Outcome.FAILED.value)
+        if state not in _STATES:
+            raise Http404(state)
+        live = state in {each.value for each in Status}
+        selection: Any = (queue.messages if live else queue.archive.messages)(status=state)
+        more = {"alias": alias, "state": state, "states": _STATES, "limit": _LISTED}
+        return self._page(request, "tasks", name, tasks=selection.list(_LISTED), **more)
+
+    def task(self, request: HttpRequest, alias: str, name: str, number: int) -> HttpResponse:
+        """A task with its attempts; a POST requeues it or cancels it."""
+        backend, queue = self._found(alias, name)
+        message = backend.message(queue, number)
+        if message is None:
+            raise Http404(number)
+        if request.method == "POST":
+            return self._act(request, queue, message, alias)
+        more = {"alias": alias, "attempts": queue.attempts(number), "why": queue.why(number)}
+        return self._page(request, "task", f"{name}:{number}", task=message, **more)
+
+    def _act(
+        self, request: HttpRequest, queue: Queue, message: Message, alias: str
+    ) -> HttpResponse:
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        if message.finished_at is None:
+            done = queue.cancel(message.id, f"by {request.user.get_username()}")
+            text = "The task was cancelled." if done else "The task has finished meanwhile."
+        else:
+            archived = queue.archive
+            done = archived.messages(where=archived.table.c.id == message.id).requeue() == 1
+            text = "The task is in the queue again." if done else "It was requeued meanwhile."
+        self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
+        place = reverse("admin:queue_over_sql_task_list", args=(alias, queue.name))
+        return HttpResponseRedirect(place)
+
+    def _found(self, alias: str, name: str) -> tuple[Backend, Queue]:
+        for backend in our_backends():
+            if backend.alias == alias and name in backend.queues:
+                try:
+                    return backend, backend.queue(name)
+                except QueueNotFound as error:
+                    raise Http404(name) from error
+        raise Http404(name)
+
+    def _page(self, request: HttpRequest, template: str, title: str, **more: Any) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        given = self.admin_site.each_context(request) | {
+            "title": title,
+            "opts": self.opts,
+            "may_change": self.has_change_permission(request),
+            **more,
+        }
+        return TemplateResponse(request, f"admin/queue_over_sql/{template}.html", given)

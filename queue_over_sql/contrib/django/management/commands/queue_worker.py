@@ -1,0 +1,42 @@
+"""`manage.py queue_worker`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from queue_over_sql.contrib.django.management.command_line import run
+
+
+class Command(BaseCommand):
+    """Runs the tasks of a backend until SIGTERM or Ctrl-C."""
+
+    help = "Run the tasks of a backend until SIGTERM or Ctrl-C; a second one stops immediately."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options, which are those of ``queue-over-sql worker``."""
+        parser.add_argument("--backend", default="default", help="name of the backend in TASKS")
+        parser.add_argument("--queues", help="run only these queues, separated by commas")
+        parser.add_argument("--concurrency", type=int, help="threads in each process (4)")
+        parser.add_argument("--processes", type=int, default=1, help="number of processes (1)")
+        parser.add_argument("--reload", action="store_true", help="start again when a file changes")
+        parser.add_argument("--until-empty", action="store_true", help="exit when none is due")
+        parser.add_argument("--http", help="answer health probes at HOST:PORT")
+        parser.add_argument("--log-level", default="info", help="debug, info, warning or error")
+
+    def handle(self, **options: Any) -> None:
+        """Run ``queue-over-sql worker`` with the module that makes the worker."""
+        os.environ["QUEUE_OVER_SQL_DJANGO_BACKEND"] = options["backend"]
+        # Its processes import the settings, as this one does.
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        arguments = ["worker", "queue_over_sql.contrib.django.worker:worker"]
+        for name in ("queues", "concurrency", "processes", "http", "log_level"):
+            if options[name] is not None:
+                arguments += [f"--{name.replace('_', '-')}", str(options[name])]
+        arguments += [
+            f"--{name.replace('_', '-')}" for name in ("reload", "until_empty") if options[name]
+        ]
+        run(arguments)

@@ -1,0 +1,89 @@
+"""One service for each of Django's databases."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
+from sqlalchemy import URL
+
+from queue_over_sql import QueueService
+
+# Django keeps these for itself. The driver gets the other options, such as sslmode.
+_OF_DJANGO: Final = {
+    "assume_role",
+    "init_command",
+    "isolation_level",
+    "pool",
+    "server_side_binding",
+    "transaction_mode",
+}
+_services: dict[tuple[str, URL], QueueService] = {}
+_lock = threading.Lock()
+
+
+def url(using: str = DEFAULT_DB_ALIAS) -> URL:
+    """The SQLAlchemy URL of one of Django's databases, with its password.
+
+    Args:
+        using: its alias in ``DATABASES``.
+    """
+    connection = connections[using]
+    place = connection.settings_dict
+    options = {name: each for name, each in place["OPTIONS"].items() if name not in _OF_DJANGO}
+    for name, each in options.pop("ssl", {}).items():  # on MySQL and MariaDB
+        options[f"ssl_{name}"] = each
+    return URL.create(
+        connection.vendor,
+        username=place["USER"] or None,
+        password=place["PASSWORD"] or None,
+        host=place["HOST"] or None,
+        port=int(place["PORT"]) if place["PORT"] else None,
+        database=str(place["NAME"]),
+        query={name: str(each) for name, each in options.items()},
+    )
+
+
+def service(using: str = DEFAULT_DB_ALIAS) -> QueueService:
+    """The service of one of Django's databases, the same one in the whole process.
+
+    Its arguments beside the URL are those of ``settings.QUEUE_OVER_SQL[using]``. While tests run,
+    it is a service of the test database.
+
+    Args:
+        using: its alias in ``DATABASES``.
+    """
+    place = using, url(using)
+    with _lock:
+        found = _services.get(place)
+        if found is None:
+            found = _services[place] = _made(using)
+        return found
+
+
+@contextlib.contextmanager
+def temporary_service(using: str) -> Iterator[QueueService]:
+    """A service of one of Django's databases that leaves no connection open."""
+    made = _made(using)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _made(using: str) -> QueueService:
+    given: dict[str, Any] = getattr(settings, "QUEUE_OVER_SQL", {}).get(using, {})
+    return QueueService(url(using), **given)
+
+
+def stop_services() -> None:
+    """Stop the services of this process; a test runner calls it before it drops the databases."""
+    with _lock:
+        stopping = list(_services.values())
+        _services.clear()
+    for each in stopping:
+        each.stop()

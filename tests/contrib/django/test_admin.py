@@ -1,0 +1,75 @@
+"""The pages of Django's admin."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql.testing import drain
+from tests.contrib.django import site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def shop(sqlite_url: str) -> Iterator[Any]:
+    """The module of the tasks, after ``migrate``, which creates the queues."""
+    site.set_up()
+    site.use_database(sqlite_url)
+    from django.core.management import call_command
+
+    from queue_over_sql.contrib.django import stop_services
+    from tests.contrib.django import shop_tasks
+
+    call_command("migrate", verbosity=0)
+    yield shop_tasks
+    stop_services()
+
+
+def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
+    """From the list of queues to its traceback and back; who may only view cannot requeue."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    from queue_over_sql.contrib.django.running import make_worker
+
+    result = shop.refuse.enqueue()
+    assert 1 == drain(make_worker())
+    shop.add.enqueue("<b>bold</b>")
+    viewer = User.objects.create_user("vera", is_staff=True)
+    User.objects.create_superuser("otto")
+    nobody, vera, otto = Client(), Client(), Client()
+    vera.force_login(viewer)
+    otto.force_login(User.objects.get(username="otto"))
+    queues, tasks, failed = (
+        f"/admin/queue_over_sql/task/{each}"
+        for each in ("", "default/default/", "default/default/1/")
+    )
+    assert [302, 403] == [client.get(queues).status_code for client in (nobody, vera)]
+    viewer.user_permissions.add(Permission.objects.get(codename="view_task"))
+
+    def read(address: str, client: Client = vera) -> str:
+        answer = client.get(address)
+        assert 200 == answer.status_code
+        return html.unescape(answer.content.decode())
+
+    assert "default/default/" in read(queues)
+    assert "no such customer: 17" in read(tasks)
+    assert "&lt;b&gt;bold" in vera.get(f"{tasks}?state=ready").content.decode()
+    assert "raise LookupError(REFUSED)" in read(failed)
+    assert "Requeue" not in read(failed)
+    assert "Requeue" in read(failed, otto)
+    assert 403 == vera.post(failed).status_code
+    result.refresh()
+    assert "FAILED" == result.status
+
+    assert "in the queue again" in otto.post(failed, follow=True).content.decode()
+    assert "Cancel" in read(f"{tasks}2/", otto)
+    assert 302 == otto.post(f"{tasks}2/").status_code
+    assert "cancelled by operator: by otto" in read(f"{tasks}?state=rejected")
+    assert "shop_tasks.refuse" in read(f"{tasks}?state=ready")
+    for wrong in (f"{tasks}99/", f"{tasks}?state=odd", "/admin/queue_over_sql/task/default/other/"):
+        assert 404 == vera.get(wrong).status_code

@@ -1,0 +1,264 @@
+"""The backend of `django.tasks`: as Django's own backends, in the tables of queues."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql.testing import drain
+from tests.contrib.django import site
+
+if TYPE_CHECKING:
+    from queue_over_sql.testing.plugin import TestDatabase
+
+pytestmark = pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
+
+
+@pytest.fixture
+def shop(database: TestDatabase) -> Iterator[Any]:
+    """The module of the tasks, with the queues in the test's database."""
+    site.set_up()
+    site.use_database(database.url)
+    from queue_over_sql.contrib.django import stop_services
+    from queue_over_sql.contrib.django.backend import our_backends
+    from tests.contrib.django import shop_tasks
+
+    for backend in our_backends():
+        backend.create_queues()
+    yield shop_tasks
+    stop_services()
+
+
+@pytest.fixture
+def work(shop: Any) -> Callable[..., int]:
+    """Runs all tasks that are due; returns how many."""
+    del shop
+
+    def run(backend: str = "default") -> int:
+        from queue_over_sql.contrib.django.running import make_worker
+
+        return drain(make_worker(backend, concurrency=1))
+
+    return run
+
+
+def test_a_task_runs_and_its_result_is_found(shop: Any, work: Callable[..., int]) -> None:
+    """From ready to successful, with arguments, times, worker and return value; also ``await``."""
+    result = shop.add.enqueue(20, other=22)
+    assert ("READY", [20], {"other": 22}) == (result.status, result.args, result.kwargs)
+    looked = shop.add.get_result(result.id)
+    assert ("READY", 0, None) == (looked.status, looked.attempts, looked.started_at)
+    awaited = asyncio.run(shop.double.aenqueue(4))
+
+    assert 2 == work()
+
+    result.refresh()
+    assert ("SUCCESSFUL", 42, []) == (result.status, result.return_value, result.errors)
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert [result.last_attempted_at, 1] == [result.started_at, len(result.worker_ids)]
+    assert {"doubled": 8} == asyncio.run(shop.double.aget_result(awaited.id)).return_value
+
+
+def test_a_task_is_published_with_its_transaction(shop: Any, work: Callable[..., int]) -> None:
+    """What is rolled back was never there; inside the block it is seen, and it is no savepoint."""
+    from django.db import transaction
+    from django_tasks.exceptions import TaskResultDoesNotExist
+
+    with transaction.atomic():
+        lost = shop.add.enqueue(1)
+        assert "READY" == shop.add.get_result(lost.id).status
+        transaction.set_rollback(True)
+    with pytest.raises(TaskResultDoesNotExist):
+        shop.add.get_result(lost.id)
+    with transaction.atomic():
+        kept = shop.add.enqueue(1)
+    assert 1 == work()
+    assert 2 == shop.add.get_result(kept.id).return_value
+
+
+def test_a_task_that_raises_has_failed(
+    shop: Any, work: Callable[..., int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its exception's class and traceback; also for a result that JSON cannot have."""
+    refused, unstorable = shop.refuse.enqueue(), shop.unstorable.enqueue()
+    with caplog.at_level(logging.INFO, "django_tasks"):
+        assert 2 == work()
+    refused.refresh()
+    [error] = refused.errors
+    assert ("FAILED", LookupError, 1) == (refused.status, error.exception_class, refused.attempts)
+    assert "raise LookupError(REFUSED)" in error.traceback
+    assert error.traceback.endswith("ask the shop\n")
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = refused.return_value
+    unstorable.refresh()
+    assert [TypeError] == [each.exception_class for each in unstorable.errors]
+    ends = [each for each in caplog.records if "state=FAILED" in each.message]
+    assert 2 == len(ends)
+
+
+def test_a_retry_is_a_setting(shop: Any, work: Callable[..., int]) -> None:
+    """Then a failure is an error of the result, which is ready again."""
+    result = shop.second_time.enqueue()
+    assert 2 == work("retried")
+    result.refresh()
+    assert ("SUCCESSFUL", "at last", 2) == (result.status, result.return_value, result.attempts)
+    assert [ConnectionError] == [each.exception_class for each in result.errors]
+
+
+def test_context_priority_and_time(shop: Any, work: Callable[..., int]) -> None:
+    """The urgent ones come first, whatever is due later waits, and the task sees its attempt."""
+    from django.utils import timezone
+
+    later = shop.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)
+    results = [shop.which_attempt.using(priority=each).enqueue() for each in (-100, -1, 0, 1, 100)]
+    assert 5 == work()
+    for each in results:
+        each.refresh()
+        assert [1, each.id, "RUNNING"] == each.return_value
+    started = sorted(results, key=lambda each: each.started_at)
+    assert [100, 1, 0, -1, -100] == [each.task.priority for each in started]
+    later.refresh()
+    assert ("READY", 0) == (later.status, later.attempts)
+    assert later.task.run_after == shop.add.get_result(later.id).task.run_after
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_no_task_fails(shop: Any, work: Callable[..., int], *, named: bool) -> None:
+    """A path of an old release, or of something else, fails alone and says so."""
+    from django.core.exceptions import SuspiciousOperation
+
+    from queue_over_sql.contrib.django import service
+
+    path = f"{shop.__name__}.{'not_a_task' if named else 'gone'}"
+    mails = service().queue("mails")
+    published = mails.publish({"task": path, "args": [], "kwargs": {}}, priority=50)
+    good = shop.add.using(queue_name="mails").enqueue(1)
+    with pytest.raises((ImportError, SuspiciousOperation)):
+        work()
+    assert 1 == work()
+    good.refresh()
+    assert 2 == good.return_value
+    [dead] = mails.archive.messages(status="failed").list()
+    assert published.id == dead.id
+    assert path.rpartition(".")[2] in (dead.last_error or "")
+
+
+def test_what_an_atomic_task_writes_counts_once(
+    shop: Any, work: Callable[..., int], database: TestDatabase
+) -> None:
+    """The option ``atomic``: its writes and the end of its message are one transaction."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE effects_of_tasks (n INTEGER)")
+    good, bad = shop.count.enqueue(), shop.count.enqueue(fail=True)
+    assert 2 == work("atomic")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM effects_of_tasks")
+        assert (1,) == tuple(cursor.fetchone())
+        cursor.execute("DROP TABLE effects_of_tasks")
+    good.refresh()
+    bad.refresh()
+    assert ("SUCCESSFUL", "FAILED") == (good.status, bad.status), database.engine
+
+
+@pytest.mark.engines("sqlite")
+def test_ids_that_are_none(shop: Any) -> None:
+    """Each says that there is no such task."""
+    from django_tasks.exceptions import TaskResultDoesNotExist
+
+    for wrong in ("", "x", "default", "default:", "default:x", "default:99", "other:1", ":1", "٣"):
+        with pytest.raises(TaskResultDoesNotExist):
+            shop.add.get_result(wrong)
+
+
+@pytest.mark.engines("sqlite")
+def test_signals(shop: Any, work: Callable[..., int]) -> None:
+    """Each task is announced when it is enqueued, starts and ends, with its state."""
+    from django_tasks import signals
+
+    told: list[tuple[str, str]] = []
+    receivers = []
+    for name in ("enqueued", "started", "finished"):
+        signal = getattr(signals, f"task_{name}")
+
+        def receiver(*, task_result: Any, name: str = name, **_: Any) -> None:
+            told.append((name, task_result.status))
+
+        signal.connect(receiver)
+        receivers.append((signal, receiver))
+    shop.add.enqueue(1)
+    shop.refuse.enqueue()
+    work()
+    for signal, receiver in receivers:
+        signal.disconnect(receiver)
+    ends = [("started", "RUNNING"), ("finished", "SUCCESSFUL")]
+    ends += [("started", "RUNNING"), ("finished", "FAILED")]
+    assert [("enqueued", "READY")] * 2 + ends == told
+
+
+@pytest.mark.engines("sqlite")
+def test_a_task_that_exits_does_not_end_the_worker(shop: Any, work: Callable[..., int]) -> None:
+    """It has failed; the next one runs."""
+    exits, good = shop.leave.enqueue(), shop.add.enqueue(1)
+    assert 2 == work()
+    exits.refresh()
+    good.refresh()
+    assert ("FAILED", "SUCCESSFUL") == (exits.status, good.status)
+    assert [SystemExit] == [each.exception_class for each in exits.errors]
+
+
+@pytest.mark.engines("sqlite")
+def test_priorities_keep_their_sign() -> None:
+    """Two of Django's priorities share a level, but none that is not 0 shares the level of 0."""
+    site.set_up()
+    from queue_over_sql.contrib.django.backend import level_of
+
+    levels = [level_of(each) for each in range(-100, 101)]
+    assert sorted(levels, reverse=True) == levels
+    assert (99, 0, 1) == (max(levels), min(levels), levels.count(level_of(0)))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize(
+    ("params", "changed", "number"),
+    [
+        ({"QUEUES": []}, {}, "E002"),
+        ({"OPTIONS": {"database": "none"}}, {}, "E003"),
+        ({}, {"NAME": ":memory:"}, "E005"),
+        ({"OPTIONS": {"max_attempts": 0}}, {}, "E006"),
+        ({"OPTIONS": {"colour": "red"}}, {}, "E006"),
+        ({"OPTIONS": {"queues": {"other": {}}}}, {}, "E007"),
+        ({}, {"OPTIONS": {}}, "W001"),
+        ({}, {}, None),
+    ],
+)
+def test_wrong_settings_are_found_by_check(
+    shop: Any,
+    database: TestDatabase,
+    params: dict[str, Any],
+    changed: dict[str, Any],
+    number: str | None,
+) -> None:
+    """Each with a hint, before a task is lost by it."""
+    from django import db
+
+    from queue_over_sql.contrib.django import Backend
+
+    assert shop is not None
+    handler: Any = db.connections
+    handler.settings["checked"] = handler.configure_settings(
+        {"default": site.database_of(database.url) | changed}
+    )["default"]
+    options = {"database": "checked", **params.get("OPTIONS", {})}
+    backend = Backend("default", {**params, "OPTIONS": options})
+    found = [each.id for each in backend.check()]
+    del handler.settings["checked"]
+    if hasattr(handler._connections, "checked"):
+        del handler["checked"]
+    assert ([] if number is None else [f"queue_over_sql.{number}"]) == found
