@@ -556,8 +556,8 @@ class Claimer:
         settled: set[int] = set()
         rows: list[MessageRow] = []
         if exchanges_heads(sql, settlements, requests):
-            (request,), (settlement,) = requests, settlements
-            at_once = exchanging_heads(sql, settlement, request, keep=keep)
+            (request,) = requests
+            at_once = exchanging_heads(sql, settlements, request, keep=keep)
             settled, found = self._answered([request.claim], at_once)
             acked(settled)
             if found is not None:

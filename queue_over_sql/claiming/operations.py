@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_over_sql.claiming import statements as claim
 from queue_over_sql.claiming.strategy import Claims
@@ -15,7 +15,12 @@ from queue_over_sql.message import AGE, Claim
 from queue_over_sql.settling.operations import end_apart, end_locked
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.parameters import MAX_IDS
-from queue_over_sql.statements.requests import Disposition, Settlement, read_taken_rows
+from queue_over_sql.statements.requests import (
+    Disposition,
+    Settlement,
+    count_ids,
+    read_taken_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     from queue_over_sql.message import Message, MessageRow
     from queue_over_sql.sql.compiled import StatementCache
     from queue_over_sql.statements.requests import ClaimRequest, Where
+
+# The largest number of messages that one statement acks while it claims first messages of groups.
+_MOST_EXCHANGED: Final = 4 * MAX_IDS
 
 
 def claim_messages(
@@ -123,17 +131,23 @@ def exchanges_heads(
     """As ``exchanges_at_once``, if the claim looks for first messages of groups."""
     if len(requests) != 1 or not requests[0].heads or sql.subject.bounded:
         return False
-    return claims_of(sql, requests[0].rules).exchanges_heads and _is_single(settlements)
+    if not claims_of(sql, requests[0].rules).exchanges_heads:
+        return False
+    # The claims of one consumer, as its messages in hand may be of several.
+    holders = {each.claim.consumer_id for each in settlements}
+    if len(holders) != 1 or settlements[0].dedup_us is not None:
+        return False
+    return count_ids(settlements) <= _MOST_EXCHANGED
 
 
 def exchanging_heads(
-    sql: StatementCache, settlement: Settlement, request: GroupRequest, *, keep: bool
+    sql: StatementCache, settlements: Sequence[Settlement], request: GroupRequest, *, keep: bool
 ) -> Operation[tuple[set[int], GroupClaim | None]]:
     """The operation of ``GroupClaims.exchange_heads``. Use it only if ``exchanges_heads``."""
     do = partial(
         claims_of(sql, request.rules).exchange_heads,
         sql=sql,
-        settlement=settlement,
+        settlements=settlements,
         request=request,
         keep=keep,
     )

@@ -231,14 +231,15 @@ class GroupClaims:
         self,
         connection: Connection,
         sql: StatementCache,
-        settlement: Settlement,
+        settlements: Sequence[Settlement],
         request: GroupRequest,
         *,
         keep: bool,
     ) -> tuple[set[int], GroupClaim | None]:
         """As ``claim_heads``, together with the ack; only called if ``exchanges_heads``.
 
-        It acks only messages behind which no others of their groups wait.
+        It acks messages of claims of one consumer, which all end in the same way, and only those
+        behind which no others of their groups wait.
 
         Returns:
             The ids that it acked, and what it claimed: None unless it acked all.

@@ -195,6 +195,13 @@ def _claim_first(stage: Stage) -> None:
         stage.run(claims.claim_heads, _group_request(stage)._replace(heads=True))
 
 
+def _exchange_first(stage: Stage) -> None:
+    claims, request = claims_of(stage.sql, stage.rules), _group_request(stage)
+    if claims.exchanges_heads and stage.rules.ordered:
+        acked = [stage.settlement()]
+        stage.run(claims.exchange_heads, acked, request._replace(heads=True), keep=False)
+
+
 def _park(stage: Stage) -> None:
     groups = [f"x{number}" for number in range(1, stage.rows + 1)]
     met = [Seen(number, group, 1) for number, group in enumerate(groups, 1)]
@@ -430,6 +437,7 @@ def _idle(stage: Stage) -> None:
 
 OF_GROUPS: Final[Mapping[str, Step]] = {
     "groups, claim first messages": _claim_first,
+    "groups, exchange for first messages": _exchange_first,
     "groups, park": _park,
     "groups, create rows": _of(groups_operations.know, ["x1", "x2"]),
     "groups, list": lambda stage: stage.run(read_groups, stage.rules, most=stage.rows),

@@ -49,15 +49,19 @@ def held_before(tables: QueueTables, size: int) -> ColumnElement[bool]:
     return fence(tables, size, consumer="p_held_by", consumer_round="p_held_round")
 
 
-def archive_at_once(tables: QueueTables, size: int, *conditions: ColumnElement[bool]) -> Insert:
+def archive_at_once(tables: QueueTables, size: int) -> Insert:
     """Move messages to the archive under the fence; returns the ids that were still held."""
-    held = and_(held_before(tables, size), *conditions)
-    return _archived(tables, held).returning(tables.archive.c.id)
+    return archive_held(tables, held_before(tables, size))
 
 
 def archive_unblocking(tables: QueueTables, size: int) -> Insert:
     """As ``archive_at_once``, but none behind which others of its group may be parked."""
-    return archive_at_once(tables, size, tables.live.c.blocks.is_(None))
+    return archive_held(tables, and_(held_before(tables, size), tables.live.c.blocks.is_(None)))
+
+
+def archive_held(tables: QueueTables, held: ColumnElement[bool]) -> Insert:
+    """Move messages to the archive that a condition with the fence names; returns their ids."""
+    return _archived(tables, held).returning(tables.archive.c.id)
 
 
 def archive_rounds_at_once(tables: QueueTables) -> Insert:

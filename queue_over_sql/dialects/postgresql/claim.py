@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
-    and_,
     any_,
     case,
     func,
@@ -19,7 +18,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.dialects.at_once import ClaimsAtOnce, claim_at_once
-from queue_over_sql.dialects.postgresql.archive import archive_at_once, held_before, held_values
+from queue_over_sql.dialects.postgresql.archive import archive_held, held_before, held_values
 from queue_over_sql.message import MessageRow
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import QueueTables
@@ -27,7 +26,13 @@ from queue_over_sql.settling import statements as settle
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import bucket_of, id_values, number
-from queue_over_sql.statements.requests import ClaimRequest, Settlement, Where, read_rows
+from queue_over_sql.statements.requests import (
+    ClaimRequest,
+    Settlement,
+    Where,
+    count_ids,
+    read_rows,
+)
 
 
 class PostgreSQLClaims(ClaimsAtOnce):
@@ -56,11 +61,13 @@ class PostgreSQLClaims(ClaimsAtOnce):
         keep: bool,
     ) -> tuple[set[int], list[MessageRow]]:
         size = bucket_of(len(settlement.ids))
-        values = exchange_values(sql, settlement, keep=keep) | request.stamp() | request.wanted()
+        values = id_values(settlement.ids) | held_values(settlement.claim)
+        values |= exchange_values(sql, [settlement], keep=keep)
+        values |= request.stamp() | request.wanted()
         statement = sql.get(exchange_at_once, size, keep, request.where)
         rows: Sequence[Any] = statement.run(connection, values).all()
         messages = [row[2:] for row in rows if row[2] is not None]
-        return settled_of(settlement, rows[0]), read_rows(connection, sql, messages)
+        return settled_of(settlement.ids, rows[0]), read_rows(connection, sql, messages)
 
 
 def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
@@ -85,7 +92,7 @@ def exchange_at_once(
     Each row has the number of acked messages, their ids if some were lost, and a claimed message.
     If nothing was claimed, there is one row with an empty message.
     """
-    acked = end_held(tables, size, keep=keep)
+    acked = end_held(tables, held_before(tables, size), keep=keep)
     claimed = claim_at_once(tables, where, all_acked(acked)).cte("claimed")
     settled = count_acked(acked)
     return select(settled.c.acked, settled.c.ids, *claimed.c).select_from(
@@ -93,11 +100,10 @@ def exchange_at_once(
     )
 
 
-def end_held(tables: QueueTables, size: int, *conditions: ColumnElement[bool], keep: bool) -> CTE:
-    """Ack ``size`` messages of a claim beside another claim, as far as they meet conditions."""
+def end_held(tables: QueueTables, held: ColumnElement[bool], *, keep: bool) -> CTE:
+    """Ack messages that a condition with the fence names, beside another claim."""
     if tables.archives(keep=keep):
-        return archive_at_once(tables, size, *conditions).cte("acked")
-    held = and_(held_before(tables, size), *conditions)
+        return archive_held(tables, held).cte("acked")
     return settle.end(tables, held).returning(tables.live.c.id).cte("acked")
 
 
@@ -113,18 +119,16 @@ def count_acked(acked: CTE) -> CTE:
     return select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
 
 
-def exchange_values(sql: StatementCache, settlement: Settlement, *, keep: bool) -> dict[str, Any]:
-    """The bind parameters of the ack, and of its size."""
-    values = id_values(settlement.ids) | held_values(settlement.claim)
-    values |= {"p_expected": len(settlement.ids)}
-    if keep:
-        return values | settlement.archive_values()
-    values |= sql.subject.values_of_end(settlement.archive_values)
-    return values
+def exchange_values(
+    sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
+) -> dict[str, Any]:
+    """The bind parameters of the ack, without those of the fence."""
+    values, archived = {"p_expected": count_ids(settlements)}, settlements[0].archive_values
+    return values | (archived() if keep else sql.subject.values_of_end(archived))
 
 
-def settled_of(settlement: Settlement, row: Sequence[Any]) -> set[int]:
-    """The acked ids, from what ``count_acked`` gave."""
+def settled_of(ids: Sequence[int], row: Sequence[Any]) -> set[int]:
+    """The acked ones of these ids, from what ``count_acked`` gave."""
     if row[0] == 0:
         return set()
-    return set(settlement.ids) if row[1] is None else set(row[1])
+    return set(ids) if row[1] is None else set(row[1])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
     BigInteger,
     Boolean,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     all_,
     and_,
     any_,
+    bindparam,
     case,
     cast,
     false,
@@ -26,6 +28,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     union_all,
     update,
 )
@@ -49,7 +52,7 @@ from queue_over_sql.groups.strategy import (
 from queue_over_sql.schema.queue_tables import QueueTables
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.statements import claims as claim
-from queue_over_sql.statements.parameters import bucket_of, number
+from queue_over_sql.statements.parameters import number, words
 from queue_over_sql.statements.requests import Settlement, Where, read_rows
 
 
@@ -90,18 +93,22 @@ class PostgreSQLGroupClaims(GroupClaims):
         self,
         connection: Connection,
         sql: StatementCache,
-        settlement: Settlement,
+        settlements: Sequence[Settlement],
         request: GroupRequest,
         *,
         keep: bool,
     ) -> tuple[set[int], GroupClaim | None]:
-        statement = sql.get(
-            exchange_heads, bucket_of(len(settlement.ids)), keep, request.claim.where
-        )
-        values = exchange_values(sql, settlement, keep=keep) | request.values()
+        ids = [message_id for each in settlements for message_id in each.ids]
+        values = exchange_values(sql, settlements, keep=keep) | request.values()
+        values |= {
+            "p_held_by": settlements[0].claim.consumer_id,
+            "p_ids": ids,
+            "p_rounds": [each.claim.consumer_round for each in settlements for _ in each.ids],
+        }
+        statement = sql.get(exchange_heads, keep, request.claim.where)
         rows: Sequence[Any] = statement.run(connection, values).all()
-        settled = settled_of(settlement, rows[0])
-        if len(settled) < len(settlement.ids):
+        settled = settled_of(ids, rows[0])
+        if len(settled) < len(ids):
             return settled, None
         found = [row[2:] for row in rows if row[2] is not None or row[5] is not None]
         return settled, self._heads(connection, sql, request, found)
@@ -133,13 +140,14 @@ def claim_heads(tables: QueueTables, where: Where | None) -> Select[Any]:
     return select(*columns).select_from(found).add_cte(counted)
 
 
-def exchange_heads(tables: QueueTables, size: int, keep: bool, where: Where | None) -> Select[Any]:
-    """As ``claim_heads``, and ack ``size`` messages of one claim behind which no others wait.
+def exchange_heads(tables: QueueTables, keep: bool, where: Where | None) -> Select[Any]:
+    """As ``claim_heads``, and ack messages of a consumer behind which no others wait.
 
     If some were lost, or others wait, it claims nothing. Each row begins as in
     ``exchange_at_once``.
     """
-    acked = end_held(tables, size, tables.live.c.blocks.is_(None), keep=keep)
+    held = and_(_fence_of_claims(tables), tables.live.c.blocks.is_(None))
+    acked = end_held(tables, held, keep=keep)
     columns, found, counted = _heads_of_window(tables, where, acked)
     settled = count_acked(acked)
     return (
@@ -147,6 +155,22 @@ def exchange_heads(tables: QueueTables, size: int, keep: bool, where: Where | No
         .select_from(settled.outerjoin(found, true()))
         .add_cte(counted)
     )
+
+
+def _fence_of_claims(tables: QueueTables) -> ColumnElement[bool]:
+    """The fence of messages of several claims of one consumer: each id has its round.
+
+    The numbers are arrays, because a worker acks as many as it happens to have. The text is long to
+    compile, and to plan, so it is the same for any number.
+    """
+    live = tables.live
+    ids, rounds = (bindparam(name, None, type_=ARRAY(BigInteger)) for name in ("p_ids", "p_rounds"))
+    pairs = func.unnest(ids, rounds).table_valued("id", "round").render_derived("held")
+    # CASE keeps the planner from making a join of it, in which it would compare all with all.
+    claimed = case(
+        (tuple_(live.c.id, live.c.consumer_round).in_(select(pairs.c.id, pairs.c.round)), true())
+    )
+    return and_(live.c.id == any_(ids), live.c.consumer_id == words("p_held_by"), claimed)
 
 
 def _heads_of_window(

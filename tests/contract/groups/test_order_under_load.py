@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Boolean, create_engine, func, text, true
 
 from queue_over_sql import Publication
-from tests.waiting import consume_exactly
+from tests.waiting import consume_exactly, eventually
 
 if TYPE_CHECKING:
-    from queue_over_sql import Queue, QueueService
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 pytestmark = [
@@ -48,6 +50,53 @@ def test_a_late_commit_is_not_overtaken(
     queue.ack(list(came.values()))
     assert 1 == len(consume_exactly(queue, 1))
     engine.dispose()
+
+
+# Any condition may wait like this one, which another transaction lets go on.
+_GATE = 34
+_FUNCTION = f"""
+    CREATE FUNCTION waits() RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN PERFORM pg_advisory_xact_lock_shared({_GATE}); RETURN true; END $$
+"""
+_WAITING = text(f"""
+    SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+    WHERE datname = current_database() AND objid = {_GATE} AND NOT granted
+""")
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("way", ["claim", "claim of first messages", "exchange"])
+def test_a_claim_in_one_statement_notices_those_since_it_began(
+    way: str, service: QueueService, engine: Engine, make_service: MakeService
+) -> None:
+    """Its snapshot has neither what committed late, nor the claim of that, only the one behind."""
+    queue = service.create_queue("jobs", group_limit=1)
+    hand: list[Message] = []
+    for groups in ("ab", "cd"):
+        queue.ack(hand)
+        queue.publish_many([Publication("before", group=group) for group in groups])
+        hand = queue.consume(2)
+    if way != "exchange":
+        queue.ack(hand)
+    if way == "claim":
+        queue = make_service().queue("jobs")
+    other = make_service().queue("jobs")
+    where = func.waits(type_=Boolean) == true()
+    with ThreadPoolExecutor(1) as threads, engine.connect() as gate, engine.connect() as publisher:
+        gate.execute(text(_FUNCTION))
+        gate.commit()
+        gate.execute(text(f"SELECT pg_advisory_xact_lock({_GATE})"))
+        late = other.publish("late", group="a", connection=publisher)
+        other.publish_many([Publication("behind", group=group) for group in "ab"])
+        if way == "exchange":
+            claiming = threads.submit(queue.exchange, hand, 2, where=where)
+        else:
+            claiming = threads.submit(queue.consume, 2, where=where)
+        eventually(lambda: bool(gate.execute(_WAITING).scalar()), "the claim waits")
+        publisher.commit()
+        assert [late.id] == [message.id for message in other.consume(1)]
+        gate.rollback()
+        assert ["b"] == [message.group for message in claiming.result(30)]
 
 
 def test_an_open_publish_delays_nobody(

@@ -726,6 +726,149 @@ SELECT CASE WHEN (changed.id IS NULL) THEN picked.id END AS anon_3, CASE
 FROM picked
 LEFT OUTER JOIN changed ON picked.id = changed.id;
 
+-- groups, exchange for first messages
+WITH picked AS MATERIALIZED (
+  SELECT queue_jobs.id AS id, queue_jobs.group_key AS group_key,
+      queue_jobs.available_at AS available_at, queue_jobs.parked_at AS parked_at
+  FROM queue_jobs
+  WHERE queue_jobs.consumer_id IS NULL
+    AND queue_jobs.priority = :p_priority::BIGINT
+    AND queue_jobs.available_at >= :p_low::BIGINT
+    AND queue_jobs.available_at <= CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
+    AND (
+      SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+          OR queue_over_sql_queues.groups_at IS NULL OR :p_edits::BIGINT >= :param_1::BIGINT
+          AND queue_over_sql_queues.edit_count != :p_edits::BIGINT) THEN 1 END AS anon_1
+      FROM queue_over_sql_queues
+      WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
+        AND queue_over_sql_queues.name = :name_1::VARCHAR
+    ) IS NULL
+  ORDER BY queue_jobs.available_at, queue_jobs.id
+  LIMIT :p_window::BIGINT
+  FOR UPDATE SKIP LOCKED
+), acked AS (
+  DELETE FROM queue_jobs
+  WHERE queue_jobs.id = ANY (:p_ids::BIGINT[])
+    AND queue_jobs.consumer_id = :p_held_by::VARCHAR
+    AND CASE
+        WHEN ((queue_jobs.id, queue_jobs.consumer_round) IN (SELECT held.id, held.round FROM unnest(:p_ids::BIGINT[], :p_rounds::BIGINT[]) AS held(id, round))) THEN true END
+    AND queue_jobs.blocks IS NULL
+  RETURNING queue_jobs.id
+), wanted AS MATERIALIZED (
+  SELECT picked.id AS id, row.place AS place, row.seq AS seq
+  FROM picked
+  JOIN LATERAL (
+    SELECT ctid AS place, queue_jobs_groups.seq AS seq,
+        coalesce(queue_jobs_groups.own_limit, :p_limit::BIGINT) AS most
+    FROM queue_jobs_groups
+    WHERE queue_jobs_groups.group_key = picked.group_key
+      AND NOT (queue_jobs_groups.paused_at IS NOT NULL OR queue_jobs_groups.blocked_by IS NOT NULL)
+    LIMIT 1
+  ) AS row ON true
+  WHERE (
+    SELECT count(*) AS count_1
+    FROM acked
+  ) = :p_expected::BIGINT
+    AND (
+      SELECT count(*) = :p_window::BIGINT
+        AND count(picked.group_key) - count(DISTINCT picked.group_key) = :param_2::INTEGER AS anon_2
+      FROM picked
+    )
+    AND picked.parked_at IS NULL
+    AND picked.id = (
+      SELECT other.id
+      FROM queue_jobs AS other
+      WHERE other.group_key >= picked.group_key
+        AND other.group_key <= picked.group_key
+        AND other.consumer_id IS NULL
+      ORDER BY other.group_key, other.id
+      LIMIT 1
+    )
+    AND (
+      SELECT 1
+      FROM queue_jobs AS held
+      WHERE held.group_key = picked.group_key
+        AND held.lease_expires_at IS NOT NULL
+        AND held.id != ALL (array((
+          SELECT acked.id
+          FROM acked
+        )))
+      LIMIT 1
+      OFFSET row.most - 1
+    ) IS NULL
+), locked AS MATERIALIZED (
+  SELECT wanted.id AS id, wanted.place AS place
+  FROM wanted
+  JOIN LATERAL (
+    SELECT 1 AS one
+    FROM queue_jobs_groups
+    WHERE ctid = wanted.place
+      AND queue_jobs_groups.seq = wanted.seq
+    FOR UPDATE SKIP LOCKED
+  ) AS newest ON true
+), counted AS (
+  UPDATE queue_jobs_groups
+  SET seq=(queue_jobs_groups.seq + 1)
+  WHERE ctid = ANY (array((
+    SELECT locked.place
+    FROM locked
+  )))
+), settled AS (
+  SELECT count(*) AS acked, CASE
+      WHEN (count(*) < :p_expected::BIGINT) THEN array_agg(acked.id) END AS ids
+  FROM acked
+), changed AS (
+  UPDATE queue_jobs
+  SET attempt_count=CASE
+          WHEN (queue_jobs.attempt_count + :attempt_count_1::INTEGER >= 2147483647) THEN queue_jobs.attempt_count
+          ELSE queue_jobs.attempt_count + :attempt_count_2::INTEGER END,
+      consumer_id=:p_consumer::VARCHAR,
+      consumer_round=:p_round::BIGINT,
+      claimed_at=CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
+      lease_expires_at=(CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + coalesce(:p_lease::BIGINT, CASE
+          WHEN (queue_jobs.lease_us > 31557600000000000) THEN 31557600000000000
+          ELSE queue_jobs.lease_us END, :p_queue_lease::BIGINT))
+  WHERE queue_jobs.id = ANY (array((
+    SELECT taken.id
+    FROM (
+      SELECT locked.id AS id
+      FROM locked
+      UNION ALL
+      SELECT picked.id AS id
+      FROM picked
+      WHERE (
+        SELECT count(*) AS count_1
+        FROM acked
+      ) = :p_expected::BIGINT
+        AND (
+          SELECT count(*) = :p_window::BIGINT
+            AND count(picked.group_key) - count(DISTINCT picked.group_key) = :param_2::INTEGER AS anon_2
+          FROM picked
+        )
+        AND picked.parked_at IS NULL
+        AND picked.group_key IS NULL
+    ) AS taken
+  )))
+  RETURNING queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
+      CAST(queue_jobs.payload AS TEXT) AS payload, CAST(queue_jobs.headers AS TEXT) AS headers,
+      queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at,
+      coalesce(queue_jobs.parked_at, queue_jobs.available_at) AS available_at,
+      queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us,
+      queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.claimed_at,
+      queue_jobs.lease_expires_at, queue_jobs.last_attempt_at, queue_jobs.last_error,
+      queue_jobs.expires_at, queue_jobs.group_key
+)
+SELECT settled.acked, settled.ids, CASE WHEN (changed.id IS NULL) THEN picked.id END AS anon_3, CASE
+    WHEN (changed.id IS NULL) THEN picked.group_key END AS anon_4, CASE
+    WHEN (changed.id IS NULL) THEN picked.available_at END AS anon_5, changed.id,
+    changed.message_key, changed.kind, changed.payload, changed.headers, changed.priority,
+    changed.published_at, changed.scheduled_at, changed.available_at, changed.attempt_count,
+    changed.max_attempts, changed.lease_us, changed.consumer_id, changed.consumer_round,
+    changed.claimed_at, changed.lease_expires_at, changed.last_attempt_at, changed.last_error,
+    changed.expires_at, changed.group_key
+FROM settled
+LEFT OUTER JOIN (picked LEFT OUTER JOIN changed ON picked.id = changed.id) ON true;
+
 -- groups, park (3 of 5)
 SELECT queue_jobs.group_key, (
   SELECT other.id
