@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
 
@@ -66,6 +67,8 @@ class AsyncEngineForm(EngineForm):
         engine = create_async_engine(url, **options).sync_engine
         if engine.dialect.driver == "aiomysql":
             _mend_aiomysql()
+        if engine.dialect.driver in {"aiomysql", "asyncmy"}:
+            _mend_ping(engine.dialect)
         return engine
 
 
@@ -79,6 +82,20 @@ def _mend_aiomysql() -> None:
     if not callable(getattr(driver, "escape_bytes_prefixed", None)):
         converters: Any = importlib.import_module("pymysql.converters")
         driver.escape_bytes_prefixed = converters.escape_bytes
+
+
+def _mend_ping(dialect: Dialect) -> None:
+    """Let SQLAlchemy 2.0 ask whether a connection is alive.
+
+    Its older releases call the ping of their own adapter as PyMySQL's, which needs no argument
+    from version 1.2 on. Theirs does.
+    """
+    module = importlib.import_module(f"sqlalchemy.dialects.mysql.{dialect.driver}")
+    adapter = getattr(module, f"AsyncAdapt_{dialect.driver}_connection")
+    argument = inspect.signature(adapter.ping).parameters["reconnect"]
+    if argument.default is inspect.Parameter.empty:
+        told: Any = dialect
+        told._send_false_to_ping = True  # noqa: SLF001 - nothing public decides it
 
 
 def open_async_engine(database: Any) -> OpenedEngine:
