@@ -62,7 +62,7 @@ def test_the_pinned_versions_install_on_the_oldest_python() -> None:
             installed = distribution(name)
         except PackageNotFoundError:
             continue
-        allowed = installed.metadata.get("Requires-Python", "")
+        allowed = (installed.metadata.get_all("Requires-Python") or [""])[0]
         if installed.version == version and oldest not in SpecifierSet(allowed):
             refusing[name] = allowed
     assert {} == refusing
