@@ -871,6 +871,12 @@ def test_queues(server: Server) -> None:
     assert {"done": 60.0} == made["archive_ttl"]
     assert 3 == made["priorities"]
     assert 7.0 == server.json("PUT", "/queues/more", {"lease": 7})["lease"]
+    # What a queue is called names it nowhere here, because rights go by names.
+    called = server.service.create_queue("More: 1")
+    for path, status in (("More: 1", 404), ("More%3A%201", 404), (called.name, 200)):
+        assert status == server.call("GET", f"/queues/{path}").status_code
+    assert 422 == server.call("PUT", "/queues/Even%20more", json=body).status_code
+    server.service.drop_queue("More: 1")
     assert 409 == server.call("PUT", "/queues/more", json={"payload": "text"}).status_code
     server.json("POST", "/queues/more/pause")
     assert server.json("GET", "/queues/more")["paused"]

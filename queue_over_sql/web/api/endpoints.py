@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from queue_over_sql.errors import shown
+from queue_over_sql.errors import InvalidQueueName, QueueNotFound, near_queue_name, shown
 from queue_over_sql.management.operation import Http, OperatorVerb
 from queue_over_sql.management.operations import OPERATIONS
 from queue_over_sql.values.cached import cached_property
@@ -319,6 +319,7 @@ class Dispatcher:
         named = str(request.path_params.get("queue", ""))
         queue = ANY_QUEUE if endpoint.of_some_queues else named
         who = await api.access.need(request, endpoint.role, writes=endpoint.writes, queue=queue)
+        _check_named(named, request.method)
         if request.method not in SAFE_METHODS:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
         call = Call(api, endpoint, request, who, endpoint.status)
@@ -338,6 +339,20 @@ class Dispatcher:
             allowed = ", ".join(sorted(self._endpoints))
             raise HTTPException(405, f"This path accepts {allowed}.", {"Allow": allowed})
         return endpoint
+
+
+def _check_named(queue: str, method: str) -> None:
+    """Refuse what a queue may be called: what a client may do is said by names."""
+    near = near_queue_name(queue)
+    if queue in ("", near):
+        return
+    if method != "PUT":
+        raise QueueNotFound(queue)
+    msg = (
+        f"{shown(queue, 60)} is not a queue name for HTTP: use 1 to 40 lower-case letters, digits "
+        f"and underscores, beginning with a letter, such as {near!r}."
+    )
+    raise InvalidQueueName(msg)
 
 
 async def _arguments(request: Request, endpoint: Endpoint, threads: Threads) -> dict[str, Any]:

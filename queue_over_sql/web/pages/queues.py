@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import inside
-from queue_over_sql.errors import QueueError, visible
+from queue_over_sql.errors import QueueError, QueueNotFound, visible
 from queue_over_sql.observability import AtLeast
 from queue_over_sql.observability.history import read_history
 from queue_over_sql.values.durations import instant
@@ -354,4 +354,8 @@ def _shown_error(view: View, queue: Queue, group: inside.ErrorGroup) -> dict[str
 
 def _queue(view: View) -> Queue:
     name: Any = view.request.path_params["name"]
-    return view.service.queue(name)
+    queue = view.service.queue(name)
+    if queue.name != name:
+        # What a viewer may see is said by names, and not by what queues are called.
+        raise QueueNotFound(name)
+    return queue
