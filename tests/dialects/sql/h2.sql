@@ -1027,7 +1027,8 @@ WHERE queue_over_sql_stages.expires_at <= CAST(EXTRACT(EPOCH FROM CURRENT_TIMEST
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
     queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
-    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at
+    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at,
+    queue_over_sql_queues.title
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1

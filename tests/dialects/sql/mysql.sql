@@ -983,7 +983,8 @@ WHERE queue_over_sql_stages.expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01
 SELECT queue_over_sql_queues.name, queue_over_sql_queues.settings, queue_over_sql_queues.paused_at,
     queue_over_sql_queues.discarded_count, queue_over_sql_queues.owner_id,
     queue_over_sql_queues.schema_version, queue_over_sql_queues.schema_release,
-    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at
+    queue_over_sql_queues.expiring_since, queue_over_sql_queues.groups_at,
+    queue_over_sql_queues.title
 FROM queue_over_sql_queues
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1
