@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import String, and_, cast, or_
+from sqlalchemy import String, and_, cast, delete, false, or_
 
 from queue_over_sql.archive.requeue import requeue
 from queue_over_sql.payloads import codec
@@ -79,6 +79,9 @@ class ArchiveSelection(Selection):
         chosen = self._chosen.also(self._table.c.finished_at <= now)
         last = context.run(lambda c: last_id(c, context.sql, chosen), connection)
         done = 0
+        if last is None:
+            # A server that only reads says so, because it may know nothing of newer ones.
+            context.run(lambda c: c.execute(delete(self._table).where(false())), connection)
         while last is not None:
             requeueing = requeue.of(
                 context.sql,

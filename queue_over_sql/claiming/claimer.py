@@ -26,6 +26,7 @@ from queue_over_sql.claiming.operations import (
     exchanges_at_once,
     exchanges_heads,
     exchanging_heads,
+    insist_on_writing,
     oldest_first,
     take,
     unclaim_round,
@@ -659,6 +660,8 @@ class Claimer:
         if tokens > len(messages):
             spare = tokens - len(messages)
             self._apart_from(connection, partial(give_back, count=spare))
+        if not messages:
+            insist_on_writing(connection, self._context.sql)
         return messages
 
     @property

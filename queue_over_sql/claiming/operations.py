@@ -262,6 +262,15 @@ def _undisturbed(
     )
 
 
+def insist_on_writing(connection: Connection, sql: StatementCache) -> None:
+    """Let a server that only reads say so after a ``take`` that found nothing and locked nothing.
+
+    After a switchover it may be an old one, which knows nothing of newer messages.
+    """
+    if sql.subject.has_rules:
+        sql.get(claim.change_nothing).run(connection)
+
+
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
     """Give back the messages of one claim; returns how many."""
     values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}

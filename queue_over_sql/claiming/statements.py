@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Integer, Select, Update, literal, select, update
+from sqlalchemy import Delete, Integer, Select, Update, delete, false, literal, select, update
 
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.statements.claims import eligible, oldest_first, stamp_values
@@ -86,6 +86,11 @@ def stamped(tables: QueueTables) -> Select[Any]:
     return select(*tables.message_columns(live)).where(
         live.c.consumer_id == words("p_consumer"), live.c.consumer_round == number("p_round")
     )
+
+
+def change_nothing(tables: QueueTables) -> Delete:
+    """What a server or a transaction that only reads refuses; for queues with rules."""
+    return delete(tables.only_with_rules[0]).where(false())
 
 
 def unclaim_round(tables: QueueTables) -> Update:

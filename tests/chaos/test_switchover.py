@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -303,7 +304,8 @@ def test_callers_connections_follow_a_switchover(pair: Pair) -> None:
 
     The service has not written since, so its own sessions still lead to the old server. It said
     that the new connection belongs to another database. Of the old one it said later that USE had
-    moved it, which is no help.
+    moved it, which is no help. And while that one only reads, what finds nothing there says so: a
+    take from a queue with rules, and a requeue, were silent.
     """
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(contextlib.closing(Proxy(pair.old)))
@@ -315,20 +317,24 @@ def test_callers_connections_follow_a_switchover(pair: Pair) -> None:
         with engine.begin() as caller:
             queue.publish("before", connection=caller)
             assert ["before"] == payloads(queue.take(5, connection=caller))
+        rules: dict[str, Any] = {"group_limit": 1, "queue_limit": 1, "queue_rate": "9/s"}
+        ruled = [service.create_queue(name, **{name: value}) for name, value in rules.items()]
         kept = stack.enter_context(engine.connect())
         pair.demote()
         proxy.lead_to(pair.new)
         pair.promote()
 
-        def refused() -> bool:
+        def is_refused(act: Callable[..., Any]) -> bool:
             try:
                 with kept.begin():
-                    assert not queue.take(5, connection=kept)
+                    assert not act(connection=kept)
             except DatabaseRefused as error:
                 return "open a new connection" in str(error)
             return False
 
-        eventually(refused, "the old one only reads")
+        acts: list[Any] = [partial(each.take, 5) for each in (queue, *ruled)]
+        for act in [*acts, queue.archive.messages().requeue]:
+            eventually(partial(is_refused, act), "the old one only reads")
 
         def published() -> bool:
             # The standby may still be on its way.
