@@ -1,9 +1,11 @@
 """The speed of the dashboard's pages on a large database, and the load of many viewers.
 
-One queue has half of all live and half of all archived messages, a tenth of which are dead letters.
-The others share the rest. Each page is fetched from a server in its own thread, as by a browser;
-before each request the shared results are forgotten, so that none is faster because of the one
-before. Then ``--viewers`` viewers in their own process watch the overview for some minutes: each
+One queue has half of all live and half of all archived messages, a tenth of which are dead letters
+with one of twenty errors. The others share the rest. A day of history and a full audit are there,
+too. Each page is fetched from a server in its own thread, as by a browser; before each request the
+shared results are forgotten, so that none is faster because of the one before. Searches for texts
+are not among those pages: they read payloads until they have found enough, or their time is over.
+Then ``--viewers`` viewers in their own process watch the overview for some minutes: each
 listens for events and fetches changes, while a message is published and taken every tenth of a
 second. Their cost is the processor time of the database, less what it takes when nobody watches; it
 is compared with that of a claim with its release. Meanwhile the memory of the dashboard's process,
@@ -13,6 +15,7 @@ as for ``--minutes 60``; the result is then a file of its own.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sqlite3
@@ -20,73 +23,154 @@ import statistics
 import threading
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
-from sqlalchemy import event, text
+from sqlalchemy import event, insert, select, text
 
-from queue_over_sql import QueueService
+from queue_over_sql import Publication, QueueService
+from queue_over_sql.observability.history import BOUNDS
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.fingerprints import fingerprint
+from queue_over_sql.values.limits import HISTORY_COUNTS
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.tables import WebStore
 from scripts.benchmarks.ageing import message, parser_of, version_of
-from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result, was_run
+from scripts.benchmarks.harness import (
+    TITLES,
+    databases_of,
+    origin_of,
+    read_result,
+    run_alone,
+    was_run,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from queue_over_sql import Queue
 
 NAME: Final = "dashboard"
 MEMORY: Final = "dashboard_memory"
 BIG: Final = "jobs_000"
+_KEY: Final = "order-7"
 PAGES: Final = {
     "queues": "/",
     "a queue": f"/queues/{BIG}",
+    "a queue, the last day": f"/queues/{BIG}?span=day",
     "messages": f"/queues/{BIG}/messages",
+    "messages, newest first": f"/queues/{BIG}/messages?order=newest",
+    "messages with a key": f"/queues/{BIG}/messages?key={_KEY}",
     "messages that are held (none)": f"/queues/{BIG}/messages?status=held",
     "archive, newest first": f"/queues/{BIG}/archive",
     "archive, only failed": f"/queues/{BIG}/archive?status=failed",
+    "archive, one error": f"/queues/{BIG}/archive?error={{error}}",
     "a message": f"/queues/{BIG}/messages/{{id}}",
+    "a dead letter": f"/queues/{BIG}/messages/{{dead}}",
     "dead letters of all queues": "/dead",
     "dead letters by their error": f"/queues/{BIG}/dead",
+    "search for an id": "/search?q={id}",
+    "search for a key": f"/search?q={_KEY}",
     "consumers": "/consumers",
     "schedules": "/schedules",
     "topics": "/topics",
     "health": "/health",
     "audit": "/audit",
+    "audit of a person, and of a day": "/audit?who=ada&day={day}",
 }
+LONGEST: Final = 150
+"""Milliseconds in which a page should be there, at the 95th percentile."""
 # How many claims the time of one is the mean of.
 _CLAIMS: Final = 300
 # Of the time: how often the page shows the memory.
 _EACH: Final = 10
-_ARCHIVE: Final = """
-    INSERT INTO queue_{name}_archive (id, message_key, kind, payload, headers, priority,
-      published_at, scheduled_at, available_at, attempt_count, last_error, finished_at, outcome)
+_AUDITED: Final = 100_000
+_DAY: Final = 86_400
+_MICROSECONDS: Final = 1_000_000
+_NOUNS: Final = ("account", "address", "article", "bank", "card", "country", "order", "voucher")
+
+
+def _case(text: str, each: Iterable[str]) -> str:
+    # One of these for each tenth row, and nothing for the others.
+    whens = (f"WHEN {10 * n} THEN {text.format(one)}" for n, one in enumerate(each))
+    return f"CASE id % {20 * len(_NOUNS)} {' '.join(whens)} END"
+
+
+_ERRORS: Final = tuple(
+    f"{kind}: no {what} " for kind in ("LookupError", "TimeoutError") for what in _NOUNS
+)
+_ARCHIVE: Final = f"""
+    INSERT INTO queue_{{name}}_archive (id, message_key, kind, payload, headers, priority,
+      published_at, scheduled_at, available_at, attempt_count, last_error, error_fingerprint,
+      finished_at, outcome)
     SELECT -id, message_key, kind, payload, headers, priority, published_at, scheduled_at,
-      available_at, 1, CASE WHEN id % 10 = 0 THEN 'no customer ' || (id % 1000) END,
-      published_at, CASE WHEN id % 10 = 0 THEN 'failed' ELSE 'done' END
-    FROM queue_{name}"""
+      available_at, 1, {_case("'{}' || id", _ERRORS)},
+      {_case("'{}'", map(fingerprint, _ERRORS))},
+      published_at - ({{count}} - id) * {{step}},
+      CASE WHEN id % 10 = 0 THEN 'failed' ELSE 'done' END
+    FROM queue_{{name}}"""
 
 
 def fill(service: QueueService, queues: int, messages: int) -> None:
-    """Make the queues, with as many live as archived messages."""
+    """Make the queues, with as many live as archived messages, which ended in the last two days."""
     others = messages // 2 // max(1, queues - 1)
     for number in range(queues):
         queue = service.create_queue(f"jobs_{number:03}", archive="all")
-        queue.load(message(n) for n in range(messages // 2 if number == 0 else others))
+        count = messages // 2 if number == 0 else others
+        queue.load(Publication(message(n), key=f"order-{n}") for n in range(count))
+        step = 2 * _DAY * _MICROSECONDS // count
         with parts_of(service).connections.engine.begin() as connection:
-            connection.execute(text(_ARCHIVE.format(name=queue.name)))
+            archived = _ARCHIVE.format(name=queue.name, count=count, step=step)
+            connection.execute(text(archived))
+    _fill_history(service, queues)
+    _fill_audit(service)
     if parts_of(service).connections.dialect.features.name == "postgresql":
-        with parts_of(service).connections.engine.begin() as connection:
-            connection.execute(text("ANALYZE"))
+        run_alone(service, ["VACUUM ANALYZE"])
+
+
+def _fill_history(service: QueueService, queues: int) -> None:
+    parts = parts_of(service)
+    now = int(time.time()) // 60
+    counts = dict.fromkeys(HISTORY_COUNTS, 3)
+    spread = json.dumps([1] * (len(BOUNDS) + 1))
+    same = {"process": "benchmark", "waited": spread, "handled": spread} | counts
+    table = parts.system().history
+    for number in range(queues):
+        queue = {"table_prefix": parts.settings.table_prefix, "queue": f"jobs_{number:03}"}
+        rows = [same | queue | {"minute": now - ago} for ago in range(_DAY // 60)]
+        with parts.connections.engine.begin() as connection:
+            connection.execute(insert(table), rows)
+
+
+def _fill_audit(service: QueueService) -> None:
+    """Write as many rows as are kept: one of twenty people does something each second."""
+    store = WebStore(service, WebSettings())
+    store.prepare()
+    store.write_audit("ada", "admin", "pause", queue=BIG)
+    table = store.tables.audit
+    with parts_of(service).connections.engine.begin() as connection:
+        last = connection.execute(select(table)).one()._asdict()
+        # An id begins with its time.
+        second = last["id"] // last["at"] * _MICROSECONDS
+        rows = [
+            {
+                **last,
+                "id": last["id"] - ago * second,
+                "at": last["at"] - ago * _MICROSECONDS,
+                "who": "ada" if ago % 20 == 0 else f"person-{ago % 20}",
+            }
+            for ago in range(1, _AUDITED)
+        ]
+        connection.execute(insert(table), rows)
 
 
 def page_times(
-    root: str, id_: int, rounds: int, forget: Callable[[], None]
+    root: str, places: Mapping[str, Any], rounds: int, forget: Callable[[], None]
 ) -> dict[str, list[float]]:
     """Milliseconds of each page; the first request does not count."""
     found: dict[str, list[float]] = {}
@@ -96,7 +180,7 @@ def page_times(
             for _ in range(rounds + 1):
                 forget()
                 began = time.perf_counter()
-                client.get(path.format(id=id_)).raise_for_status()
+                client.get(path.format_map(places)).raise_for_status()
                 times.append(round((time.perf_counter() - began) * 1e3, 2))
             found[name] = times[1:]
     return found
@@ -255,11 +339,19 @@ def measure(engine: str, options: Any) -> dict[str, Any]:
         fill(service, options.queues, options.messages)
         app = create_app(service, WebSettings(open_role=Role.ADMIN))
         root = stack.enter_context(serving(app))
-        (first,) = service.queue(BIG).messages().list(1)
+        places = _places(service)
         forget = app.state.snapshots.forget
-        times = page_times(root, first.id, options.rounds, forget) if options.rounds else {}
+        times = page_times(root, places, options.rounds, forget) if options.rounds else {}
         cost = viewers_cost(service, database, root, options.viewers, options.minutes * 60)
         return {"version": version_of(service), "milliseconds": times, "cost": cost}
+
+
+def _places(service: QueueService) -> dict[str, Any]:
+    """What is in the addresses of pages."""
+    queue = service.queue(BIG)
+    (live,), (dead,) = queue.messages().list(1), queue.archive.messages(status="failed").list(1)
+    day = datetime.now(UTC).date() - timedelta(days=1)
+    return {"id": live.id, "dead": dead.id, "error": fingerprint(_ERRORS[0]), "day": day}
 
 
 def section() -> str:
@@ -273,7 +365,9 @@ def section() -> str:
         f"""\
 {result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
 each in one queue. Milliseconds until a page is there: the median of {result["rounds"]} looks and
-the 95th percentile; for each look the dashboard counts anew. Then {result["viewers"]} viewers for
+the 95th percentile; for each look the dashboard counts anew. A tenth of the archived messages are
+dead letters with one of {len(_ERRORS)} errors. There are {_AUDITED:,} rows in the audit, and a day
+of history. Then {result["viewers"]} viewers for
 {result["minutes"]:g} minutes, who share one look: the processor time that each costs the database
 in a second, beside that of one claim with its release; and the memory of the dashboard's process
 after a quarter of the time and at its end.""",
@@ -281,7 +375,8 @@ after a quarter of the time and at its end.""",
         f"| page | {' | '.join(names)} |",
         f"|---|{'--:|' * len(names)}",
     ]
-    for page in PAGES:
+    pages = next(iter(engines.values()))["milliseconds"]
+    for page in pages:
         cells = [_cell(found["milliseconds"][page]) for found in engines.values()]
         lines.append(f"| {page} | {' | '.join(cells)} |")
     for name, key in (("a viewer, ms in each second", "viewer"), ("one claim, ms", "claim")):
@@ -289,7 +384,13 @@ after a quarter of the time and at its end.""",
         lines.append(f"| {name} | {' | '.join(cells)} |")
     cells = [_memory_cell(found["cost"]["memory"]) for found in engines.values()]
     lines.append(f"| memory, MiB | {' | '.join(cells)} |")
-    lines += ["", origin_of(result)]
+    slow = [
+        page
+        for page in pages
+        if any(_p95(e["milliseconds"][page]) > LONGEST for e in engines.values())
+    ]
+    said = f"Longer than {LONGEST} ms in the 95th percentile: {', '.join(slow) or 'none of them'}."
+    lines += ["", said, "", origin_of(result)]
     if was_run(MEMORY):
         lines += ["", *_hour(read_result(MEMORY))]
     return "\n".join(lines) + "\n"
@@ -311,9 +412,12 @@ The memory of the process in MiB while {result["viewers"]} viewers watch for
     return [*lines, "", origin_of(result)]
 
 
+def _p95(times: Sequence[float]) -> float:
+    return sorted(times)[math.ceil(0.95 * len(times)) - 1]
+
+
 def _cell(times: Sequence[float]) -> str:
-    ordered = sorted(times)
-    return f"{statistics.median(times):.0f} ({ordered[math.ceil(0.95 * len(ordered)) - 1]:.0f})"
+    return f"{statistics.median(times):.0f} ({_p95(times):.0f})"
 
 
 def _memory_cell(memory: Sequence[float]) -> str:
