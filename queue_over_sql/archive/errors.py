@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-NEWEST: Final = 20_000
-"""How many of the newest dead letters of each outcome are grouped."""
 HOURS: Final = 24
 _BATCH: Final = 500
 _READ_CHARACTERS: Final = 4_000
@@ -168,9 +166,18 @@ class Errors:
             if marked < _BATCH:
                 return
 
-    def list(self, limit: int) -> list[ErrorGroup]:
-        """The errors, the one that came last first, of the newest dead letters."""
-        return self._context.run(lambda c: _listed(c, self._context, limit))
+    def list(self, limit: int, newest: int) -> list[ErrorGroup]:
+        """The errors, the one that came last first, of the newest dead letters of each outcome."""
+        return self._context.run(lambda c: _listed(c, self._context, limit, newest))
+
+    def last_at(self) -> int | None:
+        """When the last dead letter ended, in microseconds; None if no index tells it."""
+        tables = self._context.tables
+        if not tables.marks_errors:
+            return None
+        latest = [_newest(tables, outcome, 1).scalar_subquery() for outcome in DEAD]
+        times = self._context.run(lambda c: c.execute(select(*latest)).one())
+        return max((at for at in times if at is not None), default=0)
 
     def leave_out(self) -> bool:
         """Whether there are more dead letters without a fingerprint than are grouped at once."""
@@ -199,19 +206,21 @@ class Errors:
         return or_(marked, unmarked) if ids else marked
 
 
-def _listed(connection: Connection, context: QueueContext, limit: int) -> list[ErrorGroup]:
+def _listed(
+    connection: Connection, context: QueueContext, limit: int, most: int
+) -> list[ErrorGroup]:
     tables = context.tables
     now = server_now(connection, context.sql)
     found: dict[str, _Counted] = {}
     capped = False
     if tables.marks_errors:
         for outcome in DEAD:
-            rows = connection.execute(_grouped(tables, outcome)).all()
-            capped |= sum(row[1] for row in rows) >= NEWEST
+            rows = connection.execute(_grouped(tables, outcome, most)).all()
+            capped |= sum(row[1] for row in rows) >= most
             for each, *amounts in rows:
                 if each is not None:
                     found.setdefault(each, _Counted()).add(*amounts)
-        _count_hours(connection, tables, found, now)
+        _count_hours(connection, tables, found, now, most)
     rest = _without_marks(connection, tables)
     capped |= len(rest) >= UNMARKED
     for row in rest:
@@ -237,23 +246,22 @@ def _listed(connection: Connection, context: QueueContext, limit: int) -> list[E
     ]
 
 
-def _grouped(tables: QueueTables, outcome: str) -> Select[Any]:
+def _newest(tables: QueueTables, outcome: str, most: int, *more: Any) -> Select[Any]:
     c = tables.archive.c
-    newest = (
-        select(c.id, c.finished_at, c.error_fingerprint)
-        .where(c.outcome == outcome)
-        .order_by(c.finished_at.desc(), c.id.desc())
-        .limit(NEWEST)
-        .subquery()
-        .c
-    )
+    found = select(c.finished_at, *more).where(c.outcome == outcome)
+    return found.order_by(c.finished_at.desc(), c.id.desc()).limit(most)
+
+
+def _grouped(tables: QueueTables, outcome: str, most: int) -> Select[Any]:
+    c = tables.archive.c
+    newest = _newest(tables, outcome, most, c.id, c.error_fingerprint).subquery().c
     times = func.min(newest.finished_at), func.max(newest.finished_at), func.max(newest.id)
     counted: ColumnElement[Any] = func.count()
     return select(newest.error_fingerprint, counted, *times).group_by(newest.error_fingerprint)
 
 
 def _count_hours(
-    connection: Connection, tables: QueueTables, found: dict[str, _Counted], now: int
+    connection: Connection, tables: QueueTables, found: dict[str, _Counted], now: int, most: int
 ) -> None:
     c = tables.archive.c
     age: ColumnElement[Any] = literal_column(str(now)) - c.finished_at
@@ -267,7 +275,7 @@ def _count_hours(
                 c.error_fingerprint.in_(recent[start : start + _BATCH]),
                 c.finished_at > now - HOURS * _HOUR_US,
             )
-            .limit(len(DEAD) * NEWEST)
+            .limit(len(DEAD) * most)
             .subquery()
             .c
         )

@@ -75,9 +75,20 @@ def requeued_as(queue: Queue, message_id: int) -> int | None:
     return archived_lists.requeued_as(core_of(queue).context, message_id)
 
 
-def errors(queue: Queue, *, limit: int = 1_000) -> Sequence[ErrorGroup]:
-    """The errors of a queue's dead letters, the one that came last first."""
-    return core_of(queue).errors.list(limit)
+def errors(queue: Queue, *, limit: int = 1_000, newest: int = 20_000) -> Sequence[ErrorGroup]:
+    """The errors of a queue's dead letters, the one that came last first.
+
+    Of each outcome the newest dead letters are counted: ``newest`` of them.
+    """
+    return core_of(queue).errors.list(limit, newest)
+
+
+def last_error_at(queue: Queue) -> int | None:
+    """When the last dead letter ended, in microseconds; 0 if there is none.
+
+    None for an adopted table, where only reading its dead letters tells it.
+    """
+    return core_of(queue).errors.last_at()
 
 
 def errors_left_out(queue: Queue) -> bool:

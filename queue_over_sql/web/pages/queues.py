@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from queue_over_sql import inside
 from queue_over_sql.errors import QueueError, QueueNotFound, visible
@@ -20,6 +21,8 @@ from queue_over_sql.web.searching import Place
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
 _FILTERS: Final = ("status", "key", "kind", "group", "field", "value", "column", "is")
 # No index leads to these.
 _SEARCHED: Final = ("kind", "field", "column")
-_GROUPS_SHOWN: Final = 100
+_GROUPS_SHOWN: Final = 25
 _ERRORS_SHOWN: Final = 1_000
 # Each is a large row on a phone.
 _ERRORS_ON_A_PAGE: Final = 15
 _ERRORS_TIMEOUT: Final = 0.5
+# Dead letters of one queue, and of all of them, where the errors of all queues are listed.
+_FEWEST_COUNTED, _MOST_COUNTED = 2_000, 20_000
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -256,10 +261,12 @@ def _why(found: Queue, number: int) -> str | None:
 
 def groups(view: View) -> Response:
     """The groups of a queue, and what each waits for."""
-    found, by = _queue(view), view.query("by") or "waiting"
+    found = _queue(view)
+    orders: dict[str, Literal["waiting", "age"]] = {"waiting": "waiting", "age": "age"}
+    by = orders.get(view.query("by"), "blocked")
     listed, grouped = [], found.settings.group_limit is not None
     if grouped:
-        listed = found.groups.list(by="age" if by == "age" else "waiting", limit=_GROUPS_SHOWN)
+        listed = found.groups.list(by=by, limit=_GROUPS_SHOWN)
     is_held = any(each.consumer_ids for each in listed)
     holders = {each.consumer_id: each.name for each in view.service.consumers()} if is_held else {}
     return view.page(
@@ -284,21 +291,8 @@ def dead_letters(view: View) -> Response:
     ]
     if len(with_some) == 1:
         return _dead(view, view.service.queue(with_some[0].name), "dead")
-    found: list[tuple[Queue, inside.ErrorGroup]] = []
-    unread: list[str] = []
-    ends = time.monotonic() + view.site.settings.longest_read
-    for each in with_some:
-        if time.monotonic() > ends:
-            unread.append(each.name)
-            continue
-        try:
-            with inside.limited(view.service, _ERRORS_TIMEOUT):
-                queue = view.service.queue(each.name)
-                found += [(queue, group) for group in inside.errors(queue, limit=_ERRORS_SHOWN)]
-        except QueueError:
-            unread.append(each.name)
-    found.sort(key=lambda one: (-one[1].last_at, one[0].name, -one[1].message_id))
     start, size = view.after() or 0, min(_ERRORS_ON_A_PAGE, view.site.settings.page_size)
+    found, unread = _latest_errors(view, [each.name for each in with_some], start + size + 1)
     return view.page(
         "dead.html",
         "dead",
@@ -309,6 +303,48 @@ def dead_letters(view: View) -> Response:
         after=start,
         more=start + size if start + size < len(found) else None,
     )
+
+
+def _latest_errors(
+    view: View, names: Sequence[str], most: int
+) -> tuple[list[tuple[Queue, inside.ErrorGroup]], list[str]]:
+    """The errors of these queues that came last, and the queues that did not answer in time.
+
+    A queue is read only if its last error may be among them.
+    """
+    found: list[tuple[Queue, inside.ErrorGroup]] = []
+    queues: list[tuple[int | None, Queue]] = []
+    unread: list[str] = []
+    ends = time.monotonic() + view.site.settings.longest_read
+    newest = max(_FEWEST_COUNTED, _MOST_COUNTED // max(1, len(names)))
+
+    def read(name: str, do: Callable[[], object]) -> None:
+        try:
+            if time.monotonic() > ends:
+                unread.append(name)
+                return
+            with inside.limited(view.service, _ERRORS_TIMEOUT):
+                do()
+        except QueueError:
+            unread.append(name)
+
+    def open_queue(name: str) -> None:
+        queue = view.service.queue(name)
+        queues.append((inside.last_error_at(queue), queue))
+
+    def list_errors(queue: Queue) -> None:
+        listed = inside.errors(queue, limit=_ERRORS_SHOWN, newest=newest)
+        found.extend((queue, group) for group in listed)
+        found.sort(key=lambda one: (-one[1].last_at, one[0].name, -one[1].message_id))
+
+    for name in names:
+        read(name, functools.partial(open_queue, name))
+    queues.sort(key=lambda one: (one[0] is not None, -(one[0] or 0)))
+    for at, queue in queues:
+        if at is not None and len(found) >= most and found[most - 1][1].last_at > at:
+            break
+        read(queue.name, functools.partial(list_errors, queue))
+    return found, unread
 
 
 def dead_letters_of(view: View) -> Response:
