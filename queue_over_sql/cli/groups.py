@@ -42,8 +42,10 @@ def groups(
     *,
     queue: QueueName,
     by: Annotated[
-        Literal["waiting", "age"],
-        typer.Option(help="The largest backlog first, or the oldest message."),
+        Literal["waiting", "age", "blocked"],
+        typer.Option(
+            help="What comes first: the largest backlog, the oldest message, or what is blocked."
+        ),
     ] = "waiting",
     limit: Annotated[int, number("The largest number of groups.")] = 50,
 ) -> None:

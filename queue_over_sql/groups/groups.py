@@ -90,7 +90,9 @@ class Groups:
         It reads all messages of the queue that have a group.
 
         Args:
-            by: ``"waiting"``: the largest backlog first; ``"age"``: the oldest message first.
+            by: ``"waiting"``: the largest backlog first; ``"age"``: the oldest message first;
+                ``"blocked"``: the groups first that a dead letter blocks, then those that an
+                operator paused, then the others by their backlog.
             limit: the largest number of groups.
 
         Raises:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement, Connection, Select
+    from sqlalchemy import ColumnElement, Connection, Select, Table
 
     from queue_over_sql.groups.strategy import GroupRules
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.compiled import Builder, StatementCache
 
-GroupsBy: TypeAlias = Literal["waiting", "age"]
-ORDERS: Final = ("waiting", "age")
+GroupsBy: TypeAlias = Literal["waiting", "age", "blocked"]
+ORDERS: Final = ("waiting", "age", "blocked")
 # Each group has a part of its own in a statement.
 _AT_ONCE: Final = 64
 
@@ -144,7 +144,11 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
     found = select(both.c.name, *sums, *firsts).group_by(both.c.name).subquery("found")
     last = case((found.c.since.is_(None), literal_column("1")), else_=literal_column("0"))
     oldest = (last, found.c.since, found.c.name)
-    order = oldest if by == "age" else (found.c.waiting.desc(), *oldest)
+    order: tuple[ColumnElement[Any], ...] = oldest
+    if by != "age":
+        order = (found.c.waiting.desc(), *oldest)
+    if by == "blocked":
+        order = (_stopped(rows), *order)
     return (
         select(
             *(*found.c, rows.c.own_limit, rows.c.paused_at, rows.c.blocked_by, rows.c.weight),
@@ -154,6 +158,13 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
         .order_by(*order)
         .limit(number("p_count"))
     )
+
+
+def _stopped(rows: Table) -> ColumnElement[Any]:
+    # Some engines put what is null first, and others last.
+    blocked, paused = rows.c.blocked_by.is_not(None), rows.c.paused_at.is_not(None)
+    first, second, last = (literal_column(str(place)) for place in range(3))
+    return case((blocked, first), (paused, second), else_=last)
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:

@@ -67,6 +67,11 @@ _MOST_LIVE: Final = 200
 _MOST_NAMED: Final = 10
 _MOST_PROBES: Final = 2
 _NOT_FOUND: Final = 404
+_MASKED_FIELD: Final = "This field is masked, so you cannot filter by it."
+_MASKED_PAYLOADS: Final = (
+    "Fields of payloads are masked here, so you cannot edit a payload on this page. "
+    "Use queue-over-sql requeue --edit."
+)
 
 
 def create_app(service: QueueService, settings: WebSettings | None = None) -> Starlette:
@@ -204,8 +209,9 @@ class _Forms:
 
     def _done(self, view: View, name: str, form: Form) -> Response:
         operation, button = BUTTONS[name]
-        if hides(view.site.mask, form.fields):
-            return view.refused(422, "This field is masked, so you cannot filter by it.")
+        mask = view.site.mask
+        if hides(mask, form.fields) or (mask and name == "edit"):
+            return view.refused(422, _MASKED_PAYLOADS if name == "edit" else _MASKED_FIELD)
         if asks(button, form) and not is_confirmed(button, form):
             with view.reading():
                 found = count(button, view.service, form)

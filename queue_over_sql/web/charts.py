@@ -138,10 +138,13 @@ def charts(
     settled = [one for one in settled if any(one.values)]
     published = Series("published", "born", [each.published if each else 0 for each in bins])
     keys = [(one.look, one.name) for one in settled] + [("born", "published")]
+    waited = [each.waited if each else None for each in bins]
+    handled = [each.handled if each else None for each in bins]
     drawn = [
         figure("Published and settled", keys, stacked_bars(times, settled, published, short_count)),
-        _durations("Wait until claimed", times, [each.waited if each else None for each in bins]),
-        _durations("Handling time", times, [each.handled if each else None for each in bins]),
+        # By the upper bounds of a histogram.
+        _durations("Wait until claimed, at most", times, waited),
+        _durations("Handling time, at most", times, handled),
     ]
     if unfinished is not None:
         drawn.insert(1, _backlog(times, bins, unfinished))

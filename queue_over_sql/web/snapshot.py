@@ -184,6 +184,11 @@ class Snapshots:
         running.join(wait)
         return self._checkups.last
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether a check-up runs, so that what ``checked_up`` returned is from an earlier one."""
+        return self._checking is not None and self._checking.is_alive()
+
     def forget(self) -> None:
         """Read again at the next request, because something was changed here."""
         self._queues.clear()

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from sqlalchemy import literal_column
 
-from queue_over_sql import NoRetry
+from queue_over_sql import NoRetry, Publication
 from queue_over_sql.selection import operations as selection
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.api.app import ENDPOINTS
@@ -30,6 +30,7 @@ from tests.web.conftest import MakeServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from queue_over_sql import QueueService
     from queue_over_sql.web.api.endpoints import Endpoint
 
 # A condition that is not known to hold within a minute, of one row.
@@ -219,14 +220,49 @@ def test_no_input_is_an_error_of_the_server(
         server.store.remove_token(token.name, last_admin=True)
     with serving(create_app(service, WebSettings(open_role=Role.ADMIN))) as root:
         browser = httpx2.Client(base_url=root, trust_env=False, timeout=60)
-        csrf = browser.get("/queues/jobs").text.split('name="csrf" value="')[1].split('"')[0]
-        for method, path, given in inputs_of_pages(csrf):
-            answer = browser.request(method, path, headers={"origin": root}, **given)
+        for path, given in inputs_of_pages():
+            answer = browser.get(path, **given)
             if answer.status_code >= 500:
                 wrong.append((path, str(given)[:100], str(answer.status_code)))
+        wrong += _wrong_forms(browser, root, service)
         browser.close()
     assert len(requests) > 500
     assert [] == wrong
+
+
+def _wrong_forms(
+    browser: httpx2.Client, root: str, service: QueueService
+) -> list[tuple[str, str, str]]:
+    """Each form as it should be, which must work, then with a hostile value in each field."""
+    count = len(HOSTILE_TEXTS) * len(list(itertools.chain(*FORMS.values()))) + len(FORMS)
+    queue = service.create_queue("forms", archive="all", group_limit=1)
+    queue.load(Publication({"a": 1}, group=f"g{n}") for n in range(2 * count))
+    dead = queue.consume(count)
+    for message in dead:
+        message.reject("no")
+    known = {"dead": iter(dead), "live": iter(queue.messages(status="ready").list(count))}
+    numbers = itertools.count()
+    csrf = browser.get("/queues/forms").text.split('name="csrf" value="')[1].split('"')[0]
+
+    def send(button: str, fields: dict[str, str]) -> httpx2.Response:
+        given = {"queue": "forms", "confirmed": "1", "csrf": csrf} | fields
+        for kind, messages in known.items():
+            if given.get("id") == f"{{{kind}}}":
+                given["id"] = str(next(messages).id)
+        if given.get("token") == "{new}":
+            given["token"] = f"ada{next(numbers)}"
+        return browser.post(f"/do/{button}", headers={"origin": root}, data=given)
+
+    wrong = []
+    for button, fields in FORMS.items():
+        answer = send(button, fields)
+        if answer.status_code != 303 and "shown only this once" not in answer.text:
+            wrong.append((button, "as it should be", answer.text))
+        for field, text in itertools.product(fields, HOSTILE_TEXTS):
+            answer = send(button, {**fields, field: text})
+            if answer.status_code >= 500:
+                wrong.append((button, f"{field}={text[:100]}", str(answer.status_code)))
+    return wrong
 
 
 def path_of(endpoint: Endpoint) -> str:
@@ -251,20 +287,20 @@ def inputs_of(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
             yield {"content": content, "headers": {"content-type": JSON}}
 
 
-def inputs_of_pages(csrf: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Addresses of pages, and forms, with one hostile value each."""
+def inputs_of_pages() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Addresses of pages with one hostile value each."""
     for path, names in PAGES.items():
         for field, text in itertools.product(names.split(), HOSTILE_TEXTS):
             given = {"field": "a"} if field == "value" else {}
-            yield "GET", path, {"params": {**given, field: text[:8_000]}}
-    for button, field, text in itertools.product(PRESSED.split(), FIELDS.split(), HOSTILE_TEXTS):
-        yield "POST", f"/do/{button}", {"data": {**FORM, "csrf": csrf, field: text}}
+            yield path, {"params": {**given, field: text[:8_000]}}
 
 
 PAGES: Final = {
     "/queues/jobs": "span",
-    "/queues/jobs/messages": "status key kind field value column is order after like",
-    "/queues/jobs/archive": "status key kind field value after like",
+    "/queues/jobs/messages": "status key kind field value column is order after",
+    "/queues/jobs/archive": "status key kind field value after error",
+    "/queues/jobs/dead": "after",
+    "/dead": "after",
     "/queues/jobs/groups": "by",
     "/search": "q queue before in",
     "/audit": "who what queue day after",
@@ -273,13 +309,34 @@ PAGES: Final = {
 }
 """Pages, and the names in their addresses."""
 
-FIELDS: Final = "queue id ids like key kind field value column is group schedule back confirmed"
-"""Names in forms."""
+FORMS: Final[dict[str, dict[str, str]]] = {
+    "hold": {"id": "{live}"},
+    "unhold": {
+        "all": "1",
+        "status": "",
+        "key": "",
+        "kind": "",
+        "field": "a",
+        "value": "1",
+        "confirmed": "9999",
+    },
+    "remove": {"id": "{live}", "back": "/"},
+    "redrive": {"id": "{dead}", "error": ""},
+    "edit": {"id": "{dead}", "payload": "1"},
+    "max-attempts": {"id": "{live}", "max_attempts": "9"},
+    "delay": {"id": "{live}", "delay": "10m"},
+    "pause": {"queue": "forms"},
+    "settings": {"lease": "60", "max_attempts": "9", "archive": "all"},
+    "configure-group": {"group": "g1", "limit": "3", "rate": "9/min", "weight": "2"},
+    "run-schedule": {"schedule": "daily"},
+    "add-token": {"token": "{new}", "role": "operator", "queues": "jobs*", "days": "9"},
+    "remove-token": {"token": "ada0", "last_admin": "1"},
+    "purge": {"queue": "forms", "confirmed": "1000"},
+}
+"""One button of each kind of form, with its fields, in an order in which all of them work.
 
-PRESSED: Final = "hold redrive settings configure-group run-schedule add-token remove-token"
-"""One button of each kind of form."""
-
-FORM: Final = {"queue": "jobs", "all": "1", "confirmed": "1", "typed": "jobs"}
+``{live}`` and ``{dead}`` are a message of that kind, ``{new}`` is a name, another one each time.
+"""
 
 
 def test_lists_show_how_payloads_begin(make_service: MakeService) -> None:

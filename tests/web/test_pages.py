@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import itertools
 import re
 import sys
 import threading
@@ -31,6 +32,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
 from queue_over_sql.observability import AtLeast, counting, history
+from queue_over_sql.observability.counting import SharedSnapshot
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
@@ -131,9 +133,7 @@ def test_pages_show_groups(open_site: Open, jobs: Queue, service: QueueService) 
     assert "<dt>Groups</dt>" not in browser.get("/queues/jobs")
     service.create_queue("jobs", group_limit=2)
     number = jobs.publish({"n": 1}, group="<customer 7>").id
-    assert "<dt>Group</dt><dd>&lt;customer 7&gt;</dd>" in browser.get(
-        f"/queues/jobs/messages/{number}"
-    )
+    assert '/groups">&lt;customer 7&gt;</a></dd>' in browser.get(f"/queues/jobs/messages/{number}")
     assert "<dt>Groups</dt><dd>2 of one group at once, in order</dd>" in browser.get("/queues/jobs")
 
 
@@ -396,6 +396,42 @@ def test_the_errors_of_all_queues_are_listed(
     assert 0 == other.stats().failed
     assert 4 == jobs.stats().failed
     browser.get("/queues/jobs/archive?error=x", 422)
+
+
+def test_errors_are_read_as_far_as_they_are_shown(
+    service: QueueService, open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many queues only those whose last error may be on the page; no page misses one."""
+    queues = [service.create_queue(f"q{n}", archive="failed", retry=NoRetry()) for n in range(6)]
+    for queue in queues:
+        queue.publish_many(range(3))
+    for word in ("one", "two", "three"):
+        for queue in queues:
+            queue.consume(1)[0].nack(f"{word} failed")
+    # The clock of the database may not tell them apart.
+    times = itertools.count(2_000_000_000_000_000, 1_000)
+    with parts_of(service).connections.engine.begin() as connection:
+        for number, queue in itertools.product(range(3), queues):
+            archive = queue.archive.table
+            of_it = (
+                archive.c.id == sorted(each.id for each in queue.archive.messages().list())[number]
+            )
+            connection.execute(update(archive).where(of_it).values(finished_at=next(times)))
+    ended = [(queue, each) for queue in queues for each in queue.archive.messages().list()]
+    ended.sort(key=lambda one: (-one[1].finished_at.timestamp(), one[0].name, -one[1].id))
+    read, listed = [], inside.errors
+
+    def spy(queue: Queue, **given: Any) -> Any:
+        read.append(queue.name)
+        return listed(queue, **given)
+
+    monkeypatch.setattr(inside, "errors", spy)
+    browser, found = open_site(page_size=2), []
+    for start in range(0, len(ended), 2):
+        browser.get(f"/dead?after={start}")
+        found += re.findall(r'href="/queues/(\w+)/archive\?error=(\w+)"', browser.page.text)
+        assert start or len(read) <= 3
+    assert [(queue.name, fingerprint(each.last_error)) for queue, each in ended] == found
 
 
 def test_the_messages_of_an_error_are_listed(open_site: Open, jobs: Queue) -> None:
@@ -780,7 +816,7 @@ def test_a_viewer_changes_nothing(open_site: Open, service: QueueService, jobs: 
     browser.sign_in(token)
     browser.get("/queues/jobs")
     assert "vera, viewer" in browser.text()
-    assert "Pause" not in browser.text()
+    assert 'action="/do/' not in browser.page.text
     csrf = browser.page.text.split('name="csrf" value="')[1].split('"')[0]
     browser.post("/do/pause", 403, queue="jobs", csrf=csrf)
     assert not jobs.stats().paused
@@ -912,7 +948,10 @@ def test_browsers_hear_of_changes(
     assert "event: changed" in lines
     ages = [lines[at + 1] for at, line in enumerate(lines) if line == "event: age"]
     assert all(re.fullmatch(r"data: \d+ 0", age) for age in ages), ages
-    assert "12" in browser.get("/?live=1")
+    for path in ("/", "/queues/jobs"):
+        part = browser.get(f"{path}?live=1")
+        assert "12" in part
+        assert "<html" not in part
     assert "because counting takes long" not in browser.get("/")
     monkeypatch.setattr(Snapshots, "pause", 40.0)
     assert "and every 40 s, because counting takes long" in browser.get("/")
@@ -1056,6 +1095,13 @@ def test_the_page_about_health_does_not_wait_for_a_long_check_up(
     ended.set()
     wait_until(lambda: '/queues/jobs">jobs</a>: they differ' in browser.get("/health"))
     assert 'queue <a href="/queues/jobs">jobs</a>' in browser.page.text
+    wait_until(lambda: "check-up is running" not in browser.get("/health"))
+    # What is shown while the next one runs says that it is not the last word.
+    ended.clear()
+    monkeypatch.setattr(SharedSnapshot, "_is_due", lambda _: True)
+    assert "A new check-up is running." in browser.get("/health")
+    assert "they differ" in browser.text()
+    ended.set()
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")

@@ -599,7 +599,7 @@ class Queues(Given, kw_only=True):
 class GroupsQuery(Taken, kw_only=True):
     """Which groups to list first."""
 
-    by: Literal["waiting", "age"] = "waiting"
+    by: Literal["waiting", "age", "blocked"] = "waiting"
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,7 +20,7 @@ from queue_over_sql.web.searching import Place
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from starlette.responses import Response
     from starlette.routing import BaseRoute
@@ -315,35 +314,29 @@ def _latest_errors(
     found: list[tuple[Queue, inside.ErrorGroup]] = []
     queues: list[tuple[int | None, Queue]] = []
     unread: list[str] = []
-    ends = time.monotonic() + view.site.settings.longest_read
     newest = max(_FEWEST_COUNTED, _MOST_COUNTED // max(1, len(names)))
-
-    def read(name: str, do: Callable[[], object]) -> None:
-        try:
-            if time.monotonic() > ends:
+    ends = time.monotonic() + view.site.settings.longest_read
+    with inside.limited(view.service, _ERRORS_TIMEOUT):
+        for name in names:
+            try:
+                queue = view.service.queue(name)
+                queues.append((inside.last_error_at(queue), queue))
+            except QueueError:
                 unread.append(name)
-                return
-            with inside.limited(view.service, _ERRORS_TIMEOUT):
-                do()
-        except QueueError:
-            unread.append(name)
-
-    def open_queue(name: str) -> None:
-        queue = view.service.queue(name)
-        queues.append((inside.last_error_at(queue), queue))
-
-    def list_errors(queue: Queue) -> None:
-        listed = inside.errors(queue, limit=_ERRORS_SHOWN, newest=newest)
-        found.extend((queue, group) for group in listed)
-        found.sort(key=lambda one: (-one[1].last_at, one[0].name, -one[1].message_id))
-
-    for name in names:
-        read(name, functools.partial(open_queue, name))
-    queues.sort(key=lambda one: (one[0] is not None, -(one[0] or 0)))
-    for at, queue in queues:
-        if at is not None and len(found) >= most and found[most - 1][1].last_at > at:
-            break
-        read(queue.name, functools.partial(list_errors, queue))
+        queues.sort(key=lambda one: (one[0] is not None, -(one[0] or 0)))
+        for at, queue in queues:
+            if at is not None and len(found) >= most and found[most - 1][1].last_at > at:
+                break
+            if time.monotonic() > ends:
+                unread.append(queue.name)
+                continue
+            try:
+                listed = inside.errors(queue, limit=_ERRORS_SHOWN, newest=newest)
+            except QueueError:
+                unread.append(queue.name)
+                continue
+            found += [(queue, group) for group in listed]
+            found.sort(key=lambda one: (-one[1].last_at, one[0].name, -one[1].message_id))
     return found, unread
 
 

@@ -60,6 +60,7 @@ def test_the_list_says_how_each_group_stands(
     assert ["b", "a", "c", "d", "e", "new one"] == list(found)
     set_columns(engine, jobs, ids["e1"], scheduled_at=1)
     assert "e" == jobs.groups.list(by="age", limit=2)[0].name
+    assert ["c", "b"] == [each.name for each in jobs.groups.list(by="blocked", limit=2)]
     waiting = {name: (each.waiting, each.claimed) for name, each in found.items()}
     one = dict.fromkeys(("c", "d", "e"), (1, 0))
     assert {"b": (2, 0), "a": (2, 1), **one, "new one": (0, 0)} == waiting

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from playwright.sync_api import expect
 
-from queue_over_sql import QueueService
+from queue_over_sql import Publication, QueueService
 from tests.web.chromium.pictures import take_picture
 from tests.web.chromium.shop import HOSTILE, LARGE_NUMBER, LONG_NAME, fill, fill_hostile
 
@@ -30,6 +30,7 @@ PAGES: Final = {
     "no messages": "/queues/thumbnails/messages?status=held",
     "message": "/queues/orders/messages/35",
     "live message": "/queues/orders/messages/91",
+    "groups": "/queues/parcels/groups",
     "dead letters": "/dead",
     "dead letters of one": "/queues/orders/dead",
     "no dead letters": "/queues/exports/dead",
@@ -56,7 +57,22 @@ def shop(sqlite_url: str) -> Iterator[str]:
     with QueueService(sqlite_url, consumer_name="worker-1") as worker:
         worker.queue("orders").consume(2)
         worker.queue("emails").consume(1)
+        _fill_parcels(worker)
         yield sqlite_url
+
+
+def _fill_parcels(service: QueueService) -> None:
+    """Groups, one of them behind a dead letter, and a schedule whose words are all long."""
+    parcels = service.create_queue("parcels", group_limit=1, block_on_failure=True)
+    parcels.publish_many(Publication(n, group=f"customer-{n % 9:020}") for n in range(20))
+    parcels.consume(1)[0].reject("address not found")
+    service.schedules.add(
+        "month_end_closing_of_all_the_ledgers",
+        "invoices",
+        {},
+        cron="0 4 1 * *",
+        timezone="America/Argentina/Buenos_Aires",
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
