@@ -163,8 +163,8 @@ def count_groups(tables: QueueTables, by: str | None) -> Select[Any]:
 def _stopped(rows: Table) -> ColumnElement[Any]:
     # Some engines put what is null first, and others last.
     blocked, paused = rows.c.blocked_by.is_not(None), rows.c.paused_at.is_not(None)
-    first, second, last = (literal_column(str(place)) for place in range(3))
-    return case((blocked, first), (paused, second), else_=last)
+    places: list[ColumnElement[Any]] = [literal_column(str(place)) for place in range(3)]
+    return case((blocked, places[0]), (paused, places[1]), else_=places[2])
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:

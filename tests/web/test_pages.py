@@ -418,7 +418,7 @@ def test_errors_are_read_as_far_as_they_are_shown(
             )
             connection.execute(update(archive).where(of_it).values(finished_at=next(times)))
     ended = [(queue, each) for queue in queues for each in queue.archive.messages().list()]
-    ended.sort(key=lambda one: (-one[1].finished_at.timestamp(), one[0].name, -one[1].id))
+    ended.sort(key=lambda one: str(one[1].finished_at), reverse=True)
     read, listed = [], inside.errors
 
     def spy(queue: Queue, **given: Any) -> Any:

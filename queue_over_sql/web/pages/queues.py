@@ -262,7 +262,7 @@ def groups(view: View) -> Response:
     """The groups of a queue, and what each waits for."""
     found = _queue(view)
     orders: dict[str, Literal["waiting", "age"]] = {"waiting": "waiting", "age": "age"}
-    by = orders.get(view.query("by"), "blocked")
+    by: Literal["waiting", "age", "blocked"] = orders.get(view.query("by")) or "blocked"
     listed, grouped = [], found.settings.group_limit is not None
     if grouped:
         listed = found.groups.list(by=by, limit=_GROUPS_SHOWN)
