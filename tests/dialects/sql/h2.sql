@@ -1267,7 +1267,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL;
 
 -- result, keep (1 of 2)
 -- reads queue_jobs by its primary key
-SELECT queue_jobs.id, queue_jobs.headers AS headers
+SELECT queue_jobs.id, queue_jobs.headers
 FROM queue_jobs
 WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
   AND queue_jobs.consumer_id = :p_consumer
@@ -1283,13 +1283,14 @@ WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.consumer_round = :p_round;
 
 -- result, look
+-- reads queue_jobs by its primary key
 SELECT queue_jobs.id
 FROM queue_jobs
 WHERE queue_jobs.id = :p_id_0;
 
 -- result, read
-SELECT queue_jobs_archive.outcome, queue_jobs_archive.last_error,
-    queue_jobs_archive.headers AS headers
+-- reads queue_jobs_archive by its primary key
+SELECT queue_jobs_archive.outcome, queue_jobs_archive.last_error, queue_jobs_archive.headers
 FROM queue_jobs_archive
 WHERE queue_jobs_archive.id = :p_id_0;
 
