@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from queue_over_sql import AdoptedQueue, ClaimLost, FixedDelay, NoRetry, QueueSchemaMismatch
+from queue_over_sql import (
+    AdoptedQueue,
+    ClaimLost,
+    FixedDelay,
+    NoRetry,
+    QueueSchemaMismatch,
+    ResultTimeout,
+)
 from tests.contract.existing_tables.users_tables import (
     Invoice,
     create_invoices,
@@ -67,6 +74,18 @@ def test_success_stays_in_the_row(billing: AdoptedQueue, engine: Engine) -> None
     assert "done" == finished.outcome
     assert 1 == finished.attempt
     assert own_row(message) == own_row(finished)
+
+
+def test_a_result_stays_in_the_row(billing: AdoptedQueue) -> None:
+    """Whoever enqueued the row reads it by its id, until it is requeued."""
+    (message,) = billing.consume()
+    message.ack(result={"paid": True})
+    assert {"paid": True} == billing.result(1)
+    assert 1 == billing.archive.messages(status="done").requeue()
+    with pytest.raises(ResultTimeout):
+        billing.result(1)
+    billing.consume(1, where=Invoice.number == 1)[0].ack()
+    assert None is billing.result(1)
 
 
 def test_failure_is_retried_and_then_final(billing: AdoptedQueue, engine: Engine) -> None:
