@@ -120,7 +120,7 @@ def test_what_cannot_be_adopted_is_explained(sqlite_url: str) -> None:
     succeed("create", "jobs", url=sqlite_url)
     wrong = {
         ("billing", "missing"): (1, "no table 'missing'"),
-        ("Billing", "orders"): (1, "Billing"),
+        ("x" * 256, "orders"): (1, "255"),
         ("billing", "orders", "--column-prefix", "Q-"): (2, "--column-prefix"),
         ("billing", "orders", "--where", "colour = 1"): (1, "colour"),
         ("billing", "orders", "--priorities", "0"): (2, "--priorities"),
