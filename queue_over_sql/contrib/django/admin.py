@@ -10,13 +10,13 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from queue_over_sql import QueueNotFound
+from queue_over_sql import QueueError, QueueNotFound
 from queue_over_sql.contrib.django.backend import Backend, our_backends
 from queue_over_sql.contrib.django.models import Task
 from queue_over_sql.values.states import Outcome, Status
 
 if TYPE_CHECKING:
-    from queue_over_sql import Message, Queue
+    from queue_over_sql import Message, Queue, QueueStats
 
 _LISTED: Final = 100
 _STATES: Final = [each.value for each in (*Status, *Outcome)]
@@ -46,8 +46,9 @@ class TaskAdmin(admin.ModelAdmin):
 
     def queues(self, request: HttpRequest) -> HttpResponse:
         """The queues with their counts."""
+        self._check_may_look(request)
         found = [
-            (backend.alias, name, backend.queue(name).stats())
+            (backend.alias, name, *_stats(backend, name))
             for backend in our_backends()
             for name in sorted(backend.queues)
         ]
@@ -55,6 +56,7 @@ class TaskAdmin(admin.ModelAdmin):
 
     def tasks(self, request: HttpRequest, alias: str, name: str) -> HttpResponse:
         """The newest tasks of a queue in one state, the dead letters unless another is chosen."""
+        self._check_may_look(request)
         _, queue = self._found(alias, name)
         state = request.GET.get("state", Outcome.FAILED.value)
         if state not in _STATES:
@@ -66,13 +68,19 @@ class TaskAdmin(admin.ModelAdmin):
 
     def task(self, request: HttpRequest, alias: str, name: str, number: int) -> HttpResponse:
         """A task with its attempts; a POST requeues it or cancels it."""
+        self._check_may_look(request)
         backend, queue = self._found(alias, name)
-        message = backend.message(queue, number)
+        message = backend.message(queue, number) if number < 2**63 else None
         if message is None:
             raise Http404(number)
         if request.method == "POST":
             return self._act(request, queue, message, alias)
-        more = {"alias": alias, "attempts": queue.attempts(number), "why": queue.why(number)}
+        more = {
+            "alias": alias,
+            "queue": name,
+            "attempts": queue.attempts(number),
+            "why": queue.why(number),
+        }
         return self._page(request, "task", f"{name}:{number}", task=message, **more)
 
     def _act(
@@ -88,7 +96,7 @@ class TaskAdmin(admin.ModelAdmin):
             done = archived.messages(where=archived.table.c.id == message.id).requeue() == 1
             text = "The task is in the queue again." if done else "It was requeued meanwhile."
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
-        place = reverse("admin:queue_over_sql_task_list", args=(alias, queue.name))
+        place = reverse("admin:queue_over_sql_task_list", args=(alias, queue.title))
         return HttpResponseRedirect(place)
 
     def _found(self, alias: str, name: str) -> tuple[Backend, Queue]:
@@ -100,9 +108,11 @@ class TaskAdmin(admin.ModelAdmin):
                     raise Http404(name) from error
         raise Http404(name)
 
-    def _page(self, request: HttpRequest, template: str, title: str, **more: Any) -> HttpResponse:
+    def _check_may_look(self, request: HttpRequest) -> None:
         if not self.has_view_permission(request):
             raise PermissionDenied
+
+    def _page(self, request: HttpRequest, template: str, title: str, **more: Any) -> HttpResponse:
         given = self.admin_site.each_context(request) | {
             "title": title,
             "opts": self.opts,
@@ -110,3 +120,12 @@ class TaskAdmin(admin.ModelAdmin):
             **more,
         }
         return TemplateResponse(request, f"admin/queue_over_sql/{template}.html", given)
+
+
+def _stats(backend: Backend, name: str) -> tuple[QueueStats | None, str]:
+    try:
+        return backend.queue(name).stats(), ""
+    except QueueNotFound:
+        return None, "There is no such queue yet: run manage.py migrate."
+    except QueueError as error:
+        return None, str(error)

@@ -49,6 +49,8 @@ _MIDDLE: Final = 50
 _VENDORS: Final = {"sqlite", "postgresql", "mysql"}
 # The line of a traceback that names the exception, behind the last line of a file.
 _RAISED: Final = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
+_ID: Final = re.compile(r"[0-9]{1,19}")
+_LARGEST_ID: Final = 2**63 - 1
 
 
 class Backend(BaseTaskBackend):
@@ -123,7 +125,7 @@ class Backend(BaseTaskBackend):
             TaskResultDoesNotExist: there is no such task, or the archive does not keep it any more.
         """
         name, _, number = str(result_id).rpartition(":")
-        if name not in self.queues or not number.isascii() or not number.isdecimal():
+        if name not in self.queues or _ID.fullmatch(number) is None or int(number) > _LARGEST_ID:
             raise TaskResultDoesNotExist(result_id)
         try:
             queue = self.queue(name)
@@ -187,7 +189,8 @@ class Backend(BaseTaskBackend):
         Raises:
             ImportError, SuspiciousOperation: there is no task at the path in its payload.
         """
-        attempts = self.queue(message.queue).attempts(message.id)
+        queue = self.queue(message.queue)
+        attempts = queue.attempts(message.id)
         began = [each.began_at for each in attempts if each.began_at is not None]
         workers = [each.consumer_id for each in attempts]
         if message.consumer_id is not None and len(workers) < message.attempt:
@@ -195,8 +198,8 @@ class Backend(BaseTaskBackend):
             began += [message.claimed_at] if message.claimed_at is not None else []
         payload: Any = message.payload
         result = TaskResult(
-            task=self._task(payload["task"], message),
-            id=f"{message.queue}:{message.id}",
+            task=self._task(payload["task"], message, queue.title),
+            id=f"{queue.title}:{message.id}",
             status=_status(message),
             enqueued_at=_naive(message.published_at),
             started_at=_naive(began[0]) if began else None,
@@ -209,19 +212,17 @@ class Backend(BaseTaskBackend):
             worker_ids=workers,
         )
         if message.outcome == "done":
-            object.__setattr__(
-                result, "_return_value", self.queue(message.queue).result(message.id)
-            )
+            object.__setattr__(result, "_return_value", queue.result(message.id))
         return result
 
-    def _task(self, path: str, message: Message) -> Task:
+    def _task(self, path: str, message: Message, queue: str) -> Task:
         task = import_string(path)
         if not isinstance(task, Task):
             msg = f"{path} is not a task: decorate the function with @task"
             raise SuspiciousOperation(msg)
         due = message.scheduled_at if message.scheduled_at > message.published_at else None
         return task.using(
-            queue_name=message.queue,
+            queue_name=queue,
             priority=_priority_of(message.priority, task),
             run_after=_naive(due),
             backend=self.alias,
@@ -246,8 +247,12 @@ class Backend(BaseTaskBackend):
         elif hasattr(connection, "is_in_memory_db"):
             yield from self._problems_of_sqlite(connection)
         for name in self.queues | self._of_queues.keys():
+            wanted = {**self._of_all, **self._of_queues.get(name, {})}
+            if wanted["archive"] != "all":
+                text = f"Queue {name!r} does not keep the tasks that succeeded."
+                yield checks.Error, "E008", text, 'Leave "archive" out of OPTIONS.'
             try:
-                QueueSettings(**{**self._of_all, **self._of_queues.get(name, {})})
+                QueueSettings(**wanted)
             except (TypeError, ValueError) as error:
                 text = f"The settings of queue {name!r} are not valid: {error}"
                 yield checks.Error, "E006", text, "Correct them in OPTIONS."
@@ -304,11 +309,16 @@ def _errors(message: Message, attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def _class_path(traceback: str | None) -> str:
-    """The path of the exception's class, by the last line of the traceback that can name it."""
-    named = _RAISED.findall((traceback or "").rpartition("\n  File ")[2])
-    if not named:
+    """The path of the exception's class, by the first line behind the last one of a file."""
+    if traceback is None:
         return "queue_over_sql.ClaimLost"
-    return named[0] if "." in named[0] else f"builtins.{named[0]}"
+    for name in _RAISED.findall(traceback.rpartition("\n  File ")[2])[:1]:
+        path = name if "." in name else f"builtins.{name}"
+        with contextlib.suppress(ImportError):
+            import_string(path)
+            return str(path)
+    # A class inside a function, or of the main program, cannot be imported.
+    return "builtins.Exception"
 
 
 def _aware(value: datetime | None) -> datetime | None:

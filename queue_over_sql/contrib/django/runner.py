@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+from django.db import connections
 from django.test.runner import DiscoverRunner
 
 from queue_over_sql.contrib.django.services import stop_services
@@ -12,11 +15,26 @@ from queue_over_sql.contrib.django.services import stop_services
 class StopServices:
     """Stops the services of the tests before their databases are dropped.
 
+    Processes of parallel tests end without that. SQLite would read what they leave beside their
+    databases into the next ones of the same name, so it is removed first.
+
     ::
 
         class Runner(StopServices, DiscoverRunner):
             pass
     """
+
+    keepdb: bool
+
+    def setup_databases(self, **options: Any) -> Any:
+        """Remove what earlier tests left, and go on."""
+        if not self.keepdb:
+            for connection in connections.all():
+                if hasattr(connection, "is_in_memory_db"):
+                    name = connection.settings_dict["TEST"]["NAME"]
+                    if name:  # else it is in memory
+                        _remove_left(Path(name))
+        return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, *arguments: Any, **options: Any) -> None:
         """Stop the services, and go on."""
@@ -26,3 +44,12 @@ class StopServices:
 
 class Runner(StopServices, DiscoverRunner):
     """Django's own test runner, for ``TEST_RUNNER``."""
+
+
+def _remove_left(database: Path) -> None:
+    """Remove write-ahead logs of a test database, and of its copies for parallel tests."""
+    left = re.compile(rf"{re.escape(database.stem)}(_\w+)?{re.escape(database.suffix)}-(wal|shm)")
+    if database.parent.is_dir():
+        for file in database.parent.iterdir():
+            if left.fullmatch(file.name):
+                file.unlink()

@@ -65,7 +65,9 @@ class _Runner:
         try:
             with backend.transaction() as connection:
                 value = normalize_json(_called(result))
-                message.ack(result=value, connection=connection)
+                # An operator may have changed what the archive keeps.
+                kept = backend.queue(message.queue).settings.archive == "all"
+                message.ack(result=value if kept else None, connection=connection)
         except (Exception, SystemExit) as error:
             if message.settled:
                 raise
@@ -75,7 +77,12 @@ class _Runner:
         self._tell_end(message)
 
     def _tell_end(self, message: Message) -> None:
-        result = self._backend.get_result(f"{message.queue}:{message.id}")
+        queue = self._backend.queue(message.queue)
+        found = self._backend.message(queue, message.id)
+        if found is None:
+            # Somebody removed it meanwhile.
+            return
+        result = self._backend.result_of(found)
         if result.status in (TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL):
             task_finished.send(type(self._backend), task_result=result)
 

@@ -22,6 +22,8 @@ _OF_DJANGO: Final = {
     "server_side_binding",
     "transaction_mode",
 }
+# What a driver calls the path of a socket.
+_SOCKETS: Final = {"mysql": "unix_socket"}
 _services: dict[tuple[str, URL], QueueService] = {}
 _lock = threading.Lock()
 
@@ -37,11 +39,16 @@ def url(using: str = DEFAULT_DB_ALIAS) -> URL:
     options = {name: each for name, each in place["OPTIONS"].items() if name not in _OF_DJANGO}
     for name, each in options.pop("ssl", {}).items():  # on MySQL and MariaDB
         options[f"ssl_{name}"] = each
+    host = place["HOST"] or None
+    if host is not None and host.startswith("/"):
+        # The socket itself, or on PostgreSQL the folder that it is in.
+        options[_SOCKETS.get(connection.vendor, "host")] = host
+        host = None
     return URL.create(
         connection.vendor,
         username=place["USER"] or None,
         password=place["PASSWORD"] or None,
-        host=place["HOST"] or None,
+        host=host,
         port=int(place["PORT"]) if place["PORT"] else None,
         database=str(place["NAME"]),
         query={name: str(each) for name, each in options.items()},

@@ -63,4 +63,25 @@ def count(fail: bool = False) -> None:
         raise ValueError("after the write")
 
 
+@task()
+def nothing() -> None:
+    """Succeed with no value."""
+
+
+@task()
+def local() -> None:
+    """Fail with a class that nobody can import."""
+
+    class Inner(Exception):
+        pass
+
+    raise Inner("inside")
+
+
+@task()
+def several() -> None:
+    """Fail with two errors."""
+    raise ExceptionGroup("both", [ValueError("one"), TypeError("other")])
+
+
 not_a_task = len

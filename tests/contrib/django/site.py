@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 BACKEND = "queue_over_sql.contrib.django.Backend"
 TASKS: Mapping[str, Any] = {
-    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mails"]},
+    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mails", "high-priority"]},
     "retried": {
         "BACKEND": BACKEND,
         "QUEUES": ["again"],

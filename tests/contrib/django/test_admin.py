@@ -34,6 +34,7 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
     from django.contrib.auth.models import Permission, User
     from django.test import Client
 
+    from queue_over_sql.contrib.django import service
     from queue_over_sql.contrib.django.running import make_worker
 
     result = shop.refuse.enqueue()
@@ -71,5 +72,12 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
     assert 302 == otto.post(f"{tasks}2/").status_code
     assert "cancelled by operator: by otto" in read(f"{tasks}?state=rejected")
     assert "shop_tasks.refuse" in read(f"{tasks}?state=ready")
-    for wrong in (f"{tasks}99/", f"{tasks}?state=odd", "/admin/queue_over_sql/task/default/other/"):
+    service().drop_queue("mails")
+    assert "run manage.py migrate" in read(queues)
+    for wrong in (
+        f"{tasks}99/",
+        f"{tasks}{2**70}/",
+        f"{tasks}?state=odd",
+        "/admin/queue_over_sql/task/default/other/",
+    ):
         assert 404 == vera.get(wrong).status_code

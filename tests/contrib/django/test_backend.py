@@ -175,6 +175,9 @@ def test_ids_that_are_none(shop: Any) -> None:
     for wrong in ("", "x", "default", "default:", "default:x", "default:99", "other:1", ":1", "٣"):
         with pytest.raises(TaskResultDoesNotExist):
             shop.add.get_result(wrong)
+    for wrong in ("default:9223372036854775808", "default:" + "9" * 5000):
+        with pytest.raises(TaskResultDoesNotExist):
+            shop.add.get_result(wrong)
 
 
 @pytest.mark.engines("sqlite")
@@ -214,6 +217,50 @@ def test_a_task_that_exits_does_not_end_the_worker(shop: Any, work: Callable[...
 
 
 @pytest.mark.engines("sqlite")
+def test_a_queue_may_have_any_name(shop: Any, work: Callable[..., int]) -> None:
+    """Also one that names no table: its tasks run, and their ids have this name."""
+    result = shop.add.using(queue_name="high-priority").enqueue(1)
+    assert "high-priority:1" == result.id
+    assert 1 == work()
+    result.refresh()
+    assert (2, "high-priority") == (result.return_value, result.task.queue_name)
+    assert shop.add.get_result(result.id).task.queue_name == "high-priority"
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("archive", ["failed", "none"])
+def test_a_task_succeeds_whatever_the_archive_keeps(
+    shop: Any, work: Callable[..., int], archive: Any
+) -> None:
+    """An operator may change that; then its result is not found, and nothing else happens."""
+    from django_tasks.exceptions import TaskResultDoesNotExist
+
+    from queue_over_sql.contrib.django import service
+
+    service().create_queue("default", archive=archive)
+    results = [shop.add.enqueue(1), shop.refuse.enqueue(), shop.nothing.enqueue()]
+    assert 3 == work()
+    for result, kept in zip(results, (False, "failed" == archive, False), strict=True):
+        if kept:
+            result.refresh()
+            assert "FAILED" == result.status
+        else:
+            with pytest.raises(TaskResultDoesNotExist):
+                result.refresh()
+    assert 0 == service().queue("default").stats().live
+
+
+@pytest.mark.engines("sqlite")
+def test_the_class_of_an_error_can_be_imported(shop: Any, work: Callable[..., int]) -> None:
+    """A class inside a function, and a group of exceptions, are just exceptions."""
+    results = [shop.local.enqueue(), shop.several.enqueue()]
+    assert 2 == work()
+    for result in results:
+        result.refresh()
+        assert issubclass(result.errors[0].exception_class, Exception)
+
+
+@pytest.mark.engines("sqlite")
 def test_priorities_keep_their_sign() -> None:
     """Two of Django's priorities share a level, but none that is not 0 shares the level of 0."""
     site.set_up()
@@ -234,6 +281,7 @@ def test_priorities_keep_their_sign() -> None:
         ({"OPTIONS": {"max_attempts": 0}}, {}, "E006"),
         ({"OPTIONS": {"colour": "red"}}, {}, "E006"),
         ({"OPTIONS": {"queues": {"other": {}}}}, {}, "E007"),
+        ({"OPTIONS": {"archive": "failed"}}, {}, "E008"),
         ({}, {"OPTIONS": {}}, "W001"),
         ({}, {}, None),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from tests.contrib.django import site
 
@@ -12,21 +14,32 @@ TLS = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
 
 
 @pytest.mark.parametrize(
-    ("backend", "options", "expected"),
+    ("backend", "options", "expected", "host"),
     [
-        ("postgresql", {**TLS, "pool": True, "isolation_level": 3, "assume_role": "app"}, TLS),
+        (
+            "postgresql",
+            {**TLS, "pool": True, "isolation_level": 3, "assume_role": "app"},
+            TLS,
+            "db",
+        ),
         (
             "mysql",
             {"ssl": {"ca": "/etc/ca.pem"}, "charset": "utf8mb4", "init_command": "SET x = 1"},
             {"ssl_ca": "/etc/ca.pem", "charset": "utf8mb4"},
+            "db",
         ),
-        ("sqlite3", {"transaction_mode": "IMMEDIATE", "timeout": 20}, {"timeout": "20"}),
+        ("mysql", {}, {"unix_socket": "/run/mysqld.sock"}, "/run/mysqld.sock"),
+        ("postgresql", {}, {"host": "/run/postgresql"}, "/run/postgresql"),
+        ("sqlite3", {"transaction_mode": "IMMEDIATE", "timeout": 20}, {"timeout": "20"}, ""),
     ],
 )
 def test_the_url_keeps_the_options_of_the_driver(
-    backend: str, options: dict[str, Any], expected: dict[str, str]
+    backend: str, options: dict[str, Any], expected: dict[str, str], host: str
 ) -> None:
-    """Without ``sslmode`` the queues would talk to the same server in the clear."""
+    """Without ``sslmode`` the queues would talk to the same server in the clear.
+
+    A host that begins with a slash is a socket, and the URL as text has it, too.
+    """
     site.set_up()
     from django import db
 
@@ -34,7 +47,23 @@ def test_the_url_keeps_the_options_of_the_driver(
 
     handler: Any = db.connections
     place = {"ENGINE": f"django.db.backends.{backend}", "NAME": "shop", "OPTIONS": options}
+    place |= {"HOST": host}
     handler.settings["asked"] = handler.configure_settings({"default": place})["default"]
     found = url("asked")
     del handler["asked"], handler.settings["asked"]
     assert expected == dict(found.query)
+    assert found == make_url(found.render_as_string(hide_password=False))
+    assert ("db" == host) == (found.host is not None)
+
+
+def test_what_parallel_tests_leave_is_removed(tmp_path: Path) -> None:
+    """SQLite would read it into the next database of the same name; others' files stay."""
+    site.set_up()
+    from queue_over_sql.contrib.django.runner import _remove_left
+
+    left = {"test.db-wal", "test_1.db-wal", "test_1.db-shm"}
+    others = {"test.db", "testing.db-wal", "site.db-wal", "test_1.db"}
+    for name in left | others:
+        (tmp_path / name).touch()
+    _remove_left(tmp_path / "test.db")
+    assert others == {file.name for file in tmp_path.iterdir()}
