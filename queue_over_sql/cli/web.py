@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queue_over_sql import QueueError
+from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
 from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import stop_on_signals
@@ -265,7 +265,7 @@ def serve(
     try:
         from queue_over_sql.web.server import serving
         from queue_over_sql.web.settings import WebSettings
-        from queue_over_sql.web.several import Pending, together
+        from queue_over_sql.web.several import Pending, connect_all, together
     except ImportError as error:
         problem = f"serve requires the extra web: pip install 'queue-over-sql[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
@@ -303,7 +303,6 @@ def serve(
                 stack.enter_context(own.pop_all())
             return app
 
-        apps: list[Any] = []
         if database:
             pending = {
                 name: Pending(
@@ -311,19 +310,16 @@ def serve(
                 )
                 for name in urls
             }
-            for each in pending.values():
-                each.connect()
+            connect_all(pending.values())
             app: Any = together(pending, settings.max_body_bytes)
-            apps += [each.made for each in pending.values() if each.made is not None]
         else:
             app = make("")
-            apps.append(app)
         try:
             with stop_on_signals() as stop, serving(app, host, port) as address:
                 _log.info("The dashboard is at %s", address)
-                # The first reading of many queues compiles its statements; nobody should wait.
-                for each in apps:
-                    each.state.snapshots.overview()
+                if not database:
+                    # The first reading of many queues compiles its statements: nobody should wait.
+                    app.state.snapshots.overview()
                 stop.requested.wait()
         except OSError as error:
             raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
@@ -339,11 +335,14 @@ def _application(
     from queue_over_sql.web.tables import WebStore
 
     # A reaper must end the leases of API clients, and there may be no other one.
+    refused = None
     try:
         inside.start_to_serve(service)
+    except DatabaseUnavailable:
+        raise
     except QueueError as error:
         # A read-only database can still be shown.
-        _log.warning("This web server runs no reaper: %s", error)
+        refused = error
     store = WebStore(service, settings)
     has_tokens = store.prepare() and bool(store.tokens())
     is_open = not needs_token and not has_tokens and is_loopback(host)
@@ -352,6 +351,8 @@ def _application(
         check_binding(host, settings, has_tokens=has_tokens)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--http") from error
+    if refused is not None:
+        _log.warning("This web server runs no reaper: %s", refused)
     return create_app(service, settings)
 
 

@@ -224,7 +224,7 @@ class _Forms:
         except LastAdminToken as error:
             form = dataclasses.replace(form, fields={**form.fields, "last_admin": "1"})
             return _question(view, button, form, None, str(error))
-        self._site.snapshots.forget()
+        self._site.snapshots.forget(form["queue"] or (notice.message or ("",))[0])
         self._access.forget_tokens()
         if notice.secret is not None:
             return system.tokens(view, notice)

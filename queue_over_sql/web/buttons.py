@@ -20,6 +20,7 @@ from queue_over_sql.values.durations import duration_text, parse_seconds, to_tim
 from queue_over_sql.values.humanize import counted
 from queue_over_sql.values.json_text import json_or_text
 from queue_over_sql.web.changes import Choice, Result, check_fingerprint
+from queue_over_sql.web.humanize import exact_seconds
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.shown_messages import edited_payload, left_out, message_of, requeued_soon
 
@@ -352,7 +353,7 @@ def _seconds(text: str, name: str) -> timedelta:
 def _form_value(value: Any) -> str:
     if value is None:
         return "none"
-    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
+    return exact_seconds(value) if isinstance(value, timedelta) else str(value)
 
 
 def _run_schedule(service: QueueService, form: Form, run: Run) -> Notice:

@@ -139,7 +139,9 @@ class Choice:
             return self
         error = page_alike(queue, self.error, limit=1, after=None)[1]
         most = None if inside.errors_left_out(queue) else self.at_most
-        return dataclasses.replace(self, about=alike(error) or self.error, at_most=most)
+        # The fingerprint itself would let an operator guess the masked words of its error.
+        about = alike(error) or "that no dead letter has"
+        return dataclasses.replace(self, about=about, at_most=most)
 
     def matching(self, queue: Queue) -> LiveSelection:
         """The live messages that the filters find."""
@@ -178,7 +180,7 @@ class Choice:
             return f"ids {', '.join(map(str, self.ids[:_SHOWN]))}{more}"
         given = {name: value for name, value in self.filters.items() if value not in (None, {})}
         fields = given.pop("payload", {})
-        parts = [] if self.error is None else [f"error {self.about or self.error}"]
+        parts = [] if self.error is None else [f"error {self.about}".rstrip()]
         parts += [f"{name}={value}" for name, value in given.items()]
         parts += [f"{path}={json.dumps(value)}" for path, value in fields.items()]
         parts += [f"column {name}={text or 'null'}" for name, text in self.columns.items()]

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
 from queue_over_sql.errors import visible
 from queue_over_sql.observability import AtLeast
-from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
+from queue_over_sql.values.durations import MICROSECOND, Duration, duration_text, to_timedelta
 from queue_over_sql.values.humanize import UNKNOWN, duration_words
 from queue_over_sql.values.states import Outcome
 from queue_over_sql.web.cron_words import cron_words
@@ -98,6 +98,12 @@ def setting(value: Any) -> str:
     return _RETRIES.get(type(value), str)(value)
 
 
+def exact_seconds(value: timedelta) -> str:
+    """A duration as a form takes it, exactly: ``2592000``, ``90.5``."""
+    whole, rest = divmod(value // MICROSECOND, 1_000_000)
+    return f"{whole}.{rest:06}".rstrip("0").rstrip(".")
+
+
 def fields(wanted: Mapping[str, Any]) -> str:
     """Payload fields and their required values: ``paid = true``."""
     parts = (f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in wanted.items())
@@ -139,6 +145,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "fields": fields,
     "rate": rate,
     "raw": raw,
+    "seconds": exact_seconds,
     "setting": setting,
 }
 """Their names in templates."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from queue_over_sql.web.settings import WebSettings
 
 _log = logging.getLogger(__name__)
+_FIRST_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 2.0
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -63,6 +65,8 @@ class Pending:
         self._make = make
         self._name = settings.database
         self._over = threading.Event()
+        self._tried = threading.Event()
+        self._failed: Exception | None = None
         self._problem = ""
         self._without = _without_database(settings)
         self.made: Starlette | None = None
@@ -72,16 +76,19 @@ class Pending:
         await (self.made or self._without)(scope, receive, send)
 
     def connect(self) -> None:
-        """Make the application now, or in a thread when the database answers.
+        """Make the application in a thread as soon as the database answers."""
+        threading.Thread(target=self._keep_trying, name="connecting", daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so long for the first attempt.
 
         Raises:
             Exception: of ``make``, unless it is a ``QueueError``.
         """
-        try:
-            self.made = self._make()
-        except QueueError as error:
-            self._note(error)
-            threading.Thread(target=self._keep_trying, name="connecting", daemon=True).start()
+        if not self._tried.wait(seconds):
+            self._note("it has not answered yet")
+        if self._failed is not None:
+            raise self._failed
 
     def end_waits(self) -> None:
         """End the long polls of the application, and do not try to make it any more."""
@@ -90,21 +97,43 @@ class Pending:
             self.made.state.end_waits()
 
     def _keep_trying(self) -> None:
-        while not self._over.wait(_RETRY_SECONDS):
+        while not self._over.is_set():
             try:
-                made = self._make()
+                self.made = self._make()
+            except QueueError as error:
+                self._note(str(error))
             except Exception as error:  # noqa: BLE001 - the other databases are served
-                self._note(error)
-                continue
-            self.made = made
-            _log.info("The database %s is served now.", self._name)
-            made.state.snapshots.overview()
-            return
+                if self._tried.is_set():
+                    self._note(str(error))
+                else:
+                    self._failed = error
+            self._tried.set()
+            if self.made is not None:
+                if self._problem:
+                    _log.info("The database %s is served now.", self._name)
+                # The first reading of many queues compiles its statements; nobody should wait.
+                self.made.state.snapshots.overview()
+                return
+            self._over.wait(_RETRY_SECONDS)
 
-    def _note(self, error: Exception) -> None:
-        if str(error) != self._problem:
-            self._problem = str(error)
-            _log.warning("The database %s is not served yet: %s", self._name, error)
+    def _note(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.warning("The database %s is not served yet: %s", self._name, problem)
+
+
+def connect_all(pending: Iterable[Pending]) -> None:
+    """Connect to all databases at once, and wait a short time until they are served.
+
+    Raises:
+        Exception: an application cannot be made, though its database answers.
+    """
+    there = list(pending)
+    for each in there:
+        each.connect()
+    ends = time.monotonic() + _FIRST_SECONDS
+    for each in there:
+        each.wait(max(0.0, ends - time.monotonic()))
 
 
 def _without_database(settings: WebSettings) -> Starlette:

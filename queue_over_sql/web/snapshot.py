@@ -46,6 +46,8 @@ _LISTED: Final = (*(status.value for status in Status), *DEAD)
 _HISTORY_SECONDS: Final = 15.0
 _CHECKUP_SECONDS: Final = 10.0
 _LONGEST_PAUSE: Final = 60.0
+# Before the first look, so that its turn comes first.
+_CHANGED: Final = -1
 # With the longest pause between them, longer looks would take a larger share of the time.
 _LOOK_SECONDS: Final = _SHARE * _LONGEST_PAUSE
 
@@ -189,8 +191,13 @@ class Snapshots:
         """Whether a check-up runs, so that what ``checked_up`` returned is from an earlier one."""
         return self._checking is not None and self._checking.is_alive()
 
-    def forget(self) -> None:
-        """Read again at the next request, because something was changed here."""
+    def forget(self, queue: str = "") -> None:
+        """Read again at the next request, because something was changed here.
+
+        ``queue``: the one that was changed, which is counted first.
+        """
+        if (known := self._counted.get(queue)) is not None:
+            self._counted = {**self._counted, queue: (_CHANGED, *known[1:])}
         self._queues.clear()
         self._shared.forget()
         self._held.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def test_several_databases_have_a_switch_and_their_own_tokens(
     with QueueService(other) as service:
         service.create_queue("letters")
     token = succeed("token", "add", "ada", "--role", "viewer", url=other).out.strip()
-    late = tmp_path / "late.db"
+    late, known = tmp_path / "late.db", ("orders", "mail")
     monkeypatch.setenv("MAIL_URL", other)
     urls = (f"orders={sqlite_url}", "mail=env:MAIL_URL", f"late=sqlite:///{late}")
     given = [part for each in urls for part in ("--database", each)]
@@ -112,6 +113,7 @@ def test_several_databases_have_a_switch_and_their_own_tokens(
         root = address_in(log)
         assert root is not None, log.read_text()
         with httpx2.Client(base_url=root, trust_env=False, follow_redirects=True) as client:
+            wait_until(lambda: {client.get(f"/{each}/").status_code for each in known} == {200})
             page = client.get("/")
             assert f"{root}/orders/" == str(page.url)
             assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -146,6 +148,33 @@ def test_several_databases_have_a_switch_and_their_own_tokens(
     for wrong in (["orders"], ["Orders=sqlite://"], [f"a={other}", f"a={other}"], ["a=env:NONE"]):
         options = [part for each in wrong for part in ("--database", each)]
         assert 2 == run("serve", "--http", "0", *options).exit_code
+
+
+def test_no_database_keeps_others_from_being_served(
+    sqlite_url: str, jobs: Queue, tmp_path: Path
+) -> None:
+    """Neither one that never answers, nor one that is down, which gets its reaper when it is up."""
+    log = tmp_path / "serve.log"
+    with ExitStack() as stack:
+        mute = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        down = stack.enter_context(socket.socket())
+        down.bind(("127.0.0.1", 0))
+        given = ["--database", f"orders={sqlite_url}"]
+        for name, each in (("mute", mute), ("down", down)):
+            url = f"postgresql://127.0.0.1:{each.getsockname()[1]}/x"
+            given += ["--database", f"{name}={url}"]
+        process = stack.enter_context(started("serve", "--http", "0", *given, url="", log=log))
+        wait_until(lambda: process.poll() is not None or address_in(log) is not None)
+        root, said = address_in(log), log.read_text()
+        assert root is not None, said
+        assert "mute is not served yet: it has not answered yet" in said
+        assert "The database down is not served yet" in said
+        assert "runs no reaper" not in said
+        with httpx2.Client(base_url=root, trust_env=False, follow_redirects=True) as client:
+            wait_until(lambda: jobs.name in client.get("/orders/").text)
+            assert {503} == {client.get(f"/{each}/").status_code for each in ("mute", "down")}
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30), log.read_text()
 
 
 def test_others_are_not_served_without_a_token(sqlite_url: str, jobs: Queue) -> None:

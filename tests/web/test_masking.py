@@ -125,6 +125,17 @@ def test_no_way_out_shows_a_masked_field(site: Site) -> None:
     assert MARKER not in routed.text
 
 
+def test_the_audit_has_no_fingerprint_of_a_masked_error(site: Site) -> None:
+    """Not even where the change was of an error that no dead letter has: the second time here."""
+    errors = site.server.json("GET", "/queues/documents/errors")["errors"]
+    for each in [*errors, *errors]:
+        body = {"filter": {"error": each["fingerprint"]}, "at_most": 9}
+        assert site.server.call("POST", "/queues/documents/archive/requeue", json=body).is_success
+    audited = str(site.server.json("GET", "/audit"))
+    assert fingerprint(PLAIN) not in audited
+    assert "error that no dead letter has" in audited
+
+
 def test_what_is_masked_is_not_edited(site: Site) -> None:
     """A page that cannot show a payload does not edit it: neither before nor after the question."""
     cookie, csrf = site.session(Role.ADMIN)

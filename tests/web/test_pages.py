@@ -640,7 +640,9 @@ def test_tokens_are_made_and_removed(open_site: Open, service: QueueService) -> 
     assert secret not in browser.text()
 
 
-def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> None:
+def test_settings_are_changed_and_changed_back(
+    service: QueueService, open_site: Open, jobs: Queue
+) -> None:
     """A value that makes no sense is refused."""
     browser = open_site()
     browser.get("/queues/jobs")
@@ -655,6 +657,17 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     assert 5 == jobs.settings.max_attempts
     browser.get("/queues/jobs")
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
+    # An age that the form does not change stays exactly as it is.
+    long, exact = timedelta(days=30), timedelta(days=30, seconds=1, microseconds=1)
+    service.create_queue("jobs", lease=long, warn_age=exact)
+    shown = dict(
+        re.findall(r'name="(lease|warn_age)"[^>]* value="([^"]*)"', browser.get("/queues/jobs"))
+    )
+    assert {"lease": "2592000", "warn_age": "2592001.000001"} == shown
+    browser.press("Change", max_attempts="8", **shown)
+    jobs.refresh()
+    settings = jobs.settings
+    assert (8, long, exact) == (settings.max_attempts, settings.lease, settings.warn_age)
 
 
 def test_a_look_is_stretched_where_it_has_no_time(
@@ -676,6 +689,11 @@ def test_a_look_is_stretched_where_it_has_no_time(
         assert 1 == len(seen.counted_at)
     browser.post("/do/pause", queue="q0", csrf=csrf_of(browser))
     assert 1 == browser.get("/").count('<span class="soft small">counted <time')
+    # What was changed here is counted first, whose turn it ever is.
+    for name in ("q8", "q9", "q7"):
+        browser.post("/do/pause", queue=name, csrf=csrf_of(browser))
+        row = browser.get("/").partition(f">{name}</a>")[2].partition("</td>")[0]
+        assert "counted <time" not in row, name
 
 
 def test_an_old_message_colours_its_queue(open_site: Open, service: QueueService) -> None:
