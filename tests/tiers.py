@@ -48,7 +48,11 @@ def tier_of(item: pytest.Item) -> str:
     """Return the first tier that a case runs in."""
     callspec = getattr(item, "callspec", None)
     parameters = {} if callspec is None else callspec.params
-    engine = parameters.get("engine_name") or parameters.get("server_engine") or "sqlite"
+    engine = parameters.get("engine_name") or parameters.get("server_engine")
+    if engine is None:
+        # A case that makes its own databases.
+        named = item.get_closest_marker("engines")
+        engine = "sqlite" if named is None or "sqlite" in named.args else named.args[0]
     only = item.get_closest_marker("default_on")
     if (
         item.get_closest_marker("full")

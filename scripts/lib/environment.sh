@@ -55,6 +55,6 @@ install_package() {
   fi
   say "Installing queue-over-sql${extras:+[$extras]}"
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --constraint "$ROOT/constraints.txt" --editable "$ROOT${extras:+[$extras]}"
+    --constraint "$ROOT/constraints.txt" --editable "$ROOT${extras:+[$extras]}" || return 1
   printf '%s\n' "$wanted" >>"$stamp"
 }

@@ -228,8 +228,8 @@ fetch_sqlalchemy() {
 PYTHON_NEWEST=3.14
 PYTHON_FOLDER="$CACHE/servers/python-$PYTHON_NEWEST"
 
-# fetch_python: unpack the newest Python from Debian's unstable suite, and make an environment with it. Its
-# program names its own C library, so that environments and child processes can start it, too.
+# fetch_python: unpack the newest Python from Debian's unstable suite, and make an environment with
+# it. Its program names its own C library, so that environments and child processes can start it, too.
 fetch_python() {
   local root="$PYTHON_FOLDER/unpacked" made="$PYTHON_FOLDER/environment" loader
   "$made/bin/python" -m pip --version >/dev/null 2>&1 && return

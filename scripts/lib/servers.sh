@@ -177,7 +177,7 @@ ensure_older_h2_jar() {
 # newer_h2_jar: print the path of the pinned newer jar, if there is one.
 newer_h2_jar() {
   local jar="h2-$H2_NEWER_VERSION.jar"
-  local of_maven="$HOME/.m2/repository/com/h2database/h2/$H2_NEWER_VERSION/$jar"
+  local of_maven="${HOME:-}/.m2/repository/com/h2database/h2/$H2_NEWER_VERSION/$jar"
   local found
   for found in "$CACHE/$jar" "$of_maven"; do
     if is_pinned "$found" "$H2_NEWER_SHA256"; then

@@ -88,10 +88,12 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def _in_its_tier(page: str) -> Any:
-    """A page as a parameter, marked for the full tier, and where it starts Spark."""
+    """A page as a parameter, marked for the full tier, and where it starts Spark or needs H2."""
     marks = [] if page in READ_FIRST else [pytest.mark.full]
     if any("spark" in block.text for block in runnable(page)):
         marks.append(pytest.mark.spark)
+    if any('QueueService("h2://' in block.text for block in runnable(page)):
+        marks.append(pytest.mark.engines("h2"))
     return pytest.param(page, marks=marks)
 
 
