@@ -51,6 +51,7 @@ from queue_over_sql.schema.queue_tables import (
     check_queue_name,
     check_title,
     inner_name,
+    longest_name,
     may_be_name,
     names_of,
     queue_tables,
@@ -214,7 +215,12 @@ class Catalog:
 
     def checked_name(self, name: object) -> str:
         """The name of a queue that is to be called so; InvalidQueueName if none can be."""
-        return self._checked(inner_name(check_title(name)))
+        return self._checked(inner_name(check_title(name), self._longest))
+
+    @property
+    def _longest(self) -> int:
+        limit = self.connections.dialect.features.identifier_limit
+        return longest_name(self._settings.table_prefix, limit)
 
     def _checked(self, name: str) -> str:
         limit = self.connections.dialect.features.identifier_limit
@@ -222,7 +228,7 @@ class Catalog:
 
     def resolved(self, title: str) -> str:
         """The name of the queue that is called so, or that would be called so."""
-        if may_be_name(title) and inner_name(title) == title:
+        if may_be_name(title) and inner_name(title, self._longest) == title:
             return title
         record = self._record(title)
         return title if record is None else record.name
@@ -654,14 +660,14 @@ class Catalog:
         return self._open(record)
 
     def _known(self, title: str) -> Queue | None:
-        for name in names_of(title):
+        for name in names_of(title, self._longest):
             known = self._queues.get(name)
             if known is not None and title in (name, known.title):
                 return known
         return None
 
     def _record(self, title: str, on: Connection | None = None) -> QueueRecord | None:
-        for name in names_of(title):
+        for name in names_of(title, self._longest):
             record = self._record_named(name, on)
             if record is not None and title in (name, record.title):
                 return record

@@ -400,14 +400,20 @@ class QueueTables:
 _HASH_LENGTH: Final = 8
 
 
-def inner_name(title: str) -> str:
+def longest_name(prefix: str, identifier_limit: int) -> int:
+    """The length of the longest name of a queue, with which all derived names fit."""
+    return min(NAME_LENGTH, identifier_limit - len(prefix + _LONGEST_SUFFIX))
+
+
+def inner_name(title: str, length: int) -> str:
     """The name of a queue that is called so: the same, or a readable one that tables can have.
 
-    That ends with a hash, so that titles which differ in other characters have other names.
+    That has at most ``length`` characters and ends with a hash, so that titles which differ in
+    other characters have other names.
     """
     if near_queue_name(title) == title:
         return title
-    readable = near_queue_name(title)[: NAME_LENGTH - _HASH_LENGTH - 1].rstrip("_")
+    readable = near_queue_name(title)[: length - _HASH_LENGTH - 1].rstrip("_")
     digest = hashlib.sha256(title.encode()).hexdigest()
     return f"{readable}_{digest[:_HASH_LENGTH]}"
 
@@ -433,12 +439,12 @@ def check_title(title: object) -> str:
     return str.__str__(title)
 
 
-def names_of(title: object) -> list[str]:
+def names_of(title: object, length: int) -> list[str]:
     """The names that the queue of this title may have, the most likely one first."""
     if not isinstance(title, str) or not is_storable(title) or len(title) > TITLE_LENGTH:
         return []
     found = [str.__str__(title)] if may_be_name(title) else []
-    return list(dict.fromkeys([*found, inner_name(title)])) if title else []
+    return list(dict.fromkeys([*found, inner_name(title, length)])) if title else []
 
 
 def may_be_name(name: object) -> bool:
@@ -471,7 +477,7 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             "queue_over_sql."
         )
         raise InvalidQueueName(msg)
-    excess = len(prefix + name + _LONGEST_SUFFIX) - identifier_limit
+    excess = len(name) - longest_name(prefix, identifier_limit)
     if excess > 0:
         msg = (
             f"The queue name {name!r} is too long for this engine with the table prefix "

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import inspect
 
 from queue_over_sql import InvalidQueueName, QueueError, QueueNotFound, QueueSettings
+from queue_over_sql.values.limits import PREFIX_LENGTH
 from tests.refusals import refused
 
 if TYPE_CHECKING:
@@ -167,6 +168,21 @@ def test_a_queue_may_be_called_anything(service: QueueService, make_service: Mak
     assert service.drop_queue(title)
     with pytest.raises(QueueNotFound):
         make_service().queue(title)
+
+
+@pytest.mark.default_on("sqlite")
+def test_a_title_fits_with_a_long_prefix(make_service: MakeService, engine: Engine) -> None:
+    """Its name is as short as the names of all its tables and indexes need."""
+    for prefix in ("myapp_queue_", "p" * PREFIX_LENGTH):
+        service, title = make_service(table_prefix=prefix), "celery@host.example.com.celery.pidbox"
+        queue = service.create_queue(title, archive="all", dedup_window=60)
+        assert (title, queue.name) == (service.queue(queue.name).title, service.queue(title).name)
+        assert queue.name.startswith("celery_host")
+        assert prefix + queue.name in inspect(engine).get_table_names()
+        queue.publish("x", key="k")
+        queue.consume()[0].ack()
+        assert queue.name == make_service(table_prefix=prefix).queue(title).name
+        assert service.drop_queue(title)
 
 
 @pytest.mark.engines("sqlite")
