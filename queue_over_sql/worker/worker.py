@@ -191,12 +191,7 @@ class Worker:
         """
         name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
-        if others and (where is None or any(handler.where is None for handler in others)):
-            msg = (
-                f"queue {name!r} already has a handler in this worker; several handlers are "
-                "possible if each has a where="
-            )
-            raise ValueError(msg)
+        _check_one_for_all(name, [where, *(handler.where for handler in others)])
         check_flag("transactional", transactional)
         check_flag("lease_keepalive", lease_keepalive)
         if where is not None:
@@ -257,7 +252,8 @@ class Worker:
                 and so do those that wait for a rate or a limit. The worker may run again.
 
         Raises:
-            ValueError: the worker has no handler.
+            ValueError: the worker has no handler; or a queue has several, by its name and by its
+                title, and not all of them have a ``where``.
             QueueNotFound: a handler's queue does not exist.
             DatabaseUnavailable: the database cannot be reached at the start. Later the worker waits
                 until the database is back.
@@ -304,11 +300,14 @@ class Worker:
     def _prepare(self) -> None:
         self._start_service()
         kinds = {}
+        conditions: dict[str, list[ColumnElement[bool] | None]] = {}
         for place, handler in enumerate(self._handlers):
             context = core_of(self._parts.queue(handler.queue)).context
             # It may have been given by its title.
             self._handlers[place] = dataclasses.replace(handler, queue=context.name)
             kinds[context.name] = context.tables.known_kinds
+            conditions.setdefault(context.name, []).append(handler.where)
+            _check_one_for_all(context.name, conditions[context.name])
         self._parts.consumer.handling.begin(self, self._concurrency, kinds)
         self._parts.consumer.tell()
 
@@ -428,6 +427,15 @@ def stop_at_once(worker: Worker) -> None:
     worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
     worker._draining.set()  # noqa: SLF001
     worker._aborting.set()  # noqa: SLF001
+
+
+def _check_one_for_all(queue: str, conditions: Sequence[ColumnElement[bool] | None]) -> None:
+    if len(conditions) > 1 and any(each is None for each in conditions):
+        msg = (
+            f"queue {queue!r} already has a handler in this worker; several handlers are possible "
+            "if each has a where="
+        )
+        raise ValueError(msg)
 
 
 def _seconds(argument: str, given: Duration | None) -> float | None:

@@ -201,6 +201,11 @@ def test_two_handlers_without_conditions_are_refused(working: QueueService, jobs
         with pytest.raises(ValueError, match="jobs"):
             worker.handle("jobs", **second)(ignore)  # type: ignore[call-overload]
         worker.handle("other")(ignore)
+    title, worker = "Jobs of others", working.worker()
+    for name in (title, working.create_queue(title).name):
+        worker.handle(name)(ignore)
+    with pytest.raises(ValueError, match=r"jobs_of_others_.* already has a handler"):
+        worker.run(until_empty=True)
 
 
 @pytest.mark.engines("sqlite")
