@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -9,12 +10,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from queue_over_sql.database.connections import Connections
 from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.runtime import THREADS, LoopProgress, Running, Runtime
-from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.errors import ClaimLost, DatabaseRefused, Locked, QueueError
 from queue_over_sql.message import claimed_lease_us, note_cancelled
 from queue_over_sql.observer import log_fields
 
@@ -34,6 +36,10 @@ _LONGEST_INTERVAL = 10.0
 _SHORTEST_INTERVAL = 0.01
 # A message may just have been acked, without being marked as settled yet.
 _SETTLING_SECONDS = 0.2
+# How many messages one statement renews. It keeps its rows locked while it waits for a locked one.
+_TOGETHER = 100
+# How many threads renew the messages of one group. All but the last one wait for locked rows.
+_MOST_THREADS = 4
 # The largest number of messages in a log record.
 _NAMED = 10
 
@@ -57,7 +63,12 @@ class _Holding:
     groups: Callable[[], Groups]
     interval: float = math.inf
     due_at: float = math.inf
-    renewing: set[int] = dataclasses.field(default_factory=set)
+    # How many threads renew each group.
+    threads: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    # Messages, by their identity, whose last renewal with others did not succeed, or still runs.
+    apart: dict[int, Message] = dataclasses.field(default_factory=dict)
+    # Those that a thread renews alone at this moment.
+    alone: set[int] = dataclasses.field(default_factory=set)
 
 
 class LeaseKeeper:
@@ -82,7 +93,7 @@ class LeaseKeeper:
         Args:
             queue: returns their queue.
             groups: returns the messages in hand, in numbered groups. Messages that must not wait
-                for others are in groups of their own.
+                for others are in groups of their own. Without any group, the renewal ends.
 
         Returns:
             A function to call with the messages of each claim.
@@ -98,9 +109,7 @@ class LeaseKeeper:
             yield
         finally:
             with self._changed:
-                # A child of a fork has none of its parent's.
-                if holding in self._holdings:
-                    self._holdings.remove(holding)
+                self._drop(holding)
 
     def stop(self) -> None:
         """Stop the renewal."""
@@ -117,6 +126,11 @@ class LeaseKeeper:
                 self._wakes_at = math.inf
             self._holdings.append(holding)
         return holding
+
+    def _drop(self, holding: _Holding) -> None:
+        # A child of a fork has none of its parent's.
+        if holding in self._holdings:
+            self._holdings.remove(holding)
 
     def _note(self, holding: _Holding, claimed: Sequence[Message]) -> None:
         interval = _interval(claimed)
@@ -155,10 +169,22 @@ class LeaseKeeper:
                     _log.exception("The lease renewal continues after an unexpected error.")
                     self._put_off(holding)
 
+    def _groups(self, holding: _Holding) -> Groups:
+        groups = holding.groups()
+        if not groups:
+            with self._changed:
+                self._drop(holding)
+        return groups
+
     def _renew_all(self, holding: _Holding) -> None:
         queue = holding.queue()
-        nothing = True
-        for number, group in holding.groups().items():
+        groups, nothing = self._groups(holding), True
+        if not groups:
+            return
+        for key, message in list(holding.apart.items()):
+            if _is_over(message):
+                holding.apart.pop(key, None)
+        for number, group in groups.items():
             unsettled = [each for each in group if not _is_over(each)]
             messages = [each for each in unsettled if queue.holds(each)]
             if len(messages) < len(unsettled):
@@ -168,15 +194,19 @@ class LeaseKeeper:
             nothing = False
             self._note(holding, messages)
             # Renew each group separately, because a locked row must not delay the others.
-            if number not in holding.renewing:
-                holding.renewing.add(number)
-                try:
-                    self._runtime.start(
-                        "queue-over-sql-lease", self._renew, holding, number, messages
-                    )
-                except BaseException:
-                    holding.renewing.discard(number)
-                    raise
+            with self._changed:
+                threads = holding.threads[number]
+                if threads >= (_MOST_THREADS if len(messages) > 1 else 1):
+                    continue
+                holding.threads[number] += 1
+            last = threads + 1 == _MOST_THREADS
+            try:
+                self._runtime.start(
+                    "queue-over-sql-lease", self._renew, holding, number, messages, last
+                )
+            except BaseException:
+                self._end_thread(holding, number)
+                raise
         if nothing:
             # A message may just be moving from one group to another.
             self._put_off(holding)
@@ -185,17 +215,60 @@ class LeaseKeeper:
         with self._changed:
             holding.due_at = min(holding.due_at, time.monotonic() + holding.interval)
 
-    def _renew(self, holding: _Holding, number: int, messages: Sequence[Message]) -> None:
+    def _end_thread(self, holding: _Holding, number: int) -> None:
+        with self._changed:
+            holding.threads[number] -= 1
+            if not holding.threads[number]:
+                del holding.threads[number]
+
+    def _renew(
+        self,
+        holding: _Holding,
+        number: int,
+        messages: Sequence[Message],
+        last: bool,
+    ) -> None:
         try:
-            holding.queue().extend(messages)
+            # Those alone come after all others, because they may wait.
+            together = [each for each in messages if id(each) not in holding.apart]
+            for begin in range(0, len(together), _TOGETHER):
+                part = together[begin : begin + _TOGETHER]
+                self._renew_part(holding, part, give_way=last or len(part) > 1)
+            for message in messages:
+                if id(message) in holding.apart and id(message) not in holding.alone:
+                    holding.alone.add(id(message))
+                    try:
+                        self._renew_part(holding, [message], give_way=last)
+                    finally:
+                        holding.alone.discard(id(message))
+        finally:
+            self._end_thread(holding, number)
+
+    def _renew_part(self, holding: _Holding, part: Sequence[Message], *, give_way: bool) -> None:
+        queue = holding.queue()
+        # It may have waited for others.
+        messages = {id(each): each for each in part if not _is_over(each) and queue.holds(each)}
+        if not messages:
+            return
+        # Another thread renews them alone if this takes longer than until the next renewal.
+        holding.apart.update(messages)
+        stay_apart = False
+        try:
+            with Connections.giving_way() if give_way else contextlib.nullcontext():
+                queue.extend(list(messages.values()))
         except ClaimLost as lost:
             # It was either settled at this moment, or lost.
             self._runtime.sleep(_SETTLING_SECONDS)
-            _note_lost(lost.messages)
+            in_hand = {id(each) for group in self._groups(holding).values() for each in group}
+            _note_lost(lost.messages, in_hand)
         except QueueError as error:
-            _log.warning("Leases could not be renewed: %s", error)
+            stay_apart = isinstance(error, Locked | DatabaseRefused)
+            if len(messages) == 1 or not stay_apart:
+                _log.warning("Leases could not be renewed: %s", error)
         finally:
-            holding.renewing.discard(number)
+            if not stay_apart:
+                for key in messages:
+                    holding.apart.pop(key, None)
 
 
 class KeptMessages:
@@ -207,21 +280,28 @@ class KeptMessages:
         self._lock = shared_lock()
         self._pid = -1
         self._messages: list[Message] = []
+        self._note: Callable[[Sequence[Message]], None] | None = None
 
     def add(self, messages: Sequence[Message]) -> None:
         """Renew the leases of these, too."""
         with self._lock:
             if self._pid != os.getpid():
                 # What a parent process keeps is not this one's.
-                self._messages = []
-                self._note = self._keeper.holding(lambda: self._queue, self._groups)
+                self._messages, self._note = [], None
                 self._pid = os.getpid()
+            if self._note is None:
+                self._note = self._keeper.holding(lambda: self._queue, self._groups)
+            note = self._note
             self._messages += messages
-        self._note(messages)
+        note(messages)
 
     def _groups(self) -> Groups:
         with self._lock:
             self._messages = [each for each in self._messages if not _is_over(each)]
+            if not self._messages:
+                # The renewal ends, and the next claim begins another one.
+                self._note = None
+                return {}
             return {0: list(self._messages)}
 
 
@@ -229,12 +309,14 @@ def _is_over(message: Message) -> bool:
     return message.settled or message.cancelled
 
 
-def _note_lost(messages: Iterable[Message]) -> None:
+def _note_lost(messages: Iterable[Message], in_hand: Container[int] | None = None) -> None:
     lost = [message for message in messages if not _is_over(message)]
-    if lost:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        names = ", ".join(map(repr, lost[:_NAMED]))
-        fields = log_fields(lost[0].queue, lost)
+    # What is no longer in hand was lost by its release, which another thread has not noted yet.
+    named = [message for message in lost if in_hand is None or id(message) in in_hand]
+    if named:
+        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        names = ", ".join(map(repr, named[:_NAMED]))
+        fields = log_fields(named[0].queue, named)
         text = "Claims are lost; their messages are marked as cancelled: %s%s"
         _log.error(text, names, more, extra=fields)
     for message in lost:

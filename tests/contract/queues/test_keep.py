@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select
 
 from tests.refusals import refused
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sqlalchemy import Engine
 
     from queue_over_sql import Queue, QueueService
 
@@ -54,3 +57,26 @@ def test_messages_are_kept_for_a_block(service: QueueService) -> None:
     with queue.keep(again):
         again.ack()
     assert 0 == queue.messages().count()
+
+
+@pytest.mark.engines("postgresql")
+def test_a_locked_message_does_not_end_the_leases_of_others(
+    service: QueueService, engine: Engine
+) -> None:
+    """Whether they come before it or after it, and although one statement renews them all."""
+    queue = service.create_queue("jobs", lease=2)
+    queue.publish_many([1, 2, 3])
+    first, locked, last = (each.id for each in queue.consume(3, keep=True))
+    ids = queue.table.c.id
+
+    def ends() -> list[datetime | None]:
+        found = {each.id: each.lease_expires_at for each in queue.messages().list()}
+        return [found[first], found[last]]
+
+    with engine.connect() as other:
+        assert other.execute(select(ids).where(ids == locked).with_for_update()).all()
+        for _ in range(3):
+            before = ends()
+            wait_until(lambda: all(map(lambda a, b: a != b, before, ends())), timeout=20)  # noqa: B023 - runs at once
+        other.rollback()
+    assert [1, 1] == [each.attempt for each in queue.messages().list() if each.id != locked]

@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from queue_over_sql.consumers.lease_renewal import LeaseKeeper
+from queue_over_sql.consumers.lease_renewal import KeptMessages, LeaseKeeper
+from queue_over_sql.errors import ClaimLost
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -94,3 +95,41 @@ def test_a_lease_that_is_due_later_wakes_nobody(keeper: LeaseKeeper) -> None:
             for _ in range(10):
                 s.enter_context(keeper.keeping(queue, [message(LONG)]))
         woken.assert_not_called()
+
+
+def test_nothing_is_renewed_for_what_is_settled(keeper: LeaseKeeper) -> None:
+    """Nobody looks for messages any more, until some are kept again."""
+    queue = Renewed()
+    kept = KeptMessages(keeper, cast("Any", queue))
+    for _ in range(2):
+        one = message(SHORT)
+        kept.add([one])
+        wait_until(lambda: one in queue.extended)  # noqa: B023 - runs at once
+        assert 1 == len(keeper._holdings)
+        one.settled = True
+        wait_until(lambda: not keeper._holdings)
+
+
+def test_what_was_given_back_is_not_logged_as_lost(
+    keeper: LeaseKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its release may end later than the renewal that misses it."""
+    behind, lost = message(SHORT), message(SHORT)
+    in_hand = [behind, lost]
+    queue = Renewed()
+
+    def missed(messages: Sequence[Any]) -> None:
+        in_hand[:] = [lost]
+        raise ClaimLost("jobs", messages)
+
+    def cancelled(each: Any) -> None:
+        each.cancelled = True
+
+    with (
+        mock.patch.object(queue, "extend", missed),
+        mock.patch("queue_over_sql.consumers.lease_renewal.note_cancelled", cancelled),
+    ):
+        keeper.holding(lambda: cast("Any", queue), lambda: {0: list(in_hand)})([behind, lost])
+        wait_until(lambda: behind.cancelled and lost.cancelled)
+    [text] = caplog.messages
+    assert (True, False) == (repr(lost) in text, repr(behind) in text)
