@@ -69,7 +69,8 @@ class Publication(Generic[Payload_co]):
         group: a queue with a ``group_limit`` keeps the order of messages with the same group, and
             has only so many of them in hand at once; up to 200 characters, and ``""`` is a group,
             too. Groups are equal if their UTF-8 bytes are.
-        headers: a mapping of strings to JSON values, up to 64 KiB.
+        headers: a mapping of strings to JSON values, up to 64 KiB. ``ack_result``, which a finished
+            message has, is left out.
         priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
         delay: the message becomes due after this time.
         at: the message becomes due at this time; instead of ``delay``.
@@ -641,11 +642,11 @@ def note_token(message: Message, token: str) -> None:
 
 
 result_of: Final[Callable[[Message], str | None]] = attrgetter("_result")
-"""The encoded result that it is acked with; None if it has none."""
+"""The encoded result that its handler returned; None if it has none."""
 
 
-def note_result(message: Message, encoded: str) -> None:
-    """Note the result that a message is acked with, as JSON."""
+def note_result(message: Message, encoded: str | None) -> None:
+    """Note the result that the handler of a message returned, as JSON."""
     message._result = encoded
 
 
@@ -724,8 +725,9 @@ def note_came_back(messages: Iterable[Message]) -> None:
 
 
 def note_unsettled(message: Message) -> None:
-    """Note that the transaction that settled a message was rolled back."""
+    """Note that the transaction that settled a message was rolled back, with its result."""
     message.settled = message._came_back = False
+    message._result = None
 
 
 def still_wanted(message: Message) -> Message:

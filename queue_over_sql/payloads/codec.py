@@ -86,6 +86,8 @@ def decode(payload_type: str, stored: Any) -> Any:
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     """Encode the headers as compact JSON; no headers become NULL.
 
+    The header ``ack_result`` of a message that was acked with a result is left out.
+
     Raises:
         PayloadInvalid: they are not a mapping of strings to JSON values.
         PayloadTooLarge: they are larger than 64 KiB.
@@ -95,9 +97,12 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     if not isinstance(headers, Mapping):
         msg = f"headers must be a mapping of strings to JSON values, not {type(headers).__name__}"
         raise PayloadInvalid(msg)
-    if not headers:
+    given = dict(headers)
+    # Whoever passes the headers of a finished message on does not pass on its result.
+    given.pop(RESULT, None)
+    if not given:
         return None
-    encoded = encode_json(dict(headers), "headers")
+    encoded = encode_json(given, "headers")
     _check_size("headers", encoded, MAX_HEADERS_BYTES)
     return encoded
 

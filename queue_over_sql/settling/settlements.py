@@ -38,7 +38,6 @@ from queue_over_sql.message import (
     lease_runs_at,
     note_came_back,
     note_lease,
-    note_result,
     result_of,
 )
 from queue_over_sql.observer import log_fields
@@ -138,11 +137,10 @@ class Settlements:
         raised.
         """
         messages = as_list(messages)
-        if result is not None:
-            self._note_results(messages, result)
+        given = None if result is None else self._encoded(result)
         context = self._context
         keep, groups = context.settings.archive == "all", self.grouped(messages)
-        results = {m.id: kept for m in messages if (kept := result_of(m)) is not None}
+        results = {m.id: kept for m in messages if (kept := given or result_of(m)) is not None}
         if results and not keep:
             _log.warning("Results were not kept. %s", _keeps_none(context.name))
             results.clear()
@@ -172,12 +170,10 @@ class Settlements:
             after_commit=after_commit,
         )
 
-    def _note_results(self, messages: Sequence[Message], result: Any) -> None:
+    def _encoded(self, result: Any) -> str:
         if not self.keeps_finished:
             raise ValueError(_keeps_none(self._context.name))
-        encoded = encode_result(result)
-        for message in messages:
-            note_result(message, encoded)
+        return encode_result(result)
 
     def nack(
         self,

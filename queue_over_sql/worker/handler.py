@@ -43,9 +43,9 @@ def keeping_result(function: HandlerFunction) -> HandlerFunction:
 
 
 def keep_as_result(message: Message, result: object) -> None:
-    """Note what a handler returned, unless it returned nothing or has acked with a result."""
-    if result is not None and not message.settled:
-        note_result(message, encode_result(result))
+    """Note what a handler returned, unless it has settled the message itself."""
+    if not message.settled:
+        note_result(message, None if result is None else encode_result(result))
 
 
 @dataclasses.dataclass(frozen=True)

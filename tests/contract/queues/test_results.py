@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from queue_over_sql import (
     ClaimLost,
@@ -136,6 +138,56 @@ def test_a_handler_returns_the_result(face: str, kept: Queue, service: QueueServ
             assert ["b"] == kept.result(ids[3], wait=60)
     with pytest.raises(ValueError, match="batch"):
         service.worker().handle("kept", keep_result=True, batch=2)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("both faces keep the result by the same function")
+def test_what_was_rolled_back_leaves_no_result(
+    kept: Queue, service: QueueService, engine: Engine
+) -> None:
+    """Neither a try that the database rolled back, nor an ack in a caller's transaction."""
+    tries = list[Any]([{"a": 1}, None])
+
+    def lose_the_first(message: Message, call: Any) -> None:
+        del message
+        call()
+        if tries:
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise OperationalError("COMMIT", None, busy)
+
+    worker = service.worker(concurrency=1, middleware=(lose_the_first,))
+
+    @worker.handle("kept", transactional=True, keep_result=True)
+    def handle(message: Message, connection: Connection) -> Any:
+        del message, connection
+        return tries.pop(0)
+
+    published = kept.publish("tried twice").id
+    with running(worker):
+        assert None is kept.result(published, wait=60)
+    assert [] == tries
+    published = kept.publish("acked twice").id
+    (message,) = consume_exactly(kept, 1)
+    with opened(OPENERS["connection"], engine) as caller:
+        kept.ack(message, connection=caller, result=5)
+        caller.rollback()
+    kept.ack(message)
+    assert None is kept.result(published)
+
+
+@pytest.mark.engines("sqlite")
+def test_headers_that_are_passed_on_carry_no_result(kept: Queue) -> None:
+    """Whoever publishes with the headers of a finished message has not finished the new one."""
+    old = kept.publish("old", headers={"own": 1}).id
+    kept.ack(consume_exactly(kept, 1), result="of the old one")
+    (found,) = kept.archive.messages(where=kept.archive.table.c.id == old).list()
+    assert "ack_result" in found.headers
+    new = kept.publish("new", headers=found.headers).id
+    (message,) = consume_exactly(kept, 1)
+    assert {"own": 1} == message.headers
+    message.ack()
+    assert None is kept.result(new)
 
 
 def _around(message: Message, call: Any) -> None:
