@@ -1071,6 +1071,8 @@ class Queue(Generic[Payload]):
     ) -> EditResult:
         """Change the payload or own columns of a live message that no consumer holds.
 
+        A message that was deferred because it did not fit its kind is due now with a new payload.
+
         Args:
             message_id: id of the message.
             payload: the new payload, checked as by a publish, and against the message's kind if

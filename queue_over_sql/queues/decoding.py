@@ -14,7 +14,7 @@ from queue_over_sql.message import Message, MessageRow, Unreadable, expiry_of_ro
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.sql.conditions import check_condition
-from queue_over_sql.statements.requests import Aside, Disposition, Where
+from queue_over_sql.statements.requests import LONGEST_DEFERRAL_US, Aside, Disposition, Where
 from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.values.headers import UNFIT_SINCE
 from queue_over_sql.values.reasons import not_started_within
@@ -37,7 +37,6 @@ UNDECODABLE = (ValueError, RecursionError)
 """The exceptions that decoding a stored payload may raise."""
 
 _SHORTEST: Final = 1_000_000
-_LONGEST: Final = 300_000_000
 
 
 def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Aside | None:
@@ -50,7 +49,7 @@ def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Asi
     left = timeout // MICROSECOND - (now - since)
     if left <= 0:
         return None
-    growing = min(_LONGEST, max(_SHORTEST, (now - since) // 2))
+    growing = min(LONGEST_DEFERRAL_US, max(_SHORTEST, (now - since) // 2))
     headers = payloads.encode_json(message.headers | {UNFIT_SINCE: since / 1_000_000}, "headers")
     return Aside(min(growing, left), headers, reason)
 

@@ -24,13 +24,20 @@ from sqlalchemy import (
 
 from queue_over_sql.groups import blocking, exits
 from queue_over_sql.groups.statements import by_group
+from queue_over_sql.payloads.codec import decode_headers, encode_json
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import delete_by_id
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.parameters import batches, number
-from queue_over_sql.statements.requests import archive_columns, read_archive_rows, read_rows
+from queue_over_sql.statements.requests import (
+    LONGEST_DEFERRAL_US,
+    archive_columns,
+    read_archive_rows,
+    read_rows,
+)
+from queue_over_sql.values.headers import UNFIT_SINCE
 from queue_over_sql.values.states import Status
 
 if TYPE_CHECKING:
@@ -310,21 +317,44 @@ def edit_content(
 ) -> EditResult:
     """Change the payload and own columns of a message that no consumer holds.
 
-    ``encode`` gives the payload for the kind of the message; None: it stays.
+    ``encode`` gives the payload for the kind of the message; None: it stays. A message that is
+    deferred because it did not fit its kind is due now with another payload.
     """
     tables: QueueTables = sql.subject
     live, values = tables.live, dict(columns)
     tables.dialect.sessions.lock_for_writing(connection, sql)
     chosen = Criteria(archived=False, conditions=[live.c.id == message_id])
     if encode is not None:
-        kinds = list_columns(connection, sql, chosen, Page(1), [live.c.kind])
-        if not kinds:
-            return EditResult(0)
-        kind = kinds[0][0]
-        # Another payload may replace it meanwhile, of another kind.
-        chosen = chosen.also(live.c.kind.is_(None) if kind is None else live.c.kind == kind)
+        # Another payload may replace it meanwhile, of another kind and with other headers.
+        unclaimed = (live.c.consumer_id.is_(None), *chosen.among(tables))
+        stored = tables.expressions.read_payload(live.c.headers)
+        locked = select(live.c.kind, stored).where(*unclaimed).with_for_update()
+        found = CompiledStatement(locked, connection.dialect).run(connection).all()
+        if not found:
+            return EditResult(0, _held_back(connection, tables, chosen))
+        [(kind, headers)] = found
         values["payload"] = bindparam(None, encode(kind), type_=live.c.payload.type)
+        values |= _fitting(tables, headers)
     return edit_messages(connection, sql, chosen, values)
+
+
+def _fitting(tables: QueueTables, stored: str | None) -> dict[str, Any]:
+    try:
+        headers = decode_headers(stored)
+    except ValueError:
+        # Another client stored something else, which nobody can read.
+        return {}
+    if headers.pop(UNFIT_SINCE, None) is None:
+        return {}
+    encoded = encode_json(headers, "headers") if headers else None
+    columns, now = tables.live.c, tables.expressions.now()
+    # A later time is an operator's, and a held message stays held.
+    last = columns.last_attempt_at + LONGEST_DEFERRAL_US
+    deferred = and_(columns.available_at > now, columns.available_at <= last)
+    return {
+        "headers": bindparam(None, encoded, type_=columns.headers.type),
+        "available_at": case((deferred, now), else_=columns.available_at),
+    }
 
 
 @operation(atomic=True, durable=True, repeatable=False, wakes=True)

@@ -309,6 +309,10 @@ def _read(convert: Callable[[Any], Any], value: Any) -> Any:
         return Unreadable(error)
 
 
+LONGEST_DEFERRAL_US: Final = 300_000_000
+"""How long a message that does not fit its kind is deferred at most, in microseconds."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
     """How a message that does not fit its kind here is deferred: how long, and its headers."""

@@ -118,6 +118,23 @@ def test_headers_of_its_own_are_kept(older: Queue, newer: Queue, engine: Engine)
     assert "t" == consume_exactly(newer, 1)[0].headers["trace"]
 
 
+def test_a_mended_payload_is_due_now(older: Queue, newer: Queue) -> None:
+    """Its note is gone, and other headers stay; not so if it is held or rescheduled."""
+    ids_of = [newer.publish(NEW, kind="Order", headers={"own": n}).id for n in range(3)]
+    assert [] == older.consume(10)
+    by_id = newer.table.c.id
+    newer.messages(where=by_id == ids_of[1]).hold()
+    newer.messages(where=by_id == ids_of[2]).reschedule(delay=3600)
+    for message_id in ids_of:
+        assert 1 == older.edit(message_id, payload={"id": 7})
+    assert [{"own": n} for n in range(3)] == [each.headers for each in older.messages().list()]
+    assert {"ready": 1, "held": 1, "delayed": 1} == {
+        name: older.messages(status=name).count() for name in ("ready", "held", "delayed")
+    }
+    (message,) = older.consume(10)
+    assert (ids_of[0], Order(id=7)) == (message.id, message.payload)
+
+
 def pause_of(message: Message) -> float:
     """How long it was set aside, in seconds by the database's clock."""
     assert message.available_at is not None
