@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import String, and_, cast, delete, false, or_
+from sqlalchemy import String, and_, cast, false, or_, update
 
 from queue_over_sql.archive.requeue import requeue
 from queue_over_sql.payloads import codec
@@ -81,7 +81,9 @@ class ArchiveSelection(Selection):
         done = 0
         if last is None:
             # A server that only reads says so, because it may know nothing of newer ones.
-            context.run(lambda c: c.execute(delete(self._table).where(false())), connection)
+            # Not a DELETE, because the rows of an adopted table are not ours to delete.
+            nothing = update(self._table).where(false()).values(last_error=None)
+            context.run(lambda c: c.execute(nothing), connection)
         while last is not None:
             requeueing = requeue.of(
                 context.sql,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import or_, text
+from sqlalchemy import Engine, event, or_, text
 from sqlalchemy.orm import Session
 
 from queue_over_sql import AdoptedQueue, FixedDelay
@@ -22,8 +22,6 @@ from tests.contract.queue_state import archived, ids
 from tests.refusals import refused
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from queue_over_sql import QueueService
 
 
@@ -109,6 +107,23 @@ def test_removed_rows_are_messages_no_more(billing: AdoptedQueue, engine: Engine
     progress: list[int] = []
     assert 3 == billing.messages().remove(progress=progress.append)
     assert [3] == progress
+
+
+@pytest.mark.engines("sqlite")
+def test_a_requeue_of_nothing_deletes_nothing(billing: AdoptedQueue) -> None:
+    """It only asks whether the server writes: the rows are the user's, who may forbid a DELETE."""
+    sent: list[str] = []
+
+    def note(*given: Any) -> None:
+        sent.append(given[2])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert 0 == billing.archive.messages().requeue()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert "UPDATE" in {statement.partition(" ")[0] for statement in sent}
+    assert not [statement for statement in sent if "DELETE" in statement]
 
 
 def test_a_finished_row_is_sent_again(billing: AdoptedQueue, engine: Engine) -> None:
