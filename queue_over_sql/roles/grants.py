@@ -84,6 +84,8 @@ _CLAIM = (
     "last_attempt_at",
     "last_error",
     "last_traceback",
+    "headers",
+    "max_attempts",
 )
 _WAIT = ("parked_at", "blocks")
 _CHANGE = "SELECT INSERT UPDATE DELETE"

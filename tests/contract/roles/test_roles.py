@@ -27,11 +27,15 @@ from queue_over_sql import (
     RequestTimeout,
     UnsupportedByEngine,
 )
+from queue_over_sql.message import claim_of
 from queue_over_sql.observability import Health
 from queue_over_sql.observability.history import History, read_history
 from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
+from queue_over_sql.queue import core_of
 from queue_over_sql.roles.grants import not_permitted
 from queue_over_sql.service import parts_of
+from queue_over_sql.settling.operations import restore
+from queue_over_sql.statements.requests import Settlement
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.web.idempotency import Answer, Idempotency
 from queue_over_sql.web.problems import Problem
@@ -40,6 +44,7 @@ from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
 from tests.cli.command_line import run, succeed
 from tests.contract.durable.queries import Query
+from tests.contract.payloads.kind_types import Order
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -377,23 +382,39 @@ def test_an_upgrade_keeps_the_rights_of_roles(
 
 
 def test_a_worker_runs_under_a_consumer(owner: QueueService, logins: Logins) -> None:
-    """Batches of acks, failures and transactional handlers."""
+    """Transactional handlers that keep results; what does not fit its kind, or is restored."""
     service = logins.service("consumer", reaper_interval=0.05)
     done: list[Any] = []
     worker = service.worker(concurrency=2)
 
-    @worker.handle("jobs", transactional=True)
-    def handle(message: Message, connection: Any) -> None:
+    @worker.handle("jobs", transactional=True, keep_result=True)
+    def handle(message: Message, connection: Any) -> Any:
         del connection
         done.append(message.payload)
+        return message.payload
 
     running = threading.Thread(target=worker.run)
     running.start()
-    owner.queue("jobs").publish_many([{"n": n} for n in range(20)])
-    wait_until(lambda: len(done) == 20 and not owner.queue("jobs").stats().claimed)
+    published = owner.queue("jobs").publish_many([{"n": n} for n in range(20)])
+    wait_until(lambda: len(done) >= 20 and not owner.queue("jobs").stats().claimed)
+    results = [owner.queue("jobs").result(each.id, wait=60)["n"] for each in published]
+    assert list(range(20)) == results == sorted(each["n"] for each in done)
     worker.stop()
     running.join()
     assert 0 == owner.queue("jobs").stats().ready
+    unfit = owner.queue("jobs").publish({}, kind="Order").id
+    with logins.again("consumer") as reading:
+        jobs = reading.create_queue("jobs", archive="all", dedup_window=60, kinds=[Order])
+        assert [] == jobs.consume()
+        assert "unfit_since" in owner.queue("jobs").messages().list()[0].headers
+        owner.queue("jobs").edit(unfit, payload={"id": 1})
+        [message] = jobs.consume()
+        # As the reaper does for what several consumers held that died together.
+        context, claim = core_of(jobs).context, claim_of(message)
+        assert claim is not None
+        held = Settlement([unfit], claim, error="died")
+        assert {unfit} == context.run(lambda c: restore(c, context.sql, held, 3))
+    assert 4 == owner.queue("jobs").messages().list()[0].max_attempts
 
 
 def test_an_operator_moves_messages_but_changes_no_tables(
