@@ -75,7 +75,7 @@ def requeued_as(queue: Queue, message_id: int) -> int | None:
     return archived_lists.requeued_as(core_of(queue).context, message_id)
 
 
-def errors(queue: Queue, *, limit: int = 1_000, newest: int = 20_000) -> Sequence[ErrorGroup]:
+def errors(queue: Queue, *, limit: int = 1_000, newest: int = 10_000) -> Sequence[ErrorGroup]:
     """The errors of a queue's dead letters, the one that came last first.
 
     Of each outcome the newest dead letters are counted: ``newest`` of them.
