@@ -93,7 +93,7 @@ def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
 def list_errors(call: Call, queue: str, query: shapes.ErrorQuery) -> shapes.ErrorList:
     """List the errors of dead letters, the one that came last first.
 
-    Errors that differ only in numbers, ids, addresses or quoted values are one. The newest 20,000
+    Errors that differ only in numbers, ids, addresses or quoted values are one. The newest 10,000
     dead letters of each outcome are counted.
     """
     found = inside.errors(call.service.queue(queue), limit=query.limit)
