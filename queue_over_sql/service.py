@@ -160,7 +160,7 @@ class QueueService:
             connections, settings, lambda system: keep_rights(self._parts, system)
         )
         catalog = Catalog(connections, settings, self._make_queue, self._upgrader)
-        consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
+        consumer = Consumer(connections, catalog.system, settings, self._registered_anew)
         arrivals = Arrivals(runtime)
         wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
         self._background = Background(runtime)
@@ -397,10 +397,13 @@ class QueueService:
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
             unused_for: drop the queue, with all its messages, when no living consumer has asked
-                for its messages for this long; None (default): never. Clients over HTTP and the SQL
-                API do not count as consumers.
+                for its messages for this long; None (default): never. Clients over HTTP count as
+                consumers. Clients of the SQL API count only while they hold a message.
             temporary: drop the queue, with all its messages, when this service stops or dies. If
-                the queue exists, it must be temporary, and ends with this service from now on.
+                the queue exists, it must be temporary, and ends with this service from now on. A
+                reaper drops it after it has seen the service dead for ``consumer_timeout``. A
+                service that was declared dead, but lives, keeps it if it registers anew before
+                that: at its next claim, or when its reaper runs.
             kinds: the payload types that this program knows: a list of Pydantic models,
                 dataclasses, TypedDicts or plain JSON types, or a mapping of kinds to types. They
                 are not stored in the database.
@@ -786,6 +789,10 @@ class QueueService:
         for job in self._parts.connections.maintenance:
             job()
         return ReaperReport()
+
+    def _registered_anew(self) -> None:
+        self._start_heartbeat()
+        self._temporary.keep_own()
 
     def _start_heartbeat(self) -> None:
         if self._parts.connections.background and not self._parts.closed:

@@ -95,6 +95,10 @@ _NOT_OPENED = (
 )
 
 
+class _MayGo(Protocol):
+    def __call__(self, connection: Connection, *, tables: QueueTables | None) -> bool: ...
+
+
 class _Superseded(Exception):
     """Somebody else has changed the settings meanwhile."""
 
@@ -141,8 +145,8 @@ class Catalog:
         # Queues for which a warning was logged, so that the reaper does not log it in each pass.
         self._unusable: set[str] = set()
         self._preparing = SharedTry(connections.runtime.lock())
-        self.made_temporary: set[str] = set()
-        """The temporary queues that this service has created."""
+        self.made_temporary: dict[str, str] = {}
+        """The temporary queues that this service has created, and their consumers."""
 
     @property
     def opened(self) -> list[Queue]:
@@ -298,11 +302,11 @@ class Catalog:
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)
             return None
 
-    def drop(self, name: str, only_if: Callable[[Connection], bool] | None = None) -> bool:
+    def drop(self, name: str, only_if: _MayGo | None = None) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``.
 
         With ``only_if``, which locks its record and says whether it may go, Locked is raised if a
-        transaction has used it for a second.
+        transaction has used it for a second. It gets the queue's tables, unless they are adopted.
         """
         wait = only_if is None
         record = self._record(name)
@@ -317,7 +321,7 @@ class Catalog:
         def do(connection: Connection) -> bool:
             dialect = self.connections.dialect
             with dialect.ddl.creating(connection, self._settings.schema, brief=not wait):
-                if only_if is not None and not only_if(connection):
+                if only_if is not None and not only_if(connection, tables=tables):
                     return False
                 if tables is None:
                     self._adopter.drop(connection, name, adoption, system)
@@ -361,7 +365,7 @@ class Catalog:
             tables = dataclasses.replace(tables, temporary=temporary, title=title)
             if owner is not None:
                 # Before it is there, so that no interrupt leaves it behind.
-                self.made_temporary.add(name)
+                self.made_temporary[name] = owner
             text = settings_json(fresh, self._written(fresh.columns), self._settings.retry_policies)
             adding = Operation(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
@@ -393,7 +397,7 @@ class Catalog:
                 "temporary=True, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
-        self.made_temporary.add(record.name)
+        self.made_temporary[record.name] = owner
         if record.owner != owner:
             self._run_change(record.name, owner_id=owner)
 

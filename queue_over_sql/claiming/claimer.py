@@ -36,6 +36,8 @@ from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
+    Locked,
+    NotPermitted,
     PayloadInvalid,
     QueueError,
 )
@@ -48,6 +50,7 @@ from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.decoding import as_where
+from queue_over_sql.queues.temporary import note_use
 from queue_over_sql.recovery.suspects import may_run_together
 from queue_over_sql.settling.operations import finish as finishing
 from queue_over_sql.settling.operations import finish_quickly as finishing_quickly
@@ -94,6 +97,8 @@ _LATE_SECONDS = 5.0
 _LAST_LATE_PAUSE = 60.0
 # How often a claim from groups begins again because the queue was edited meanwhile.
 _MOST_EDITS = 10
+# How often a use is noted during the time for which a queue may stay unused.
+_NOTES_OF_USE = 20
 # Counts below this need no closer check.
 _MANY = 1_000_000
 
@@ -140,6 +145,7 @@ class Claimer:
         self._used: WeakKeyDictionary[RootTransaction, set[int]] = WeakKeyDictionary()
         # When the rate of the queue allows the next message, by the monotonic clock.
         self._token_at = 0.0
+        self._use_noted_until = float("-inf")
 
     @property
     def token_at(self) -> float:
@@ -624,6 +630,7 @@ class Claimer:
         """Remove messages inside the caller's transaction; see ``take``."""
         count = check_whole("count", count)
         self._context.asked()
+        self._note_use(connection)
         messages: list[Message] = []
         slots: Sequence[int] = ()
         tokens = 0
@@ -670,6 +677,11 @@ class Claimer:
         connections = self._context.connections
         return connections.background and connections.has_others
 
+    @property
+    def _may_run_beside(self) -> bool:
+        """Whether a transaction may write beside the caller's."""
+        return self._has_others and self._context.dialect.features.skip_locked
+
     def _apart_from(self, connection: Connection, do: Callable[..., T]) -> T:
         """Do it in a transaction of its own, since a caller's may stay open for long.
 
@@ -677,7 +689,7 @@ class Claimer:
         done there.
         """
         context = self._context
-        if not (self._has_others and context.dialect.features.skip_locked):
+        if not self._may_run_beside:
             return do(connection, context.sql)
         once = Operation(partial(do, sql=context.sql), atomic=True, repeatable=False)
         return context.run(once)
@@ -774,6 +786,7 @@ class Claimer:
         """Take as columns, one batch per level; None if this engine or queue cannot do it."""
         levels = range(self._context.settings.priorities)
         self._context.asked()
+        self._note_use(connection)
         edits = self._known_edits()
         lows = [self._mark(level).bound() for level in levels]
         taken = self._take_levels(connection, count, lows, edits, keep=keep)
@@ -1046,8 +1059,10 @@ class Claimer:
         guarded: bool | None = None,
     ) -> ClaimRequest:
         stamp = self._holder.next_claim()
-        if not self._lasting:
+        if self._lasting:
             # Nobody knows whether those who settle by tokens are still there.
+            self._note_use()
+        else:
             self._context.asked()
             self._context.declare_kinds()
         return ClaimRequest(
@@ -1062,6 +1077,33 @@ class Claimer:
             guarded=low != 0 or self._context.tables.bounded if guarded is None else guarded,
             where=where,
         )
+
+    def _note_use(self, connection: Connection | None = None) -> None:
+        """Keep a queue that ends unused, if no registration says that this consumer uses it.
+
+        ``connection``: of a caller whose transaction uses it.
+        """
+        limit, context = self._context.known_settings.unused_us, self._context
+        now = time.monotonic()
+        if limit is None or now < self._use_noted_until:
+            return
+        self._use_noted_until = now + limit / _NOTES_OF_USE / 1_000_000
+        tables = context.tables
+        note = partial(
+            note_use,
+            system=tables.system,
+            dialect=context.dialect,
+            prefix=tables.prefix,
+            name=tables.queue,
+        )
+        if connection is not None and not self._may_run_beside:
+            note(connection)
+            return
+        try:
+            with context.connections.giving_way():
+                context.run(note)
+        except (Locked, NotPermitted) as error:
+            _log.info("The use of queue %s is noted later: %s", context.name, error)
 
     def _answered(self, requests: Sequence[ClaimRequest], operation: Operation[T]) -> T:
         try:

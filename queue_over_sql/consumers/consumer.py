@@ -273,6 +273,12 @@ class Consumer:
         host = host_name()
         return (self._settings.consumer_name or host)[:200], host, identity.pid
 
+    def is_own(self, consumer_id: str) -> bool:
+        """Whether this is the id of a registration, also a former one, that this process made."""
+        identity = self._identity
+        present = None if identity is None or identity.pid != os.getpid() else identity.consumer_id
+        return consumer_id == present or consumer_id in self._former
+
     def made(self, claim: Claim) -> bool:
         """Whether the consumer made the claim with its current identity."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id

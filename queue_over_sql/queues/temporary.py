@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, case, exists, literal_column, or_, select
+from sqlalchemy import ColumnElement, and_, case, exists, literal_column, or_, select, update
 
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.registry import change_queue
@@ -12,6 +12,7 @@ from queue_over_sql.queues.registry import change_queue
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.sql.dialect import QueueDialect
 
@@ -23,7 +24,7 @@ class Ending(NamedTuple):
         owner: the consumer that it belongs to, if any.
         orphaned: whether that consumer is declared dead or gone.
         used_at: when it was last seen in use, if it ends unused.
-        used: whether a living consumer has asked for its messages.
+        used: whether a living consumer has asked for its messages, or a durable one belongs to it.
     """
 
     name: str
@@ -61,12 +62,32 @@ def note_use(
     return change_queue(connection, system, prefix, name, used_at=dialect.expressions.now())
 
 
+def hand_over(
+    connection: Connection, system: SystemTables, prefix: str, name: str, *, former: str, owner: str
+) -> bool:
+    """Let a temporary queue end with another consumer; False if it no longer ends with the former.
+
+    The two are registrations of one service.
+    """
+    c = system.queues.c
+    mine = (c.table_prefix == prefix, c.name == name, c.owner_id == former)
+    changed = update(system.queues).where(*mine).values(owner_id=owner)
+    return connection.execute(changed).rowcount > 0
+
+
 def has_ended(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, seen: Ending
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    prefix: str,
+    *,
+    seen: Ending,
+    tables: QueueTables | None,
 ) -> bool:
     """Lock a queue's record; False if it is gone, somebody uses it, or took it over meanwhile.
 
-    A transaction that is sending a reply to it holds the lock, too.
+    A transaction that is sending a reply to it holds the lock, too. Who holds a message uses the
+    queue, which is noted.
     """
     columns = system.queues.c
     record = select(columns.owner_id, columns.used_at).where(
@@ -81,18 +102,35 @@ def has_ended(
     used = select(columns.name).where(
         columns.table_prefix == prefix, columns.name == seen.name, _used(system)
     )
-    return row[1] == seen.used_at and connection.execute(used).first() is None
+    if row[1] != seen.used_at or connection.execute(used).first() is not None:
+        return False
+    if tables is not None:
+        claimed = select(tables.live.c.id).where(tables.live.c.consumer_id.is_not(None)).limit(1)
+        if connection.execute(claimed).first() is not None:
+            note_use(connection, system, dialect, prefix, seen.name)
+            return False
+    return True
 
 
 def _used(system: SystemTables) -> ColumnElement[bool]:
-    """Whether a living consumer has asked for the messages of a queue since it registered."""
+    """Whether a living consumer has asked for the messages of a queue, or is durable and of it.
+
+    Other consumers note their uses in the queue's record.
+    """
     queues, kinds, consumers = system.queues.c, system.kinds, system.consumers
-    return exists().where(
+    has_asked = exists().where(
         kinds.c.table_prefix == queues.table_prefix,
         kinds.c.queue == queues.name,
         consumers.c.consumer_id == kinds.c.consumer_id,
         lives(consumers),
     )
+    is_durable = exists().where(
+        consumers.c.durable == 1,
+        consumers.c.table_prefix == queues.table_prefix,
+        consumers.c.queue == queues.name,
+        lives(consumers),
+    )
+    return or_(has_asked, is_durable)
 
 
 def _flag(condition: ColumnElement[bool]) -> ColumnElement[int]:

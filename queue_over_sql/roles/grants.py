@@ -124,7 +124,10 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_rights("kinds", "INSERT DELETE", "stores which kinds it can read"),
         *_rights("consumer_rounds", "INSERT UPDATE DELETE", "rounds of durable consumers (Spark)"),
         Grant(
-            "UPDATE", "queues", "counts dead letters that are not archived", ("discarded_count",)
+            "UPDATE",
+            "queues",
+            "counts dead letters that are not archived; notes that a queue is in use",
+            ("discarded_count", "used_at"),
         ),
         *_rights("history", "INSERT DELETE", "records the activity of each minute; prunes"),
         *_rights("attempts", "INSERT DELETE", "records failed attempts; the reaper prunes"),

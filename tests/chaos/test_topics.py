@@ -116,7 +116,7 @@ def test_a_killed_subscriber_leaves_no_queue_that_grows(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
     """Its temporary queue goes with its subscription; that of a living one gets each message."""
-    with make_service(reaper_interval=0.2) as service:
+    with make_service(reaper_interval=0.2, consumer_timeout=5.0) as service:
         topic = service.create_topic("events")
         service.create_queue("jobs")
         puppets = {}

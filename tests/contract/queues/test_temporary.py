@@ -8,7 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.service import parts_of
 from tests.contract.queue_state import payloads
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -74,7 +76,10 @@ def test_a_dead_services_temporary_queues_are_dropped(
     report = service.reap()
     assert (1, 1, 0) == (report.restored, report.consumers, report.dropped)
     kill(owner, engine)
-    assert 1 == service.reap().dropped
+    # Its process may live.
+    assert 0 == service.reap().dropped
+    patient = make_service(consumer_timeout=0.5)
+    eventually(lambda: patient.reap().dropped, "it is dropped")
     assert [] == topic.publish("y", routing_key="all")
     with pytest.raises(QueueNotFound):
         make_service().queue("box")
@@ -125,3 +130,52 @@ def test_a_queue_that_nobody_uses_is_dropped(
     put_back(engine, "events", 9)
     assert 0 == service.reap().dropped
     assert kept.settings.unused_for is None
+
+
+def test_a_living_service_keeps_its_queues(
+    make_service: MakeService, service: QueueService, engine: Engine
+) -> None:
+    """It was declared dead for a missed heartbeat, registers anew, and goes on with its queues."""
+    owner, patient = make_service(), make_service(consumer_timeout=0.5)
+    owner.create_queue("box", temporary=True).publish("x")
+    owner.create_queue("other", temporary=True)
+    former = owner.consumer_id
+    assert former is not None
+    service.release_consumer(former)
+    assert 0 == patient.reap().dropped
+    # It notices that by its heartbeat.
+    parts_of(owner).consumer.identity().renew(float("-inf"))
+    owner.reap()
+    assert owner.consumer_id not in {former, None}
+    owners = text("SELECT DISTINCT owner_id FROM queue_over_sql_queues")
+    with engine.connect() as connection:
+        assert [owner.consumer_id] == connection.execute(owners).scalars().all()
+    assert ["x"] == payloads(owner.queue("box").consume())
+    owner.stop()
+    assert [] == service.queues(temporary=True)
+
+
+@pytest.mark.parametrize("how", ["take", "hold", "elsewhere"])
+def test_a_queue_is_in_use_without_a_registered_claim(
+    service: QueueService, make_service: MakeService, engine: Engine, how: str
+) -> None:
+    """By a transaction that takes, a claim that ends with its lease, or who holds a message."""
+    make_service().create_queue("events", unused_for=3600)
+    user = make_service().queue("events")
+    user.publish_many(["x", "y"])
+    put_back(engine, "events", 9)
+    if how == "take":
+        with engine.begin() as connection:
+            assert ["x"] == [message.payload for message in user.take(connection=connection)]
+        assert 0 == service.reap().dropped
+    else:
+        (message,) = user.consume(hold_for=3600)
+        if how == "elsewhere":
+            # As who claims by SQL.
+            put_back(engine, "events", 9)
+            assert 0 == service.reap().dropped
+        message.ack()
+        assert 0 == service.reap().dropped
+    assert user.messages().count()
+    put_back(engine, "events", 9)
+    assert 1 == service.reap().dropped

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, NullPool, create_engine, make_url
+from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 from queue_over_sql import (
     DuplicateKey,
@@ -145,7 +145,7 @@ def owner(make_service: MakeService, logins: Logins) -> QueueService:
     """The service of the tables' owner, with queues, a topic and the roles."""
     service = make_service()
     service.create_queue("jobs", archive="all", dedup_window=60)
-    service.create_queue("copies", archive="none")
+    service.create_queue("copies", archive="none", unused_for=3600)
     service.create_queue("old", archive="all", archive_ttl=0.001)
     service.create_queue("replies")
     service.create_queue("waiting", unique="waiting")
@@ -315,6 +315,19 @@ def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: 
         jobs.release(batch[8:9])
         batch[9].ack()
         copies.consume()[0].reject("never")
+        engine = parts_of(owner).connections.engine
+        with engine.begin() as connection:
+            connection.execute(
+                text("UPDATE queue_over_sql_queues SET used_at = 1 WHERE used_at > 1")
+            )
+        old = text("SELECT name FROM queue_over_sql_queues WHERE used_at = 1")
+
+        def is_noted() -> bool:
+            service.reap()
+            with engine.connect() as connection:
+                return connection.execute(old).first() is None
+
+        wait_until(is_noted)
         service.queue("old").consume()[0].ack()
         wait_until(
             lambda: service.reap() is not None and not owner.queue("old").archive.messages().count()
