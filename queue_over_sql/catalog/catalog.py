@@ -382,15 +382,17 @@ class Catalog:
             other = record.name if record.title is None else record.title
             msg = f"{shown(title)} cannot be a queue: another one, {shown(other)}, has its tables."
             raise InvalidQueueName(msg)
-        if owner is not None:
-            self._take_over(record, owner)
+        if owner is not None and not self._take_over(record, owner):
+            # A reaper dropped it after its record was read.
+            self.forget(name)
+            return self._create(name, requested, title, owner=owner)
         self._change(record, requested)
         if not isinstance(requested.unused_for, Unset):
             self._note_use(name, requested)
         return self.get(name)
 
-    def _take_over(self, record: QueueRecord, owner: str) -> None:
-        """Let a temporary queue end with this consumer from now on."""
+    def _take_over(self, record: QueueRecord, owner: str) -> bool:
+        """Let a temporary queue end with this consumer from now on; False if it is gone."""
         if record.owner is None:
             msg = (
                 f"Queue {record.name!r} exists and is not temporary. Use another name, leave out "
@@ -398,8 +400,7 @@ class Catalog:
             )
             raise QueueSchemaMismatch(msg)
         self.made_temporary[record.name] = owner
-        if record.owner != owner:
-            self._run_change(record.name, owner_id=owner)
+        return record.owner == owner or self._run_change(record.name, owner_id=owner)
 
     def _note_use(self, name: str, requested: QueueSettings) -> None:
         if requested.unused_for is None:
@@ -409,9 +410,11 @@ class Catalog:
         dialect = self.connections.dialect
         self.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
 
-    def _run_change(self, name: str, **values: Any) -> None:
+    def _run_change(self, name: str, **values: Any) -> bool:
         system, prefix = self.system(), self._settings.table_prefix
-        self.connections.run(lambda c: registry.change_queue(c, system, prefix, name, **values))
+        return self.connections.run(
+            lambda c: registry.change_queue(c, system, prefix, name, **values)
+        )
 
     def _add(
         self,

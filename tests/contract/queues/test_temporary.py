@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.catalog.catalog import Catalog
 from queue_over_sql.service import parts_of
 from tests.contract.queue_state import payloads
 from tests.waiting import eventually
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import QueueService
+    from queue_over_sql.queues.registry import QueueRecord
     from queue_over_sql.testing.plugin import MakeService
 
 HOUR_US = 3_600_000_000
@@ -179,3 +181,23 @@ def test_a_queue_is_in_use_without_a_registered_claim(
     assert user.messages().count()
     put_back(engine, "events", 9)
     assert 1 == service.reap().dropped
+
+
+@pytest.mark.threads("what the database holds does not depend on who asks it")
+def test_who_creates_a_queue_that_ends_meanwhile_gets_another(
+    make_service: MakeService, service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reaper drops it after its record was read, so it is created again."""
+    make_service().create_queue("box", temporary=True).publish("x")
+    creator, take_over, reapers = make_service(), Catalog._take_over, [service]
+
+    def when_dropped(catalog: Catalog, record: QueueRecord, owner: str) -> bool:
+        if reapers:
+            assert reapers.pop().drop_queue("box")
+        return take_over(catalog, record, owner)
+
+    monkeypatch.setattr(Catalog, "_take_over", when_dropped)
+    box = creator.create_queue("box", temporary=True)
+    assert box.temporary
+    box.publish("y")
+    assert ["y"] == payloads(box.consume())
