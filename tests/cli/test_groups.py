@@ -21,7 +21,7 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     assert succeed(*create, "--json", url=url).record["block_on_failure"] is True
     queue = make_service(consumer_name="the packer").create_queue("jobs", retry=FixedDelay(3600))
     assert 3 == run("groups", "jobs", url=url).exit_code
-    ids = [queue.publish(name, group=name[0]).id for name in ("a1", "a2", "b1", "c1", "d1")]
+    ids = [queue.publish(name, group=name[0]).id for name in ("a1", "a2", "a3", "b1", "c1", "d1")]
     queue.publish("nameless", group="")
     succeed("group", "pause", "jobs", "d", url=url)
     a1, b1, c1 = queue.consume(1) + queue.consume(1) + queue.consume(1)
@@ -35,12 +35,12 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     assert {"a", "b", "c", "d", "''"} == table.keys()
     assert f"message {ids[0]}, claimed" in table["a"]
     assert table["a"].rstrip().endswith("the packer"), table
-    assert f"message {ids[2]}, due in 59m" in table["b"]
-    assert f"dead letter {ids[3]}" in table["c"]
+    assert f"message {ids[3]}, due in 59m" in table["b"]
+    assert f"dead letter {ids[4]}" in table["c"]
     assert "resume, paused" in table["d"]
     assert "4 (own)" in table["''"]
     records = succeed("groups", "jobs", "--json", "--limit", "1", url=url).records
-    assert [("a", "busy", 1, 1)] == [
+    assert [("a", "busy", 2, 1)] == [
         (each["name"], each["state"], each["waiting"], each["claimed"]) for each in records
     ]
     a1.ack()
@@ -57,7 +57,7 @@ def test_groups_are_listed_and_changed(database: TestDatabase, make_service: Mak
     info = queue.groups[""].info()
     assert (3, 3, "5/s") == (info.weight, info.own_weight, info.own_rate)
     # Only the retry in group b waits.
-    assert ["a2", "c2", "d1", "nameless"] == sorted(
+    assert ["a2", "a3", "c2", "d1", "nameless"] == sorted(
         message.payload for message in queue.consume(10) + queue.consume(10)
     )
 

@@ -19,6 +19,7 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.migrations.upgrade import _InUse
 from queue_over_sql.schedules.operations import Conflict
 from queue_over_sql.web.changes import TooManyFound
+from tests.contrib.django import site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,7 @@ def _copied(value: Any) -> Any:
 
 def test_every_error_can_be_pickled() -> None:
     """A copy has the class, the text, the attributes and the notes, whatever the class takes."""
+    site.set_up()
     for module in pkgutil.walk_packages(queue_over_sql.__path__, "queue_over_sql."):
         if not module.name.startswith(("queue_over_sql.spark", "queue_over_sql.testing")):
             importlib.import_module(module.name)

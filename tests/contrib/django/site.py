@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +23,16 @@ TASKS: Mapping[str, Any] = {
 
 
 def use_pymysql() -> None:
-    """Let Django, which asks for mysqlclient, have the driver that needs no C compiler."""
+    """Let Django, which asks for mysqlclient, have the driver that needs no C compiler.
+
+    Nobody else in this process is to take it for mysqlclient.
+    """
     import pymysql
 
     pymysql.install_as_MySQLdb()
+    importlib.import_module("django.db.backends.mysql.base")
+    for name in [each for each in sys.modules if each.partition(".")[0] == "MySQLdb"]:
+        del sys.modules[name]
 
 
 def set_up() -> None:
@@ -36,7 +44,6 @@ def set_up() -> None:
 
     if settings.configured:
         return
-    use_pymysql()
     retried = {**TASKS["retried"], "OPTIONS": {"retry": FixedDelay(0), "max_attempts": 2}}
     settings.configure(
         LOGGING_CONFIG=None,
@@ -72,6 +79,7 @@ def set_up() -> None:
         TASKS={**TASKS, "retried": retried},
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ""}},
     )
+    use_pymysql()
     django.setup()
 
 

@@ -540,7 +540,8 @@ def test_sessions(
         (cookie,) = page.context.cookies()
         assert cookie["httpOnly"] is True
         assert "Lax" == cookie["sameSite"]
-    assert 2 == window.page.locator("header, main").get_by_role("button").count()
+    # To find, to pause the updates and to sign out.
+    assert 3 == window.page.locator("header, main").get_by_role("button").count()
     expect(plain.page.get_by_role("button", name="Pause")).to_be_visible()
     expect(plain.page.get_by_role("button", name="Drop")).to_have_count(0)
     plain.press("Sign out")
