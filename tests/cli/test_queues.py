@@ -182,11 +182,11 @@ def test_a_wrong_policy_names_its_option(sqlite_url: str) -> None:
 
 def test_a_name_is_text_and_never_sql(sqlite_url: str) -> None:
     """Any text names a queue; what cannot ends with code 1 or 2 and an explanation."""
-    for name in ('"; drop table x', "Emails", "ümlaut", "a" * 200):
+    for name in ('"; drop table x', "Emails", "ümlaut", "a" * 200, "x_archive"):
         succeed("create", name, url=sqlite_url)
         succeed("publish", name, "1", url=sqlite_url)
         assert "1" in succeed("peek", name, url=sqlite_url).out
-    for name in ("", "a" * 256, "x_archive"):
+    for name in ("", "a" * 256):
         ended = run("create", name, url=sqlite_url)
         assert ended.exit_code in {1, 2}, name
         assert "Traceback" not in ended.err
