@@ -38,7 +38,7 @@ _ERRORS_SHOWN: Final = 1_000
 _ERRORS_ON_A_PAGE: Final = 15
 _ERRORS_TIMEOUT: Final = 0.5
 # Dead letters of one queue, and of all of them, where the errors of all queues are listed.
-_FEWEST_COUNTED, _MOST_COUNTED = 1_000, 10_000
+_FEWEST_COUNTED, _MOST_COUNTED = 500, 5_000
 
 
 def routes(site: Site) -> list[BaseRoute]:
