@@ -434,6 +434,42 @@ def test_updates_are_paused(shop: QueueService, root: str, open_window: Open) ->
     expect(page.get_by_label("Updates")).to_have_value("15")
 
 
+def test_a_page_says_how_old_it_is(shop: QueueService, root: str, open_window: Open) -> None:
+    """Live below 5 s, then the age, in amber from 10 s on; and that counting takes long."""
+    assert shop.queues()
+    window = open_window(root)
+    window.page.add_init_script(
+        "window.EventSource = class { heard = {}; constructor() { window.source = this; }"
+        " addEventListener(name, hear) { this.heard[name] = hear; } close() {} };"
+    )
+    page = window.go("/")
+    live = page.locator("[data-live]")
+    why = ", counted every 40 s because that takes long"
+    for told, text, amber in (
+        ("3 0", "Live", False),
+        ("12 0", "12 s old", True),
+        ("7 0", "7 s old", False),
+        ("31 40", f"31 s old{why}", True),
+    ):
+        page.evaluate("data => source.heard.age({ data })", told)
+        expect(live).to_have_text(text)
+        assert amber == ("old" in (live.get_attribute("class") or "").split())
+
+
+def test_filters_are_folded_on_a_phone(shop: QueueService, root: str, open_window: Open) -> None:
+    """They open at a tap, and are open where one is in use; on a desktop they are always open."""
+    assert shop.queues()
+    phone = open_window(root, viewport={"width": 390, "height": 844})
+    page = phone.go("/queues/orders/messages")
+    filters = page.locator("form.filters")
+    expect(filters).to_be_hidden()
+    page.get_by_text("Filters and order").click()
+    expect(filters).to_be_visible()
+    expect(phone.go("/queues/orders/messages?status=ready").locator("form.filters")).to_be_visible()
+    desktop = open_window(root)
+    expect(desktop.go("/queues/orders/messages").locator("form.filters")).to_be_visible()
+
+
 def test_texts_are_copied(shop: QueueService, root: str, open_window: Open) -> None:
     """As the page shows them; without scripts there is no button that does nothing."""
     (dead, *_) = shop.queue("orders").archive.messages(status="failed").list(1)
