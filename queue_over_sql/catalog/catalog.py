@@ -376,6 +376,9 @@ class Catalog:
             if added:
                 # What this service knows of this name was dropped.
                 self.forget(name)
+                if owner is not None:
+                    # A new registration may have taken it for one that is gone.
+                    self.made_temporary.setdefault(name, owner)
                 _log.info("Created queue %s.", name)
                 return self._remember(name, tables, fresh)
         if title is not None and record.title != title:

@@ -68,10 +68,12 @@ class TemporaryQueues:
             change = partial(
                 hand_over, system=system, prefix=prefix, name=name, former=former, owner=me
             )
+            made = parts.catalog.made_temporary
             if parts.connections.run(change):
-                parts.catalog.made_temporary[name] = me
-            else:
-                parts.catalog.made_temporary.pop(name, None)
+                made[name] = me
+            elif made.get(name) == former:
+                # It is gone, unless another thread has just done this.
+                made.pop(name, None)
 
     def _own(self) -> list[tuple[str, str]]:
         is_own = self._parts.consumer.is_own

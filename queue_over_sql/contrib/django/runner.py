@@ -48,7 +48,9 @@ class Runner(StopServices, DiscoverRunner):
 
 def _remove_left(database: Path) -> None:
     """Remove write-ahead logs of a test database, and of its copies for parallel tests."""
-    left = re.compile(rf"{re.escape(database.stem)}(_\w+)?{re.escape(database.suffix)}-(wal|shm)")
+    left = re.compile(
+        rf"{re.escape(database.stem)}(_[0-9]+)?{re.escape(database.suffix)}-(wal|shm)"
+    )
     if database.parent.is_dir():
         for file in database.parent.iterdir():
             if left.fullmatch(file.name):

@@ -62,7 +62,7 @@ def test_what_parallel_tests_leave_is_removed(tmp_path: Path) -> None:
     from queue_over_sql.contrib.django.runner import _remove_left
 
     left = {"test.db-wal", "test_1.db-wal", "test_1.db-shm"}
-    others = {"test.db", "testing.db-wal", "site.db-wal", "test_1.db"}
+    others = {"test.db", "testing.db-wal", "site.db-wal", "test_1.db", "test_live.db-wal"}
     for name in left | others:
         (tmp_path / name).touch()
     _remove_left(tmp_path / "test.db")
