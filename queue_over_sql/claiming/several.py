@@ -130,7 +130,7 @@ class SeveralQueues:
         found = []
         for source, each in zip(sources, lows, strict=True):
             edits, any_ready = next(row), [next(row) for _ in each]
-            # Above a watermark nobody sees what an edit put below it.
+            # A look from the watermark on would miss what an edit put below it.
             if any(any_ready) or (any(each) and edits != source.claimer.edits):
                 found.append(source)
         return found

@@ -98,7 +98,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
         msg = f"headers must be a mapping of strings to JSON values, not {type(headers).__name__}"
         raise PayloadInvalid(msg)
     given = dict(headers)
-    # Whoever passes the headers of a finished message on does not pass on its result.
+    # A program may publish the headers of a finished message again, but not its result.
     given.pop(RESULT, None)
     if not given:
         return None

@@ -175,13 +175,13 @@ class Backend(BaseTaskBackend):
 
     def create_queues(self) -> None:
         """Create the queues, or bring their settings up to date."""
-        wanted = {
-            name: QueueSettings(**{**self._of_all, **self._of_queues.get(name, {})})
-            for name in sorted(self.queues)
-        }
+        wanted = {name: QueueSettings(**self._settings_of(name)) for name in sorted(self.queues)}
         # Django copies a test database of SQLite as a file, which must be complete.
         with temporary_service(self.database) as temporary:
             temporary.create_queues(wanted)
+
+    def _settings_of(self, name: str) -> dict[str, Any]:
+        return {**self._of_all, **self._of_queues.get(name, {})}
 
     def result_of(self, message: Message) -> TaskResult:
         """A message as Django's result.
@@ -247,7 +247,7 @@ class Backend(BaseTaskBackend):
         elif hasattr(connection, "is_in_memory_db"):
             yield from self._problems_of_sqlite(connection)
         for name in self.queues | self._of_queues.keys():
-            wanted = {**self._of_all, **self._of_queues.get(name, {})}
+            wanted = self._settings_of(name)
             if wanted["archive"] != "all":
                 text = f"Queue {name!r} does not keep the tasks that succeeded."
                 yield checks.Error, "E008", text, 'Leave "archive" out of OPTIONS.'

@@ -12,7 +12,6 @@ from queue_over_sql.contrib.django.backend import Backend
 from queue_over_sql.contrib.django.names import (
     TaskContext,
     TaskResult,
-    TaskResultStatus,
     normalize_json,
     task_backends,
     task_finished,
@@ -72,8 +71,6 @@ class _Runner:
             if message.settled:
                 raise
             message.nack(error=error)
-            self._tell_end(message)
-            return
         self._tell_end(message)
 
     def _tell_end(self, message: Message) -> None:
@@ -83,7 +80,7 @@ class _Runner:
             # Somebody removed it meanwhile.
             return
         result = self._backend.result_of(found)
-        if result.status in (TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL):
+        if result.is_finished:
             task_finished.send(type(self._backend), task_result=result)
 
 

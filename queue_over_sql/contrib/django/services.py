@@ -83,8 +83,13 @@ def temporary_service(using: str) -> Iterator[QueueService]:
 
 
 def _made(using: str) -> QueueService:
+    return QueueService(url(using), **options_of(using))
+
+
+def options_of(using: str) -> dict[str, Any]:
+    """The arguments of a database's service in the settings, without its URL."""
     given: dict[str, Any] = getattr(settings, "QUEUE_OVER_SQL", {}).get(using, {})
-    return QueueService(url(using), **given)
+    return given
 
 
 def stop_services() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS
 
-from queue_over_sql.contrib.django import url
 from queue_over_sql.contrib.django.management.command_line import run
+from queue_over_sql.contrib.django.services import options_of, url
 
 
 class Command(BaseCommand):
@@ -25,7 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *, database: str, arguments: list[str], **_: Any) -> None:
         """Run the command with the database's URL in its environment."""
-        of_service = getattr(settings, "QUEUE_OVER_SQL", {}).get(database, {})
+        of_service = options_of(database)
         place = url(database).render_as_string(hide_password=False)
         os.environ["QUEUE_OVER_SQL_URL"] = place
         for name in ("schema", "table_prefix"):
