@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, Dialect, Engine
+from sqlalchemy import URL, Dialect, Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
 
@@ -67,18 +68,38 @@ class AsyncEngineForm(EngineForm):
         engine = create_async_engine(url, **options).sync_engine
         if engine.dialect.driver == "aiomysql":
             _mend_aiomysql()
+            event.listen(engine, "do_connect", _give_context)
         if engine.dialect.driver in {"aiomysql", "asyncmy"}:
             _mend_ping(engine.dialect)
         return engine
 
 
+def _give_context(_dialect: Dialect, _record: Any, _arguments: Any, options: Any) -> None:
+    """Let a URL have the parameters of PyMySQL for TLS; aiomysql wants a context instead."""
+    if settings := options.get("ssl"):
+        pymysql: Any = importlib.import_module("pymysql")
+        options["ssl"] = pymysql.Connection(ssl=settings, defer_connect=True).ctx
+
+
 def _mend_aiomysql() -> None:
-    """Let aiomysql send bytes.
+    """Let aiomysql send bytes, and insist on TLS.
 
     Version 0.3.2 calls a PyMySQL function that PyMySQL 1.2 replaced by a text, so every value of
-    type ``bytes`` fails. In that case give it the function's successor.
+    type ``bytes`` fails. In that case give it the function's successor. And it logs in without TLS
+    if the server, or who is between, says that there is none.
     """
     driver: Any = importlib.import_module("aiomysql.connection")
+    log_in = driver.Connection._request_authentication  # noqa: SLF001 - nothing public decides it
+    if not hasattr(log_in, "__wrapped__"):
+
+        @functools.wraps(log_in)
+        async def log_in_by_tls(connection: Any) -> None:
+            offered = connection.server_capabilities & driver.CLIENT.SSL
+            if connection._ssl_context and not offered:  # noqa: SLF001 - the same
+                raise driver.OperationalError(2026, "The server offers no TLS, but ssl is required")
+            await log_in(connection)
+
+        driver.Connection._request_authentication = log_in_by_tls  # noqa: SLF001 - the same
     if not callable(getattr(driver, "escape_bytes_prefixed", None)):
         converters: Any = importlib.import_module("pymysql.converters")
         driver.escape_bytes_prefixed = converters.escape_bytes
