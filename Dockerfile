@@ -17,12 +17,13 @@ ENTRYPOINT ["java", "-cp", "/usr/share/java/h2.jar", "org.h2.tools.Server", \
 
 FROM python:3.13-slim AS app
 WORKDIR /app
-COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py image-requirements.txt README.md LICENSE ./
 COPY queue_over_sql ./queue_over_sql
 COPY sqlalchemy_h2 ./sqlalchemy_h2
 COPY pyspark_queue_over_sql ./pyspark_queue_over_sql
 COPY examples ./examples
-RUN pip install --no-cache-dir --constraint constraints.txt ".[postgresql,mysql,prometheus]" \
+RUN pip install --no-cache-dir --require-hashes --requirement image-requirements.txt \
+    && pip install --no-cache-dir --no-deps --no-build-isolation . \
     && useradd --create-home app
 USER app
 WORKDIR /app/examples/deployment

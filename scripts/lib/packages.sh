@@ -180,12 +180,13 @@ RELEASE_TOOLS="$CACHE/servers/release"
 
 # fetch_release_tools: what builds and checks distributions, apart from all other packages.
 fetch_release_tools() {
-  [ -f "$RELEASE_TOOLS/complete" ] && return
+  local tools=(build==1.6.1 cyclonedx-bom==7.5.0 hatchling==1.33.0 pip-audit==2.10.1 twine==7.0.0)
+  [ "$(cat "$RELEASE_TOOLS/complete" 2>/dev/null)" != "${tools[*]}" ] || return 0
   say "Getting the tools of a release"
   rm -rf "$RELEASE_TOOLS"
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --ignore-installed \
-    --target "$RELEASE_TOOLS" build==1.6.1 hatchling==1.33.0 twine==7.0.0 || return 1
-  touch "$RELEASE_TOOLS/complete"
+    --target "$RELEASE_TOOLS" "${tools[@]}" || return 1
+  printf '%s' "${tools[*]}" >"$RELEASE_TOOLS/complete"
 }
 
 SQLITE_FOLDER="$CACHE/servers/sqlite"

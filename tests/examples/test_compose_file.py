@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from sqlalchemy import make_url
 from typer.main import get_command
 
@@ -63,6 +67,30 @@ def test_the_image_has_every_package() -> None:
     for package in {each.partition("/")[0] for each in packages}:
         assert f"COPY {package} ./{package}\n" in copied
         assert f"!{package}" in admitted
+
+
+def test_the_image_is_pinned_by_hash() -> None:
+    """It has all that the package needs there, in the versions of the tests, each with hashes."""
+    pinned = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / "image-requirements.txt").read_text()):
+        if not entry.startswith("#"):
+            requirement, *hashes = entry.replace("\\\n", "").split()
+            assert hashes, requirement
+            assert all(each.startswith("--hash=sha256:") for each in hashes), requirement
+            name, _, version = requirement.partition("==")
+            pinned[canonicalize_name(name)] = Version(version)
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    tested = {
+        canonicalize_name(name): Version(version)
+        for name, _, version in (line.partition("==") for line in lines if "==" in line)
+    }
+    assert {} == {name: v for name, v in pinned.items() if tested.get(name, v) != v}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["project"]["optional-dependencies"]
+    needed = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    needed += [each for extra in ("postgresql", "mysql", "prometheus") for each in groups[extra]]
+    for each in map(Requirement, needed):
+        assert each.specifier.contains(pinned[canonicalize_name(each.name)]), str(each)
 
 
 def test_has_every_database_and_the_deployment() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.cli.command_line import ROOT
 from tests.docs.samples import blocks
@@ -24,7 +27,11 @@ TOOLS = ROOT / ".cache" / "servers" / "release"
 
 @pytest.mark.fetched
 def test_a_distribution_is_ready_for_an_index(tmp_path: Path) -> None:
-    """What a package index gets is whole, installs, runs, and its page has links that work."""
+    """What a package index gets is whole, installs, runs, and its page has links that work.
+
+    Whoever builds the wheel from the source distribution gets the same bytes. The list of
+    what it installs has all that it requires.
+    """
     built = tmp_path / "dist"
     _run(str(ROOT / "scripts" / "release"), HOME, str(built))
     [wheel], [source] = built.glob("*.whl"), built.glob("*.tar.gz")
@@ -42,7 +49,8 @@ def test_a_distribution_is_ready_for_an_index(tmp_path: Path) -> None:
     tools = {**os.environ, "PYTHONPATH": str(TOOLS)}
     build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(again))
     _run(*build, str(unpacked), env=tools)
-    assert page == _page(next(again.iterdir()))
+    assert wheel.read_bytes() == (again / wheel.name).read_bytes()
+    assert set() == _required_by(wheel) - _listed_in(built / "sbom.cdx.json")
 
     _runs_in_a_fresh_environment(wheel, tmp_path / "fresh", tmp_path)
 
@@ -92,6 +100,24 @@ def _page(wheel: Path) -> str:
     metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
     addresses = metadata.get_all("Project-URL") or []
     return "\n".join([*addresses, str(metadata.get_payload())])
+
+
+def _required_by(wheel: Path) -> set[str]:
+    """The names of what the wheel needs with the extra ``all``."""
+    [name] = [n for n in zipfile.ZipFile(wheel).namelist() if n.endswith(".dist-info/METADATA")]
+    required = email.message_from_bytes(zipfile.ZipFile(wheel).read(name)).get_all("Requires-Dist")
+    assert required is not None
+    return {
+        canonicalize_name(each.name)
+        for each in map(Requirement, required)
+        if each.marker is None or each.marker.evaluate({"extra": "all"})
+    }
+
+
+def _listed_in(bill: Path) -> set[str]:
+    read = json.loads(bill.read_text())
+    assert "queue-over-sql" == read["metadata"]["component"]["name"]
+    return {canonicalize_name(each["name"]) for each in read["components"]}
 
 
 def _is_there(link: str) -> bool:
