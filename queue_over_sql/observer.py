@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_over_sql.message import row_of
+from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
     from queue_over_sql.errors import ClaimLost
@@ -33,6 +34,9 @@ class MessageFacts(NamedTuple):
         waited: seconds from its due time to its claim; None if that is not known, such as for a
             second attempt.
         headers: the published headers.
+        group: its group; None for a message without one.
+        priority: its priority; 0 is the most urgent.
+        due: when it was first due, in seconds since 1970 by the database's clock.
     """
 
     id: int
@@ -41,6 +45,9 @@ class MessageFacts(NamedTuple):
     consumer_id: str | None
     waited: float | None
     headers: Mapping[str, Any]
+    group: str | None = None
+    priority: int = 0
+    due: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,7 +354,15 @@ def _facts(message: Message) -> MessageFacts:
     if row.attempt_count == 1 and row.claimed_at is not None:
         waited = max(0, row.claimed_at - row.scheduled_at) / _SECOND
     return MessageFacts(
-        row.id, row.attempt_count, row.consumer_round, row.consumer_id, waited, message.headers
+        row.id,
+        row.attempt_count,
+        row.consumer_round,
+        row.consumer_id,
+        waited,
+        message.headers,
+        row.columns.get(GROUP_KEY),
+        row.priority,
+        row.scheduled_at / _SECOND,
     )
 
 

@@ -2,58 +2,62 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, text
 
-from tests.chaos.journal import Entry, Stamp, read_journals
+from queue_over_sql.testing.history import Event, Rules, Violation, check, read
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Hold:
-    """One delivery, and the time during which its claim was valid for sure."""
-
-    delivery: Entry
-    until: float
-    ending: str
-
-    def overlaps(self, later: Hold) -> bool:
-        """Whether the later delivery arrived while this claim was still held."""
-        return later.delivery.at < self.until
+LEASED = Rules(lease=2.0, restored_within=20.0)
+"""No test has a shorter lease; what the dead held is back after two seconds on a quiet machine."""
 
 
 class Account:
     """What the journals of one folder say."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read every journal of the folder."""
-        self.entries = read_journals(folder)
-        self._last_sign: dict[str, float] = {e.writer: e.at for e in self.entries}
+    def __init__(self, folder: Path, dead: Mapping[str, float] | None = None) -> None:
+        """Read every journal of the folder; `dead` says when writers were killed."""
+        self._history = read(folder)
+        self._dead = dead or {}
+
+    @property
+    def events(self) -> list[Event]:
+        """All that was noted, in order of time."""
+        return self._history.events
+
+    def check(
+        self, sql: Engine | None = None, rules: Rules = LEASED, queue: str = "jobs", **state: Any
+    ) -> list[Violation]:
+        """The broken promises of the queue, which keeps all finished messages.
+
+        `sql`: where it is empty again; without it losses are not looked for.
+        """
+        if sql is not None:
+            finished = [token for token, _ in archived(sql, queue)]
+            state |= {"left": {queue: live_tokens(sql, queue)}, "finished": {queue: finished}}
+        return check(self._history, {queue: rules}, **state, dead=self._dead).violations
 
     def tokens(self, act: str, verb: str | None = None) -> list[str]:
         """The messages of all entries with this act (and verb), with repetitions."""
-        return [str(e.token) for e in self._of(act) if verb in (None, e.verb)]
+        return [e.name for e in self._of(act) if e.name is not None and verb in (None, e.verb)]
 
     def batches(self, act: str) -> list[set[str]]:
         """The tokens of each batch that some writer noted with this act."""
         found: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for entry in self._of(act):
-            found[entry.writer, entry.batch].add(str(entry.token))
+        for event in self._of(act):
+            found[event.writer, event.batch].add(str(event.name))
         return list(found.values())
 
     def sequences(self) -> dict[str, list[str]]:
         """What each consumer was given, in the order in which it was given."""
         found: dict[str, list[str]] = defaultdict(list)
-        for entry in self._of("delivered"):
-            found[entry.consumer].append(str(entry.token))
+        for event in self._of("delivered"):
+            found[event.consumer].append(str(event.name))
         return dict(found)
 
     def rounds_shared_by_batches(self) -> list[tuple[str, int]]:
@@ -62,44 +66,8 @@ class Account:
         uses = Counter((consumer, round_) for _, _, consumer, round_ in batches)
         return [stamp for stamp, count in uses.items() if count > 1]
 
-    def repeated_stamps(self) -> list[Stamp]:
-        """Every delivery whose message, consumer and round were those of another one."""
-        return repeated([e.stamp for e in self._of("delivered")])
-
-    def double_holds(self) -> list[tuple[Entry, Entry]]:
-        """Every delivery of a message while another consumer still held a valid claim on it."""
-        found = []
-        for holds in self._holds().values():
-            for earlier, later in pairwise(holds):
-                if earlier.overlaps(later):
-                    found.append((earlier.delivery, later.delivery))
-        return found
-
-    def _holds(self) -> dict[int, list[Hold]]:
-        """Per message its holds in time order."""
-        ends: dict[Stamp, dict[str, Entry]] = defaultdict(dict)
-        for entry in self.entries:
-            ends[entry.stamp][entry.act] = entry
-        found: dict[int, list[Hold]] = defaultdict(list)
-        for delivery in self._of("delivered"):
-            found[delivery.id].append(self._hold(delivery, ends[delivery.stamp]))
-        return found
-
-    def _hold(self, delivery: Entry, acts: dict[str, Entry]) -> Hold:
-        """Until when this claim was valid for sure.
-
-        A settle that succeeded proves that the claim was held when it began; a refused one proves
-        nothing; a killed consumer held everything until its last sign of life.
-        """
-        if "settled" in acts:
-            return Hold(delivery, acts["settling"].at, "settled")
-        if "lost" in acts:
-            return Hold(delivery, delivery.at, "lost")
-        last = acts.get("settling")
-        return Hold(delivery, last.at if last else self._last_sign[delivery.writer], "killed")
-
-    def _of(self, act: str) -> list[Entry]:
-        return [entry for entry in self.entries if entry.act == act]
+    def _of(self, act: str) -> list[Event]:
+        return [event for event in self.events if event.act == act]
 
 
 def repeated(things: Sequence[T]) -> list[T]:

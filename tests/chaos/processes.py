@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Process:
         """
         self.role: str = type(arguments).__module__
         self._stderr = stderr
+        self.killed_at: float | None = None
         with stderr.open("wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", self.role, json.dumps(dataclasses.asdict(arguments))],
@@ -104,6 +106,7 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL and reap: the child gets no chance to say or undo anything."""
+        self.killed_at = time.monotonic()
         self._popen.kill()
         self._popen.wait(LONGEST_WAIT)
 
@@ -167,7 +170,12 @@ class Crew:
 
     def account(self) -> Account:
         """What all children have written into their journals until now."""
-        return Account(self.journals)
+        dead = {
+            f"process-{member.pid}": member.killed_at
+            for member in self._members
+            if member.killed_at is not None
+        }
+        return Account(self.journals, dead)
 
     def close(self) -> None:
         """Kill and reap every child that still runs."""

@@ -161,6 +161,7 @@ class ShellConsumer:
 def _message(row: list[str]) -> Message:
     """A row of ``get_message_from_queue`` as the journal knows messages."""
     described = SimpleNamespace(
+        queue="jobs",
         id=int(row[0]),
         consumer_id="sql-api",
         consumer_round=int(row[1]),

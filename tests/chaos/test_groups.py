@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import pytest
@@ -17,9 +14,9 @@ from sqlalchemy import Engine
 
 from queue_over_sql import FixedDelay, Publication
 from queue_over_sql.settings import GroupOrder
+from queue_over_sql.testing.history import Rules
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.account import Account, archived_count, archived_tokens, live_tokens, repeated
-from tests.chaos.journal import Entry, Stamp
+from tests.chaos.account import archived_count, archived_tokens, live_tokens
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import ordered, publisher, puppet, worker
 from tests.waiting import eventually
@@ -27,67 +24,6 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 CONSUMERS, PUBLISHERS = 3, 2
-Killed = Mapping[str, float]
-"""When a process was killed or stopped at the earliest, by the name of its journal."""
-
-
-class Span(NamedTuple):
-    """A handler's call, or a claim that its consumer surely had; `number` is the message's."""
-
-    begin: float
-    end: float
-    number: int
-
-
-def by_group(
-    account: Account, act: str, ends: tuple[str, ...], killed: Killed
-) -> dict[str, list[Span]]:
-    """From each entry of this act to the next of `ends` about the same delivery, by group.
-
-    Where there is none, to the end of the process.
-    """
-    ended: dict[Stamp, float] = {}
-    for entry in account.entries:
-        if entry.act in ends and entry.at <= killed.get(entry.writer, math.inf):
-            ended.setdefault(entry.stamp, entry.at)
-    found: dict[str, list[Span]] = defaultdict(list)
-    for entry in account.entries:
-        if entry.act == act and entry.at <= killed.get(entry.writer, math.inf):
-            end = ended.get(entry.stamp, killed.get(entry.writer, entry.at))
-            found[publisher.group_of(str(entry.token))].append(Span(entry.at, end, number(entry)))
-    return {group: sorted(spans) for group, spans in found.items()}
-
-
-def number(entry: Entry) -> int:
-    """The running number of a message among those of its publisher."""
-    return int(str(entry.token).rpartition("-")[2])
-
-
-def most_at_once(spans: list[Span]) -> int:
-    """How many of these were there at one instant at most."""
-    steps = sorted(step for span in spans for step in ((span.begin, 1), (span.end, -1)))
-    most = now = 0
-    for _, change in steps:
-        now += change
-        most = max(most, now)
-    return most
-
-
-def overtakings(account: Account, calls: Mapping[str, list[Span]]) -> list[tuple[str, int, int]]:
-    """Every call that began before an earlier message of its group was finished."""
-    finished: dict[str, dict[int, float]] = defaultdict(dict)
-    for entry in account.entries:
-        if entry.act == "finished":
-            finished[publisher.group_of(str(entry.token))].setdefault(number(entry), entry.at)
-    found = []
-    for group, spans in calls.items():
-        for span in spans:
-            found += [
-                (group, earlier, span.number)
-                for earlier, at in finished[group].items()
-                if earlier < span.number and at > span.begin
-            ]
-    return found
 
 
 class Load:
@@ -99,7 +35,6 @@ class Load:
         self._count = 0
         self.readers: list[Process] = []
         self.writers: list[Process] = []
-        self.killed: dict[str, float] = {}
         self.stopped: list[Process] = []
 
     def start(self, case: Case, consumers: int = CONSUMERS) -> None:
@@ -118,7 +53,6 @@ class Load:
         heir.expect("ready")
         time.sleep(luck.uniform(0.0, 0.2))
         victim = members.pop(luck.randrange(len(members)))
-        self.killed[f"process-{victim.pid}"] = time.monotonic()
         if self._case.how == "stopped" and members is self.readers:
             victim.freeze()
             self.stopped.append(victim)
@@ -256,21 +190,11 @@ def test_groups_keep_their_order_and_limit_through_kills(
     load.end()
 
     account = load.crew.account()
-    done = archived_tokens(sql, "done")
-    assert [] == repeated(done)
-    assert set() == published - set(done)
-    assert set() == set(done) - set(account.tokens("intends"))
-    if case.how != "stopped":
-        # Nobody can say until when one that was stopped had what it had.
-        assert [] == account.double_holds()
-    assert [] == repeated(account.tokens("settled", "ack"))
-    calls = by_group(account, "started", ("finished", "failed"), load.killed)
-    if case.order == "fifo":
-        assert [] == overtakings(account, calls)
-        assert [1] * len(calls) == [most_at_once(spans) for spans in calls.values()]
-    holds = by_group(account, "delivered", ("settling",), load.killed)
-    if case.limit > 1:
-        assert case.limit >= max(most_at_once(spans) for spans in holds.values())
+    done = set(archived_tokens(sql, "done"))
+    assert set() == published - done
+    assert set() == done - set(account.tokens("intends"))
+    rules = Rules(lease=4.0, group_limit=case.limit, group_order=case.order)
+    assert [] == account.check(sql, rules)
 
 
 RAISING = """

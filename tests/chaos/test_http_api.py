@@ -188,7 +188,7 @@ def test_all_languages_drain_one_queue(
     by_python = account.tokens("settled", "ack")
     assert [] == repeated(acked + by_python)
     assert set(acked) | set(by_python) <= set(published)
-    assert [] == account.repeated_stamps()
+    assert [] == account.check()
 
 
 def _serve(crew: Crew, place: web_server.Arguments) -> Process:

@@ -10,11 +10,12 @@ from sqlalchemy import Engine
 from queue_over_sql import DatabaseUnavailable, FixedDelay
 from queue_over_sql.database import repetition
 from queue_over_sql.limits import statements
+from queue_over_sql.testing.history import Rules
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.account import archived_count, archived_tokens, live_tokens
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import puppet
-from tests.chaos.test_groups import Case, Load, by_group, most_at_once
+from tests.chaos.test_groups import Case, Load
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -69,12 +70,9 @@ def test_a_limit_holds_through_kills(
         process.expect("done")
 
     account = crew.account()
-    done = archived_tokens(sql, "done")
-    assert [] == repeated(done)
-    assert set() == published - set(done)
-    assert [] == account.double_holds()
-    holds = by_group(account, "delivered", ("settling",), load.killed)
-    assert most_at_once([span for spans in holds.values() for span in spans]) <= LIMIT
+    assert set() == published - set(archived_tokens(sql, "done"))
+    rules = Rules(lease=4.0, group_limit=2, group_order="any", queue_limit=LIMIT)
+    assert [] == account.check(sql, rules)
 
 
 def _claiming(crew: Crew, database: TestDatabase) -> Process:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from queue_over_sql import FixedDelay
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.account import archived_count, archived_tokens
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer, publisher
 from tests.waiting import eventually
@@ -102,8 +102,5 @@ def test_the_account_balances_after_mixed_load_and_kills(
 
     account = crew.account()
     assert published == sorted(archived_tokens(sql, "done"))
-    assert [] == live_tokens(sql)
-    assert [] == account.double_holds()
-    assert [] == account.repeated_stamps()
-    assert [] == repeated(account.tokens("settled", "ack"))
+    assert [] == account.check(sql)
     assert set(published) == set(account.tokens("delivered"))

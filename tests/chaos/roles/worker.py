@@ -129,6 +129,7 @@ async def main_on_loop(arguments: Arguments) -> None:
         given.set(drivername=given.get_backend_name()),
         consumer_timeout=arguments.consumer_timeout,
         reaper_interval=arguments.reaper_interval,
+        **recorder(arguments),
     )
     worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
@@ -142,6 +143,15 @@ async def main_on_loop(arguments: Arguments) -> None:
     emit("drained")
 
 
+def recorder(arguments: Arguments) -> dict[str, Any]:
+    """What notes the claims and settles of the worker; an earlier release has no observers."""
+    try:
+        from queue_over_sql.testing.history import Recorder
+    except ImportError:
+        return {}
+    return {"observer": Recorder(arguments.journal, f"process-{os.getpid()}")}
+
+
 def main(arguments: Arguments) -> None:
     """Run until a signal; `drained` is said when the worker has ended by itself."""
     if arguments.asynchronous:
@@ -151,6 +161,7 @@ def main(arguments: Arguments) -> None:
         arguments.url,
         consumer_timeout=arguments.consumer_timeout,
         reaper_interval=arguments.reaper_interval,
+        **recorder(arguments),
     )
     worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
