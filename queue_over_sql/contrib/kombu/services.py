@@ -1,0 +1,99 @@
+"""The services of this process: all connections to one database share one."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from queue_over_sql import DatabaseUnavailable, Message, QueueError, QueueService
+
+_log = logging.getLogger(__name__)
+
+
+class Shared:
+    """A service, and how many connections use it."""
+
+    def __init__(self, place: str, service: QueueService) -> None:
+        self.place = place
+        self.service = service
+        self.users = 0
+        # What could not be given back, because the database did not answer.
+        self.owed: list[Message] = []
+
+    def give_back(self, messages: Iterable[Message] = ()) -> None:
+        """Give back messages at their places, now or when the database answers again.
+
+        The first return is counted, so that the next delivery says that it is not the first one.
+        """
+        owed, self.owed = [*self.owed, *messages], []
+        groups = defaultdict[tuple[str, bool], list[Message]](list)
+        for message in owed:
+            groups[message.queue, message.attempt == 1].append(message)
+        for (queue, counted), together in groups.items():
+            try:
+                self.service.queue(queue).release(together, count=counted)
+            except DatabaseUnavailable:
+                self.owed += together
+            except QueueError as error:
+                # The others have them already, or will when their leases end.
+                _log.warning("Messages of queue %s were not given back: %s", queue, error)
+
+
+class _Services:
+    """What one process has; a fork begins with nothing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.shared: dict[str, Shared] = {}
+
+
+_services = _Services()
+# A child must not even collect its parent's services.
+_of_parents: Final[list[_Services]] = []
+
+
+def _forget() -> None:
+    global _services  # noqa: PLW0603 - there is one for each process
+    _of_parents.append(_services)
+    _services = _Services()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def acquire(url: str, options: Mapping[str, Any]) -> Shared:
+    """This process's service of a database; ``leave`` it."""
+    place = f"{url} {sorted(options.items())!r}"
+    with _services.lock:
+        found = _services.shared.get(place)
+        if found is None:
+            found = _services.shared[place] = Shared(place, QueueService(url, **options))
+        found.users += 1
+        return found
+
+
+def leave(shared: Shared) -> None:
+    """Use a service no longer; the last user stops it."""
+    with _services.lock:
+        shared.users -= 1
+        if shared.users:
+            return
+        _services.shared.pop(shared.place, None)
+    shared.service.stop()
+
+
+def count() -> int:
+    """How many services this process has."""
+    return len(_services.shared)
+
+
+@atexit.register
+def _stop_all() -> None:
+    # What a program leaves open would keep its messages until its heartbeat is overdue.
+    for each in list(_services.shared.values()):
+        each.service.stop()

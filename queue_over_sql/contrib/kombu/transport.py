@@ -1,0 +1,193 @@
+"""The transport: a connection of kombu to the queues of a database."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kombu.transport import virtual
+
+from queue_over_sql import (
+    ClaimLost,
+    ConsumerExpired,
+    DatabaseUnavailable,
+    InvalidQueueName,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    ServiceClosed,
+    TopicNotFound,
+    __version__,
+    inside,
+)
+from queue_over_sql.contrib.kombu import services
+from queue_over_sql.contrib.kombu.channel import Channel, not_found
+from queue_over_sql.contrib.kombu.names import KINDS
+from queue_over_sql.inside.databases import read_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from queue_over_sql import Message
+
+# How many messages to claim at once where the consumer sets no limit.
+_AT_ONCE: Final = 10
+
+
+class Transport(virtual.Transport):
+    """The transport of ``queue-over-sql+<URL of a database>``.
+
+    All connections of a process to one database share one ``QueueService``; a forked child makes
+    its own. ``transport_options`` may have:
+
+    - ``service``: the arguments of ``QueueService`` beside the URL.
+    - ``queue``: settings of all declared queues, as ``create_queue`` takes them.
+    """
+
+    Channel = Channel
+    can_parse_url = True
+    driver_type = "sql"
+    driver_name = "queue_over_sql"
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        ClaimLost,
+        ConsumerExpired,
+        DatabaseUnavailable,
+        ServiceClosed,
+    )
+    channel_errors = (
+        *virtual.Transport.channel_errors,
+        InvalidQueueName,
+        QueueNotFound,
+        QueueSchemaMismatch,
+        TopicNotFound,
+    )
+    implements = virtual.Transport.implements.extend(
+        asynchronous=False, exchange_type=frozenset(KINDS), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **options: Any) -> None:
+        super().__init__(client, **options)
+        self._pid = -1
+        self._shared: services.Shared | None = None
+        self._pauses = inside.poll_pauses()
+        # What its consumers do with a message, by queue.
+        self.callbacks: dict[str, Callable[[Message], None]] = self._callbacks
+        # The queues that end with this connection.
+        self.exclusive: set[str] = set()
+        # Whether the last poll left out a channel whose consumers have all that they may have.
+        self._left_out = False
+
+    @property
+    def shared(self) -> services.Shared:
+        """This process's service of the database."""
+        if self._shared is None or self._pid != os.getpid():
+            options = self.client.transport_options.get("service", {})
+            self._shared = services.acquire(self.client.hostname, options)
+            self._pid = os.getpid()
+        return self._shared
+
+    def driver_version(self) -> str:
+        return __version__
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        url = read_url(uri)
+        if url.password is not None and not include_password:
+            url = url.set(password=mask)
+        prefix = self.client.uri_prefix
+        shown = url.render_as_string(hide_password=False)
+        return f"{prefix}+{shown}" if prefix else shown
+
+    def establish_connection(self) -> Transport:
+        try:
+            inside.read_clock(self.shared.service)
+            super().establish_connection()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def close_connection(self, connection: Transport) -> None:
+        try:
+            super().close_connection(connection)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        exclusive, self.exclusive = self.exclusive, set()
+        shared, self._shared = self._shared, None
+        if shared is None or self._pid != os.getpid():
+            return
+        try:
+            for name in exclusive:
+                shared.service.drop_queue(name)
+        finally:
+            services.leave(shared)
+
+    def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
+        """Wait for messages, and deliver those of one queue.
+
+        Raises:
+            TimeoutError: none arrived in time.
+            ChannelError: a queue was dropped.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        arrivals = inside.Arrivals(self.shared.service)
+        arrivals.listen()
+        while True:
+            seen = arrivals.count
+            if self._deliver_some():
+                self._pauses.reset()
+                return
+            pause = self._pauses.pause()
+            if until is not None:
+                pause = min(pause, until - time.monotonic())
+                if pause <= 0:
+                    raise TimeoutError
+            arrivals.wait(seen, pause)
+
+    def made_room(self) -> None:
+        """A message was settled, so that its channel may get another one."""
+        if self._left_out:
+            inside.Arrivals(self.shared.service).notify()
+
+    def _deliver_some(self) -> bool:
+        shared = self.shared
+        if shared.owed:
+            shared.give_back()
+        room = self._room()
+        if not room:
+            return False
+        try:
+            queues = {shared.service.queue(title): title for title in room}
+            messages = shared.service.consume(list(queues), min(room.values()), keep=True)
+        except QueueNotFound as error:
+            raise not_found("queue", error.queue) from error
+        for queue, title in queues.items():
+            if messages and queue.name == messages[0].queue:
+                self._deliver_all(title, messages)
+        return bool(messages)
+
+    def _room(self) -> dict[str, int]:
+        """The queues to consume from, and how many messages each of them may deliver."""
+        room: dict[str, int] = {}
+        self._left_out = False
+        for channel in self.channels:
+            count = channel.qos.can_consume_max_estimate()
+            if count == 0:
+                self._left_out = True
+                # A message may have been settled just before that.
+                count = channel.qos.can_consume_max_estimate()
+            if count != 0:
+                most = _AT_ONCE if count is None else min(count, _AT_ONCE)
+                room.update(dict.fromkeys(channel.active_queues, most))
+        return room
+
+    def _deliver_all(self, title: str, messages: Sequence[Message]) -> None:
+        waiting = list(messages)
+        try:
+            while waiting and title in self.callbacks:
+                self.callbacks[title](waiting.pop(0))
+        finally:
+            # Its consumer has raised an error, or was cancelled.
+            self.shared.give_back(waiting)
