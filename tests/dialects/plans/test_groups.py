@@ -172,6 +172,38 @@ def test_acts_on_groups_read_by_their_indexes(database: TestDatabase) -> None:
         assert not wrong, "\n\n".join(wrong)
 
 
+@pytest.mark.engines("postgresql")
+@pytest.mark.timeout(120)
+def test_a_claim_reads_what_its_groups_have_in_hand(database: TestDatabase) -> None:
+    """Also if little was in hand when the server counted: each group read all that was."""
+    names = [f"group {number}" for number in range(DEEP)]
+    with listening(database.engine) as traffic, contextlib.ExitStack() as stack:
+        service = QueueService(database.url, consumer_timeout=3600, reaper_interval=3600)
+        stack.callback(service.stop)
+        queue = service.create_queue("jobs", lease=86_400, group_limit=1)
+        connect = service._parts.connections.engine.connect
+        queue.load(Publication(number, group=name) for number, name in enumerate(names))
+        held = [message for _ in range(DEEP // 500) for message in queue.consume(500)]
+        held.sort(key=lambda message: str(message.group))
+        queue.ack(held[1:-1])
+        busy = {held[0].group, held[-1].group}
+        queue.load(Publication(0, group=name) for name in names if name not in busy)
+        alone = connect().execution_options(isolation_level="AUTOCOMMIT")
+        with alone as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE queue_jobs").close()
+            # As after claims of many others: no index is enough without the table.
+            seen = "UPDATE pg_class SET relallvisible = 0 WHERE relname = 'queue_jobs'"
+            connection.exec_driver_sql(seen).close()
+        wrong = []
+        for count in (500, 20, 20):
+            sent = traffic.of(lambda: queue.consume(count))  # noqa: B023 - runs at once
+            with connect() as connection:
+                found = list(plans(connection, database.engine, sent))
+            assert any("jobs.held" in plan.reads for plan in found), sent
+            wrong += [str(plan) for plan in found if "jobs.lease*" in plan.reads]
+        assert not wrong, "\n\n".join(wrong)
+
+
 RULES: Mapping[str, dict[str, Any]] = {
     "fifo": {"group_limit": 1},
     "any": {"group_limit": 2, "group_order": "any"},

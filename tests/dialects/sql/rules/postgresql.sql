@@ -122,8 +122,11 @@ WITH picked AS MATERIALIZED (
     FROM LATERAL (
       SELECT 1 AS one
       FROM queue_jobs AS held
-      WHERE held.group_key = names.group_key
+      JOIN generate_series(1, least(row.most, 1)) AS once ON true
+      WHERE held.group_key >= names.group_key
+        AND held.group_key <= names.group_key
         AND held.lease_expires_at IS NOT NULL
+      ORDER BY held.group_key
       LIMIT row.most
     ) AS "some"
   ) AS in_hand ON true
@@ -479,8 +482,11 @@ WITH picked AS MATERIALIZED (
     FROM LATERAL (
       SELECT 1 AS one
       FROM queue_jobs AS held
-      WHERE held.group_key = names.group_key
+      JOIN generate_series(1, least(row.most, 1)) AS once ON true
+      WHERE held.group_key >= names.group_key
+        AND held.group_key <= names.group_key
         AND held.lease_expires_at IS NOT NULL
+      ORDER BY held.group_key
       LIMIT row.most
     ) AS "some"
   ) AS in_hand ON true
@@ -654,10 +660,13 @@ WITH picked AS MATERIALIZED (
       LIMIT 1
     )
     AND (
-      SELECT 1
+      SELECT 1 AS one
       FROM queue_jobs AS held
-      WHERE held.group_key = picked.group_key
+      JOIN generate_series(1, least(row.most, 1)) AS once ON true
+      WHERE held.group_key >= picked.group_key
+        AND held.group_key <= picked.group_key
         AND held.lease_expires_at IS NOT NULL
+      ORDER BY held.group_key
       LIMIT 1
       OFFSET row.most - 1
     ) IS NULL
@@ -785,14 +794,17 @@ WITH picked AS MATERIALIZED (
       LIMIT 1
     )
     AND (
-      SELECT 1
+      SELECT 1 AS one
       FROM queue_jobs AS held
-      WHERE held.group_key = picked.group_key
+      JOIN generate_series(1, least(row.most, 1)) AS once ON true
+      WHERE held.group_key >= picked.group_key
+        AND held.group_key <= picked.group_key
         AND held.lease_expires_at IS NOT NULL
         AND held.id != ALL (array((
           SELECT acked.id
           FROM acked
         )))
+      ORDER BY held.group_key
       LIMIT 1
       OFFSET row.most - 1
     ) IS NULL
