@@ -74,6 +74,8 @@ _EDITED_ROWS: Final = 1_000
 # Among how many rows at once messages that expired are looked for.
 _EXPIRED_ROWS: Final = 10_000
 _BEFORE_ALL: Final = -(2**63)
+# How often long queues are looked through for groups that nobody would wake.
+_LONG_LOOK_SECONDS: Final = 30.0
 # How often rows of groups are looked through for idle ones, how many at once, and how old they are.
 _IDLE_SECONDS: Final = 60.0
 _GROUPS: Final = 500
@@ -99,6 +101,8 @@ class Recovery:
         self._expired_up_to = _BEFORE_ALL
         # The last row that was looked at for groups that nobody would wake.
         self._repaired_up_to: Place | None = None
+        # When to begin the next look for them, on the monotonic clock.
+        self._repair_at = -math.inf
         # When what is in hand was compared with the slots of the queue's limit.
         self._counted_at = -math.inf
         # When all attempts were looked through for messages that are gone, and up to which message.
@@ -279,7 +283,15 @@ class Recovery:
         context = self._context
         if not context.tables.grouped:
             return
-        yield from self.repaired_groups()
+        began = time.monotonic()
+        if began >= self._repair_at:
+            pages = 0
+            for report in self.repaired_groups():
+                pages += 1
+                yield report
+            if pages > 1:
+                # Such a look reads much, and each service looks.
+                self._repair_at = began + _LONG_LOOK_SECONDS
         looked_at, after = self._idle_after
         began = time.monotonic()
         if began - looked_at < _IDLE_SECONDS:

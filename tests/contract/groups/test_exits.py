@@ -17,6 +17,7 @@ from queue_over_sql.claiming import claimer
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.observability import diagnose
 from queue_over_sql.queue import core_of
+from queue_over_sql.recovery import recovery
 from tests.contract.queue_state import isolates_snapshots, payloads, set_columns
 
 if TYPE_CHECKING:
@@ -499,3 +500,20 @@ def test_the_end_of_a_round_makes_the_next_ones_ready(
     assert given.ids[1:3] == given.parked()
     assert 2 == consumer.advance(1, request)
     assert [given.ids[2]] == given.parked()
+
+
+@pytest.mark.threads
+@pytest.mark.engines("sqlite")
+def test_looks_through_a_long_queue_are_rare(
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All services look, so one that had much to read rests before its next look."""
+    monkeypatch.setattr(recovery, "_LONG_LOOK_SECONDS", 3600.0)
+    given = waiting(service, engine)
+    given.queue.load(Publication(number, group=f"{number}") for number in range(10_000))
+    service.reap()
+    with engine.begin() as connection:
+        connection.execute(delete(given.queue.table).where(given.queue.table.c.id == given.ids[0]))
+    assert 0 == service.reap().repaired
+    core_of(given.queue).recovery._repair_at = 0.0
+    assert 1 == service.reap().repaired
