@@ -32,6 +32,7 @@ from queue_over_sql.claiming.operations import (
     unclaim_round,
 )
 from queue_over_sql.consumers.consumer import elapsed_clock
+from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import (
     DatabaseRefused,
@@ -137,6 +138,8 @@ class Claimer:
         self._walk = GroupWalk(context)
         # The queue's edit count that the watermarks are based on.
         self._edits: int | None = None
+        # Held while both change or are read: a mark that is based on another count hides an edit.
+        self._placing = shared_lock()
         # Claims whose answer was lost with the connection, so that nobody works on their messages.
         self._unanswered: deque[_Unanswered] = deque()
         # How many messages to claim at once while there are suspects; None: any number.
@@ -491,9 +494,7 @@ class Claimer:
         finish = finishing(sql, settlements, keep=keep)
         finish = _quietly(finish) if sql.subject.limited else finish
         expected = count_ids(settlements)
-        # Read it before the watermarks, so that an edit in between is noticed.
-        edits = self._known_edits()
-        lows = [self._mark(level).bound() if where is None else 0 for level in levels]
+        edits, lows = self._places(levels, where)
         # Claim on all levels or on none. Otherwise a lower level could be served while a higher one
         # is refused.
         requests = [
@@ -787,8 +788,7 @@ class Claimer:
         levels = range(self._context.settings.priorities)
         self._context.asked()
         self._note_use(connection)
-        edits = self._known_edits()
-        lows = [self._mark(level).bound() for level in levels]
+        edits, lows = self._places(levels)
         taken = self._take_levels(connection, count, lows, edits, keep=keep)
         if taken == [] and any(lows):
             self._was_edited()
@@ -843,8 +843,8 @@ class Claimer:
         self, level: int, count: int, lease_us: int | None, most: int | None
     ) -> list[MessageRow]:
         mark = self._mark(level)
-        edits = self._edits if self._edits is not None else self._known_edits()
-        request = self._request(level, count, lease_us, mark.bound(), edits=edits)
+        edits, (low,) = self._places([level])
+        request = self._request(level, count, lease_us, low, edits=edits)
         found = self._look(mark, request)
         if found or not request.guarded:
             return found
@@ -933,12 +933,13 @@ class Claimer:
 
     def _note_look(self, request: GroupRequest, found: GroupClaim, began: float) -> None:
         claim = request.claim
-        if claim.edits == self._edits and claim.where is None and not request.past:
-            seconds = time.monotonic() - began
-            place = place_after(found)
-            self._mark(claim.priority).noted(
-                len(found.rows), place, claim.count, claim.low, seconds
-            )
+        if claim.where is not None or request.past:
+            return
+        seconds, place = time.monotonic() - began, place_after(found)
+        with self._placing:
+            if claim.edits == self._edits:
+                mark = self._mark(claim.priority)
+                mark.noted(len(found.rows), place, claim.count, claim.low, seconds)
 
     def _group_request(
         self,
@@ -953,9 +954,8 @@ class Claimer:
         patient: bool = True,
     ) -> GroupRequest:
         """The next look at groups; it finds nothing if the limits were changed."""
-        # Read it before the watermark and before the settings.
-        edits = self._known_edits()
-        low = 0 if fully or where is not None else self._mark(level).bound()
+        # Read it before the settings.
+        edits, (low,) = self._places([level], where, fully=fully)
         claim = self._request(level, count, lease_us, low, edits=edits, where=where, guarded=True)
         return self._walk.request(claim, self._rules, past, most, patient=patient)
 
@@ -978,6 +978,18 @@ class Claimer:
     def _rules(self) -> GroupRules:
         return self._walk.rules
 
+    def _places(
+        self, levels: Sequence[int], where: Where | None = None, *, fully: bool = False
+    ) -> tuple[int, list[int]]:
+        """The edit count that is known, and where claims of these levels start by it."""
+        self._known_edits()
+        from_low = not fully and where is None
+        with self._placing:
+            edits = self._edits
+            lows = [self._mark(level).bound() if from_low else 0 for level in levels]
+        assert edits is not None  # noqa: S101 - nobody forgets it
+        return edits, lows
+
     def _known_edits(self) -> int:
         if self._edits is None:
             self._edits = self._edit_count()
@@ -988,11 +1000,12 @@ class Claimer:
 
     def _was_edited(self) -> bool:
         edits = self._edit_count()
-        if edits == self._edits:
-            return False
-        self._edits = edits
-        self._walk.forget_limits()
-        self.look_fully()
+        with self._placing:
+            if edits == self._edits:
+                return False
+            self._edits = edits
+            self._walk.forget_limits()
+            self.look_fully()
         # Somebody may have turned groups on or off, or have changed their limits.
         self._context.refresh()
         return True
@@ -1043,9 +1056,13 @@ class Claimer:
         return rows
 
     def _found(self, rows: Sequence[MessageRow], request: ClaimRequest, began: float) -> None:
-        if request.edits == self._edits and request.where is None:
-            mark = self._mark(request.priority)
-            mark.claimed(rows, request.count, request.low, time.monotonic() - began)
+        if request.where is not None:
+            return
+        seconds = time.monotonic() - began
+        with self._placing:
+            if request.edits == self._edits:
+                mark = self._mark(request.priority)
+                mark.claimed(rows, request.count, request.low, seconds)
 
     def _request(
         self,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import Publication
+from queue_over_sql.claiming.group_walk import GroupWalk
+from queue_over_sql.claiming.low_watermark import LowWatermark
 from tests.contract.queue_state import has_json_paths, ids
 from tests.contract.queues.edits import (
     LONG_AGO,
@@ -101,6 +103,37 @@ def test_an_edit_of_a_transaction_is_seen_once_it_is_committed(
         if database.engine != "sqlite" and has_json_paths(engine):
             assert ["load", "load"] == [consumer.consume()[0].payload for _ in range(2)]
     assert "late" == consumer.consume()[0].payload
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("threads share what their service knows")
+def test_an_edit_is_seen_while_another_thread_learns_of_it(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the new count of edits and the mark that is based on it no claim begins."""
+    consumer, editor = make_service().create_queue("jobs"), make_service().queue("jobs")
+    publish_kinds(editor, ["late"], delay=3600)
+    busy_consumer(consumer, editor)
+    beside: list[Any] = []
+    other = threading.Thread(target=lambda: beside.extend(consumer.consume()))
+    forget, meanwhile = GroupWalk.forget_limits, list[Any]()
+
+    def learning(walk: GroupWalk) -> None:
+        if other.ident is None:
+            other.start()
+            # It waits for this thread, so that this takes as long as it may.
+            other.join(1.0)
+            meanwhile.extend(message.payload for message in beside)
+        forget(walk)
+
+    monkeypatch.setattr(GroupWalk, "forget_limits", learning)
+    # However slow this machine is, no full look is due.
+    monkeypatch.setattr(LowWatermark, "_pause", lambda _: 1000.0)
+    assert 1 == of_kind(editor, "late").reschedule(at=LONG_AGO)
+    found = consumer.consume()
+    other.join()
+    assert {"late", "load"} == {message.payload for message in [*found, *beside]}
+    assert "load" not in meanwhile
 
 
 def disturb(selections: list[LiveSelection], over: threading.Event) -> int:
