@@ -92,6 +92,17 @@ QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN"
   use_pgbouncer
 }
 
+# ensure_spin: get what checks the model, and the compiler that it needs.
+ensure_spin() {
+  local program packages=()
+  for program in spin gcc; do
+    command -v "$program" >/dev/null || packages+=("$program")
+  done
+  [ "${#packages[@]}" -gt 0 ] || return 0
+  { may_install && apt_install "${packages[@]}" libc6-dev; } ||
+    fail "install ${packages[*]}: the model of the protocol is checked with spin and gcc"
+}
+
 # ensure_servers ENGINE…: install what is missing; if that is not allowed, say what to install.
 ensure_servers() {
   local engine packages=()
