@@ -1,0 +1,143 @@
+"""Tasks of taskiq in a queue: what becomes of them, and workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from taskiq import BrokerMessage, SendTaskError, TaskiqMessage
+from taskiq.receiver import Receiver
+
+from queue_over_sql import AsyncQueueService, QueueService
+from queue_over_sql.contrib.taskiq import QueueBroker
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from queue_over_sql.testing.plugin import TestDatabase
+
+ROOT = Path(__file__).parents[3]
+TASKS, KILLS = 120, 3
+
+
+def plain(url: str) -> str:
+    """The URL without its driver, so that the broker takes an asynchronous one."""
+    engine, _, rest = url.partition("://")
+    return f"{engine.partition('+')[0]}://{rest}"
+
+
+async def work(broker: QueueBroker, until: Callable[[], Coroutine[None, None, bool]]) -> None:
+    """Let a worker of taskiq receive tasks until something is true."""
+    ended = asyncio.Event()
+    working = asyncio.create_task(Receiver(broker, max_async_tasks=1).listen(ended))
+    async with asyncio.timeout(60):
+        while not await until():  # noqa: ASYNC110 - the database has no event for it
+            await asyncio.sleep(0.01)
+        ended.set()
+        await working
+
+
+@pytest.mark.engines("sqlite")
+def test_a_task_is_run_once_and_what_cannot_run_is_kept(database: TestDatabase) -> None:
+    """By priority, the oldest first; what taskiq would ack unread is a dead letter or waits."""
+    url = plain(database.url)
+    ran: list[int] = []
+
+    async def main() -> None:
+        broker = QueueBroker(url, "tasks", priorities=3, max_attempts=1, archive="all")
+
+        @broker.task("note", priority=1)
+        async def note(number: int) -> None:
+            ran.append(number)
+            if number == 3:
+                raise ValueError(number)
+
+        with pytest.raises(SendTaskError) as refused:
+            await note.kiq(0)
+        assert "not started" in str(refused.value.__cause__)
+        await broker.startup()
+        await note.kiq(1)
+        await note.kicker().with_labels(priority=0).kiq(2)
+        await note.kiq(3)
+        await note.kicker().with_labels(delay=3600).kiq(4)
+        lost = TaskiqMessage(task_id="5", task_name="lost", labels={}, args=[], kwargs={})
+        await broker.kick(broker.formatter.dumps(lost))
+        await broker.kick(BrokerMessage(task_id="6", task_name="x", message=b"\x00", labels={}))
+
+        async with AsyncQueueService(url) as service:
+            archive = (await service.queue("tasks")).archive
+
+            async def is_done() -> bool:
+                return await archive.messages().count() == 5
+
+            await work(broker, is_done)
+        await broker.shutdown()
+
+    asyncio.run(main())
+    assert [2, 1, 3] == ran
+    with QueueService(url) as service:
+        archived = service.queue("tasks").archive.messages().list()
+        ended = {each.headers["task_id"]: (each.outcome, each.last_error) for each in archived}
+        waiting = service.queue("tasks").messages().list()
+    assert ("failed", "no task is called 'lost' here") == ended.pop("5")
+    outcome, reason = ended.pop("6")
+    assert "rejected" == outcome
+    assert "no task of taskiq" in str(reason)
+    assert {("done", None)} == set(ended.values())
+    assert [True] == [each.scheduled_at > each.published_at for each in waiting]
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
+@pytest.mark.default_on("postgresql")
+def test_tasks_of_workers_that_are_killed_run_again(database: TestDatabase, tmp_path: Path) -> None:
+    """``taskiq worker`` is killed three times amid 120 tasks: none is lost, few run twice."""
+    file = tmp_path / "ran"
+    environment = {
+        **os.environ,
+        "COUNTING_URL": plain(database.url),
+        "COUNTING_FILE": str(file),
+        "PYTHONPATH": str(ROOT),
+    }
+    program = "tests.contrib.taskiq.counting"
+    send = (
+        "import asyncio\n"
+        f"from {program} import broker, count\n"
+        "async def main():\n"
+        "    await broker.startup()\n"
+        f"    [await count.kiq(number) for number in range({TASKS})]\n"
+        "    await broker.shutdown()\n"
+        "asyncio.run(main())"
+    )
+    subprocess.run([sys.executable, "-c", send], env=environment, cwd=ROOT, check=True, timeout=60)
+
+    def ran() -> list[str]:
+        return file.read_text().splitlines() if file.exists() else []
+
+    command = [sys.executable, "-m", "taskiq", "worker", f"{program}:broker"]
+    options = ["--workers", "1", "--max-async-tasks", "4"]
+    for kill in range(1, KILLS + 2):
+        worker = subprocess.Popen(
+            [*command, *options],
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            if kill <= KILLS:
+                wait_until(lambda: len(ran()) >= 20 * kill, timeout=60)  # noqa: B023 - called here
+            else:
+                wait_until(lambda: len(set(ran())) == TASKS, timeout=60)
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+    assert {str(number) for number in range(TASKS)} == set(ran())
+    assert len(ran()) <= TASKS + 4 * KILLS
