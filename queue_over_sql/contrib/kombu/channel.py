@@ -19,6 +19,7 @@ from kombu.utils.uuid import uuid
 from queue_over_sql import ClaimLost, Queue, QueueNotFound, QueueService, TopicNotFound, inside
 from queue_over_sql import Message as Claimed
 from queue_over_sql.contrib.kombu.names import KINDS, exchange_of, topic_name
+from queue_over_sql.contrib.kombu.services import is_counted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -38,7 +39,7 @@ _MOST_PRIORITIES: Final = 100
 _RACES: Final = 10
 
 
-def not_found(what: str, name: str) -> ChannelError:
+def _not_found(what: str, name: str) -> ChannelError:
     """The error for a queue or an exchange that does not exist, as AMQP numbers it."""
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", (50, 10), f"Channel.{what}", 404)
 
@@ -120,7 +121,7 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         with self._settling(delivery_tag) as claimed:
             if requeue:
-                claimed.release(count=claimed.attempt == 1)
+                claimed.release(count=is_counted(claimed))
             else:
                 claimed.reject("rejected by its consumer")
 
@@ -194,7 +195,7 @@ class Channel(virtual.Channel):
         found = self._find(exchange)
         if found is None:
             if passive:
-                raise not_found("exchange", exchange)
+                raise _not_found("exchange", exchange)
             self._service.create_topic(topic_name(kind, exchange))
         elif found[0] != kind and not passive:
             text = f"exchange {exchange!r} has the type {found[0]!r}, not {kind!r}"
@@ -245,7 +246,7 @@ class Channel(virtual.Channel):
     def _existing(self, exchange: str) -> tuple[str, Topic]:
         found = self._find(exchange)
         if found is None:
-            raise not_found("exchange", exchange)
+            raise _not_found("exchange", exchange)
         return found
 
     # -- queues
@@ -254,10 +255,12 @@ class Channel(virtual.Channel):
         self, queue: str | None = None, passive: bool = False, **options: Any
     ) -> queue_declare_ok_t:
         queue = queue or f"amq.gen-{uuid()}"
-        if not passive:
-            self._declared[queue] = options
-            self._new_queue(queue)
-        return queue_declare_ok_t(queue, self._size(queue), 0)
+        if passive:
+            return queue_declare_ok_t(queue, self._size(queue), 0)
+        self._declared[queue] = options
+        self._new_queue(queue)
+        # Who publishes declares its queues, and must not wait until a long one is counted.
+        return queue_declare_ok_t(queue, 0, 0)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any
@@ -298,7 +301,7 @@ class Channel(virtual.Channel):
         try:
             yield self._service.queue(name)
         except QueueNotFound as error:
-            raise not_found("queue", name) from error
+            raise _not_found("queue", name) from error
 
     def _size(self, queue: str) -> int:
         with self._opened(queue) as opened:
@@ -354,7 +357,7 @@ class Channel(virtual.Channel):
                 if race == _RACES:
                     raise
             except TopicNotFound as error:
-                raise not_found("exchange", exchange) from error
+                raise _not_found("exchange", exchange) from error
         return None
 
     def _publish(self, names: Sequence[str], message: dict[str, Any]) -> None:

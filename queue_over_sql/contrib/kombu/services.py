@@ -15,6 +15,15 @@ from queue_over_sql import DatabaseUnavailable, Message, QueueError, QueueServic
 _log = logging.getLogger(__name__)
 
 
+def is_counted(message: Message) -> bool:
+    """Whether to count that a message was given back.
+
+    The first time it is, so that the next delivery says that it is not the first one. Later ones
+    are not, so that a task may wait by requeueing itself for ever.
+    """
+    return message.attempt == 1 < message.max_attempts
+
+
 class Shared:
     """A service, and how many connections use it."""
 
@@ -26,14 +35,11 @@ class Shared:
         self.owed: list[Message] = []
 
     def give_back(self, messages: Iterable[Message] = ()) -> None:
-        """Give back messages at their places, now or when the database answers again.
-
-        The first return is counted, so that the next delivery says that it is not the first one.
-        """
+        """Give back messages at their places, now or when the database answers again."""
         owed, self.owed = [*self.owed, *messages], []
         groups = defaultdict[tuple[str, bool], list[Message]](list)
         for message in owed:
-            groups[message.queue, message.attempt == 1].append(message)
+            groups[message.queue, is_counted(message)].append(message)
         for (queue, counted), together in groups.items():
             try:
                 self.service.queue(queue).release(together, count=counted)

@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp.exceptions import RecoverableConnectionError
 from kombu.transport import virtual
 
 from queue_over_sql import (
@@ -21,7 +22,7 @@ from queue_over_sql import (
     inside,
 )
 from queue_over_sql.contrib.kombu import services
-from queue_over_sql.contrib.kombu.channel import Channel, not_found
+from queue_over_sql.contrib.kombu.channel import Channel
 from queue_over_sql.contrib.kombu.names import KINDS
 from queue_over_sql.inside.databases import read_url
 
@@ -91,11 +92,10 @@ class Transport(virtual.Transport):
         return __version__
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        url = read_url(uri)
-        if url.password is not None and not include_password:
-            url = url.set(password=mask)
-        prefix = self.client.uri_prefix
-        shown = url.render_as_string(hide_password=False)
+        url, prefix = read_url(uri), self.client.uri_prefix
+        shown = url.render_as_string(hide_password=not include_password)
+        if not include_password:
+            shown = shown.replace(":***@", f":{mask}@", 1)
         return f"{prefix}+{shown}" if prefix else shown
 
     def establish_connection(self) -> Transport:
@@ -129,7 +129,7 @@ class Transport(virtual.Transport):
 
         Raises:
             TimeoutError: none arrived in time.
-            ChannelError: a queue was dropped.
+            RecoverableConnectionError: a queue was dropped.
         """
         until = None if timeout is None else time.monotonic() + timeout
         arrivals = inside.Arrivals(self.shared.service)
@@ -162,7 +162,9 @@ class Transport(virtual.Transport):
             queues = {shared.service.queue(title): title for title in room}
             messages = shared.service.consume(list(queues), min(room.values()), keep=True)
         except QueueNotFound as error:
-            raise not_found("queue", error.queue) from error
+            # Whoever connects again declares its queues again.
+            text = f"queue {error.queue!r} was dropped"
+            raise RecoverableConnectionError(text) from error
         for queue, title in queues.items():
             if messages and queue.name == messages[0].queue:
                 self._deliver_all(title, messages)

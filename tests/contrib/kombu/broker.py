@@ -9,14 +9,15 @@ import kombu
 import queue_over_sql.contrib.kombu
 
 URL = f"{queue_over_sql.contrib.kombu.SCHEME}+{{}}"
-QUICKLY = {"service": {"consumer_timeout": 1.0, "reaper_interval": 0.2}}
+QUICKLY = {"consumer_timeout": 3.0, "reaper_interval": 0.2}
+"""The arguments of a service whose death is noticed soon."""
 
 ACCEPTED = ["json", "pickle", "text/plain"]
 
 
 def connect(url: str, **options: Any) -> Any:
     """A connection to the queues of a database."""
-    return kombu.Connection(URL.format(url), transport_options={**QUICKLY, **options})
+    return kombu.Connection(URL.format(url), transport_options=options)
 
 
 def get(connection: Any, *queues: Any, timeout: float = 10.0, **options: Any) -> list[Any]:

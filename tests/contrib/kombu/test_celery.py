@@ -1,0 +1,148 @@
+"""Celery's worker on the queues of a database, with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql.contrib.kombu import services
+from tests.waiting import eventually, wait_until
+
+if TYPE_CHECKING:
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+pytestmark = [pytest.mark.chaos, pytest.mark.default_on("postgresql")]
+ROOT = Path(__file__).parents[3]
+TASKS = 60
+APP = """
+import os, time
+from celery import Celery
+from celery.exceptions import Reject
+import queue_over_sql.contrib.kombu
+
+app = Celery("counting", broker="queue-over-sql+" + os.environ["DATABASE"])
+app.conf.update(
+    task_acks_late=True,
+    task_ignore_result=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=2,
+    broker_transport_options={"service": {"consumer_timeout": 3.0, "reaper_interval": 0.2}},
+)
+
+def note(what):
+    with open("ran", "a") as file:
+        file.write(f"{what}\\n")
+
+@app.task
+def count(number):
+    note(number)
+    time.sleep(0.02)
+
+@app.task(bind=True)
+def again(self):
+    if not self.request.delivery_info["redelivered"]:
+        raise Reject("once more", requeue=True)
+    note("again")
+
+@app.task
+def never():
+    note("never")
+"""
+USE = """
+import time
+from counting import again, app, count, never
+for number in range({tasks}):
+    count.delay(number)
+"""
+CONTROL = """
+from counting import again, app, count, never
+def answer(ask):
+    for _ in range(20):
+        if answers := ask(): return list(answers.values())
+    raise SystemExit("no answer")
+inspect = app.control.inspect(timeout=2)
+assert answer(inspect.ping) == [{"ok": "pong"}]
+assert [{"counting.again", "counting.count", "counting.never"}] == [
+    set(names) for names in answer(inspect.registered)
+]
+revoked = never.apply_async(countdown=3600)
+revoked.revoke()
+assert [[revoked.id]] == answer(inspect.revoked)
+again.delay()
+"""
+
+
+@contextlib.contextmanager
+def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker with two processes, in a session of its own; it is killed at the end."""
+    command = ["-A", "counting", "worker", "--concurrency=2", "--loglevel=error"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", *command],
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_each_task_runs_though_workers_are_killed(
+    database: TestDatabase, make_service: MakeService, tmp_path: Path
+) -> None:
+    """Two workers with all their processes are killed amid their tasks; the third one is asked.
+
+    None is lost, and twice runs at most what the killed ones had in hand. A task that requeues
+    itself sees that it did; ``inspect`` and ``revoke`` reach the worker; SIGTERM ends it well.
+    """
+    (tmp_path / "counting.py").write_text(APP)
+    environment = {
+        **os.environ,
+        "DATABASE": database.url,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+    def run(program: str) -> None:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert 0 == ended.returncode, ended.stdout + ended.stderr
+
+    def ran() -> list[str]:
+        file = tmp_path / "ran"
+        return file.read_text().split() if file.exists() else []
+
+    run(USE.format(tasks=TASKS))
+    for done in (TASKS // 4, TASKS // 2):
+        with worker(tmp_path, environment):
+            eventually(lambda done=done: len(ran()) >= done, "tasks run", within=60)  # type: ignore[misc]
+    queue = make_service().queue("celery")
+    with worker(tmp_path, environment) as last:
+        wait_until(lambda: {str(n) for n in range(TASKS)} <= set(ran()), timeout=60)
+        run(CONTROL)
+        wait_until(lambda: "again" in ran(), timeout=30)
+        last.terminate()
+        assert 0 == last.wait(30)
+    # The task that was revoked waited in the worker, which dropped or gave it back.
+    assert queue.stats().live <= 1
+    assert "never" not in ran()
+    twice = len(ran()) - TASKS - 1
+    assert 0 <= twice <= 2 * 2 * 2
+    assert 0 == services.count()
