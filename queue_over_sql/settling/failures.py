@@ -37,6 +37,23 @@ def traceback_of(error: BaseException) -> str | None:
     return printable(text[-LONGEST_ERROR:])
 
 
+def instead_of(error: BaseException) -> BaseException | None:
+    """What to raise instead of an exception at which nobody can look; None for any other.
+
+    Its class, or that of one behind it, raises when it is asked for an attribute. Python itself
+    cannot print such a one, so it would end the thread that logs it.
+    """
+    try:
+        traceback.format_exception(error)
+        # This asks for its class.
+        isinstance(error, str)
+    except BaseException:  # noqa: BLE001 - types raise what they like
+        frames = BaseException.__dict__["__traceback__"].__get__(error)
+        text = f"the handler raised {type(error).__name__}, which cannot be looked at"
+        return RuntimeError(text).with_traceback(frames)
+    return None
+
+
 def users_frames(error: BaseException) -> TracebackType | None:
     """The traceback from the first frame of the user's code on; all of it if there is none."""
     found = error.__traceback__

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_over_sql.observer import facts_of, log_fields
 from queue_over_sql.queue import core_of
+from queue_over_sql.settling.failures import instead_of
 from queue_over_sql.worker.handler import refuse_unfinished
 from queue_over_sql.worker.time_limits import HandlerStopped
 
@@ -90,12 +91,22 @@ class HandlerCalls:
         ):
             # What a message leaves in context variables must not be seen by the next one.
             context, process = contextvars.copy_context(), os.getpid()
+            instead: BaseException | None = None
+            result: object = None
             try:
                 result = context.run(self._handler.function, argument, *connection)
             except BaseException as error:
+                instead = instead_of(error)
                 if os.getpid() != process:
-                    _end_child(error)
-                raise
+                    _end_child(instead or error)
+                if instead is None:
+                    raise
+            if instead is not None:
+                # Here, because it must not lead to the other one.
+                try:
+                    raise instead
+                finally:
+                    del instead
             if os.getpid() != process:
                 _end_child()
             refuse_unfinished(result)

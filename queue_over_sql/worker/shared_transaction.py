@@ -83,7 +83,7 @@ class SharedTransaction:
             raise
         except BaseException as error:
             if not _is_its_own(error):
-                raise NotShared(str(error)) from error
+                raise NotShared(reason_of(error)) from error
             log_failure(self._handler.queue, [message], error)
             timed_out = isinstance(error, TimedOut)
             reason = reason_of(str(error) if timed_out else error) or ""

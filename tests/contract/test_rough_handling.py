@@ -287,6 +287,44 @@ def test_an_exception_without_text_is_a_failure_like_any_other(
     assert 1 == queue.stats().failed
 
 
+class Untouchable(Exception):
+    """An exception at which nobody can look, not even Python."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise SystemExit(name)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("how", [{}, {"transactional": True}, {"batch": 2}])
+def test_an_exception_that_cannot_be_looked_at_is_a_failure_like_any_other(
+    service: QueueService, queue: Queue, how: dict[str, Any]
+) -> None:
+    """Also if another one was raised while it was handled. The thread goes on."""
+    worker = service.worker(concurrency=1)
+    handled: list[object] = []
+
+    @worker.handle("jobs", **how)
+    def handle(given: Any, *_: object) -> None:
+        (payload,) = {each.payload for each in (given if isinstance(given, list) else [given])}
+        if payload == "bad":
+            raise Untouchable
+        if payload == "behind":
+            with contextlib.ExitStack() as stack:
+                stack.callback(int, "no number")
+                raise Untouchable
+        handled.append(payload)
+
+    with running(worker):
+        for payload in ("bad", "behind", "good"):
+            queue.publish(payload, max_attempts=1)
+            wait_until(lambda: queue.stats().live == 0)
+    assert ["good"] == handled
+    failed = queue.archive.messages(status="failed").list()
+    assert ["bad", "behind"] == sorted(each.payload for each in failed)
+    said = {each.payload: str(each.last_error) for each in failed}
+    assert "RuntimeError: the handler raised Untouchable" in said["bad"]
+
+
 @pytest.mark.engines("sqlite")
 def test_an_odd_retry_policy_keeps_no_message_from_being_tried_again(
     make_service: MakeService,
