@@ -196,6 +196,8 @@ class FanOut:
             rows = self._rows(target)
             if rows != seen or any(each.refusal is not None for each in prepared):
                 return rows, None
+            if not any(each.copies for each in prepared):
+                self._insist_on_writing(target)
             return rows, [
                 topic_store.publish_copies(target, each.copies, on_conflict) for each in prepared
             ]
@@ -239,6 +241,8 @@ class FanOut:
                     raise
                 gone |= lost
             else:
+                if not any(copies):
+                    self._insist_on_writing(target)
                 for sql in {copy.queue: copy.sql for each in copies for copy in each}.values():
                     self._parts.wakeups.notify_on(target, sql)
                 return published
@@ -252,6 +256,10 @@ class FanOut:
         system, prefix = self._parts.system(), self._parts.settings.table_prefix
         present = connections.run(lambda c: registry.queue_records(c, system, prefix))
         return {copy.queue for copy in copies} - {record.name for record in present}
+
+    def _insist_on_writing(self, target: Connection) -> None:
+        """Let a server that only reads say so: it may know nothing of newer subscriptions."""
+        self._sql.get(topic_store.change_nothing).run(target)
 
     # -- the copy of each queue
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Select, and_, delete, insert, select, update
+from sqlalchemy import Select, Update, and_, delete, false, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.message import Published
@@ -46,6 +46,13 @@ def subscriptions_of_topic(system: SystemTables) -> Select[Any]:
         .select_from(topics.outerjoin(bound, of_topic).outerjoin(queues, of_queue))
         .where(topics.c.table_prefix == words("p_prefix"), topics.c.name == words("p_topic"))
     )
+
+
+def change_nothing(system: SystemTables) -> Update:
+    """What a server or a transaction that only reads refuses; publishers may do it."""
+    queues = system.queues
+    same = {"expiring_since": queues.c.expiring_since}
+    return update(queues).where(false()).values(same)
 
 
 class SubscriptionRow(NamedTuple):

@@ -195,3 +195,27 @@ def test_what_was_replaced_before_a_refusal_is_as_it_was(
             replace("new", "second", caller)
         caller.commit()
     assert [["old"], ["old"], ["old", "other"]] == contents(service)
+
+
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
+@pytest.mark.threads("the answer is the database's")
+@pytest.mark.parametrize("known", ["nobody", "others"])
+def test_a_transaction_that_only_reads_is_no_topic_without_subscribers(
+    service: QueueService, engine: Engine, known: str
+) -> None:
+    """An old server may not know the newer subscriptions, so nobody is told that there are none."""
+    topic = service.create_topic("events")
+    if known == "others":
+        topic.subscribe(service.create_queue("a"), "other")
+    begin, end = {
+        "sqlite": ("PRAGMA query_only = 1", "PRAGMA query_only = 0"),
+        "postgresql": ("SET TRANSACTION READ ONLY", None),
+    }.get(engine.dialect.name, ("START TRANSACTION READ ONLY", None))
+    with engine.connect() as connection:
+        connection.exec_driver_sql(begin).close()
+        with pytest.raises(DatabaseRefused, match=r"begin one that may write|readonly"):
+            topic.publish("x", routing_key="all", connection=connection)
+        connection.rollback()
+        if end is not None:
+            connection.exec_driver_sql(end).close()
+    assert [] == topic.publish("x", routing_key="all")
