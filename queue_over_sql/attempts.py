@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -25,11 +26,10 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.errors import DatabaseUnavailable, Locked, QueueError, visible
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.statements.operations import change_by_ids, rows_by_ids, savepoint
+from queue_over_sql.statements.operations import change_by_ids, refusal, rows_by_ids
 from queue_over_sql.statements.parameters import (
     among_ids,
     batches,
@@ -163,9 +163,8 @@ class AttemptLog:
             result = operation.do(connection)
             rows = failures(result)
             if rows and time.monotonic() >= self._paused_until:
-                error = _refusal(
-                    connection, self._context.sql, lambda: self._write(connection, rows)
-                )
+                write = partial(self._write, connection, rows)
+                error = refusal(connection, self._context.sql, _SAVEPOINT, write)
                 if error is not None:
                     self._pause(error)
             return result
@@ -304,23 +303,8 @@ def carry_over(connection: Connection, sql: StatementCache, ids: Mapping[int, in
             values |= {f"p_new_{index}": ids[each] for index, each in enumerate(former)}
             sql.get(move_attempts, len(former)).run(connection, values)
 
-    if error := _refusal(connection, sql, move):
+    if error := refusal(connection, sql, _SAVEPOINT, move):
         _log.debug("Attempts of requeued messages are not kept: %s", error)
-
-
-def _refusal(
-    connection: Connection, sql: StatementCache, write: Callable[[], None]
-) -> DBAPIError | None:
-    """Write in a transaction that must go on, whatever becomes of this; the error, if any."""
-    try:
-        with savepoint(connection, _SAVEPOINT):
-            write()
-    except DBAPIError as error:
-        undoes = sql.subject.dialect.errors.undoes_transaction
-        if error.orig is None or undoes(connection, error.orig):
-            raise
-        return error
-    return None
 
 
 def _in_powers_of_two(rows: Sequence[Failure]) -> Iterator[Sequence[Failure]]:

@@ -41,7 +41,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
 from queue_over_sql.queues.stats import has_groups, highest_priority
-from queue_over_sql.queues.temporary import note_use
+from queue_over_sql.queues.temporary import note_use, owned_by
 from queue_over_sql.request_reply.reply_queues import is_for_replies
 from queue_over_sql.schema.existing import check_column_prefix
 from queue_over_sql.schema.queue_tables import (
@@ -385,13 +385,16 @@ class Catalog:
             other = record.name if record.title is None else record.title
             msg = f"{shown(title)} cannot be a queue: another one, {shown(other)}, has its tables."
             raise InvalidQueueName(msg)
-        if owner is not None and not self._take_over(record, owner):
+        there = owner is None or self._take_over(record, owner)
+        if there and requested.unused_for is None:
+            there = self._run_change(name, used_at=None)
+        elif there and not isinstance(requested.unused_for, Unset):
+            there = self.note_use(name)
+        if not there:
             # A reaper dropped it after its record was read.
             self.forget(name)
             return self._create(name, requested, title, owner=owner)
         self._change(record, requested)
-        if not isinstance(requested.unused_for, Unset):
-            self._note_use(name, requested)
         return self.get(name)
 
     def _take_over(self, record: QueueRecord, owner: str) -> bool:
@@ -403,15 +406,12 @@ class Catalog:
             )
             raise QueueSchemaMismatch(msg)
         self.made_temporary[record.name] = owner
-        return record.owner == owner or self._run_change(record.name, owner_id=owner)
+        return record.owner == owner or self._run_change(record.name, **owned_by(owner))
 
-    def _note_use(self, name: str, requested: QueueSettings) -> None:
-        if requested.unused_for is None:
-            self._run_change(name, used_at=None)
-            return
+    def note_use(self, name: str) -> bool:
+        """Note that a queue that ends unused is in use; False if there is no such queue."""
         system, prefix = self.system(), self._settings.table_prefix
-        dialect = self.connections.dialect
-        self.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
+        return self.connections.run(note_use.of(system, self.connections.dialect, prefix, name))
 
     def _run_change(self, name: str, **values: Any) -> bool:
         system, prefix = self.system(), self._settings.table_prefix

@@ -6,15 +6,22 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import DatabaseUnavailable, Locked, QueueError, ServiceClosed
 from queue_over_sql.observer import ReaperReport
-from queue_over_sql.queues.temporary import Ending, ending_queues, hand_over, has_ended, note_use
+from queue_over_sql.queues.temporary import (
+    Ending,
+    ending_queues,
+    hand_over,
+    has_ended,
+    note_orphaned,
+)
 from queue_over_sql.request_reply.reply_queues import is_for_replies
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.values.backoff import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.queue import Queue
     from queue_over_sql.settings import QueueSettings
@@ -31,14 +38,15 @@ class TemporaryQueues:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._stuck: set[str] = set()
-        # Since when this reaper has known queues whose consumers are dead, by name and consumer.
-        self._orphans: dict[tuple[str, str | None], float] = {}
+        self._said: set[tuple[str, str]] = set()
         self._turns = Turns[str]("The removal of temporary queues")
+        self._keeping = Turns[str]("A service that registered anew")
 
     def create(self, name: str, requested: QueueSettings) -> Queue:
         """Create a queue that ends with this service, or let it end with this one from now on."""
         owner = self._parts.consumer.identity().consumer_id
+        # A service without a reaper keeps them by its heartbeats.
+        self._parts.consumer.recall_by(self.keep_own)
         return self._parts.catalog.create({name: requested}, owner)[name]
 
     def drop_own(self, consumer_id: str) -> None:
@@ -50,35 +58,42 @@ class TemporaryQueues:
         catalog = self._parts.catalog
         for name in sorted(catalog.made_temporary):
             catalog.made_temporary.pop(name, None)
-            self._drop(Ending(name, "", consumer_id, None, orphaned=True, used=False, now=0))
+            self._drop(Ending(name, "", consumer_id, None, None, orphaned=True, used=False, now=0))
 
     def keep_own(self) -> None:
         """Let the queues of this service end with its present registration.
 
         It registers anew after its consumer was declared dead, although its process lives. Its
-        reply queue stays with the former consumer, since each has another one.
+        reply queue stays with the former consumer, since each has another one. A claim may wait
+        for this, so after the first one that others have locked, the next heartbeat or reaper does
+        the rest.
         """
-        parts = self._parts
-        system, prefix, me = parts.system(), parts.settings.table_prefix, parts.consumer.consumer_id
+        me = self._parts.consumer.consumer_id
         if me is None:
             return
-        for name, former in self._own():
-            if former == me:
-                continue
-            change = partial(
-                hand_over, system=system, prefix=prefix, name=name, former=former, owner=me
-            )
-            made = parts.catalog.made_temporary
-            if parts.connections.run(change):
-                made[name] = me
-            elif made.get(name) == former:
-                # It is gone, unless another thread has just done this.
-                made.pop(name, None)
+        former = {name: owner for name, owner in self._own().items() if owner != me}
+        for name in self._keeping.of(former):
+            try:
+                with self._parts.connections.giving_way():
+                    self._keep(name, former[name], me)
+            except Locked as error:
+                self._keeping.blocked(name, error)
+                return
+            self._keeping.served(name)
 
-    def _own(self) -> list[tuple[str, str]]:
+    def _keep(self, name: str, former: str, owner: str) -> None:
+        parts, made = self._parts, self._parts.catalog.made_temporary
+        system, prefix = parts.system(), parts.settings.table_prefix
+        if parts.connections.run(hand_over.of(system, prefix, name, former=former, owner=owner)):
+            made[name] = owner
+        elif made.get(name) == former:
+            # It is gone, unless another thread has just done this.
+            made.pop(name, None)
+
+    def _own(self) -> dict[str, str]:
         is_own = self._parts.consumer.is_own
         made = sorted(self._parts.catalog.made_temporary.items())
-        return [each for each in made if is_own(each[1]) and not is_for_replies(*each)]
+        return dict(each for each in made if is_own(each[1]) and not is_for_replies(*each))
 
     def reap(self) -> ReaperReport:
         """Drop the temporary queues of all consumers that expired or are gone, and unused ones.
@@ -93,8 +108,6 @@ class TemporaryQueues:
         parts, dialect = self._parts, self._parts.connections.dialect
         system, prefix = parts.system(), parts.settings.table_prefix
         found = parts.connections.run(lambda c: ending_queues(c, system, dialect, prefix))
-        orphans = {(each.name, each.owner) for each in found if each.orphaned}
-        self._orphans = {key: since for key, since in self._orphans.items() if key in orphans}
         ended = {each.name: each for each in found if self._is_over(each)}
         return ReaperReport(dropped=sum(self._drop(ended[name]) for name in self._turns.of(ended)))
 
@@ -103,9 +116,10 @@ class TemporaryQueues:
             return self._is_unused(seen)
         if is_for_replies(seen.name, seen.owner):
             return True
-        now = elapsed_clock()
-        since = self._orphans.setdefault((seen.name, seen.owner), now)
-        return now - since >= self._parts.settings.consumer_timeout_us / 1_000_000
+        if seen.orphaned_at is None:
+            self._note(seen.name, partial(self._note_orphaned, seen))
+            return False
+        return seen.now - seen.orphaned_at >= self._parts.settings.consumer_timeout_us
 
     def _is_unused(self, seen: Ending) -> bool:
         """Whether a queue has been unused for too long; notes it if it is in use."""
@@ -123,20 +137,23 @@ class TemporaryQueues:
             # It was in use for a while after that was noted.
             return passed >= limit + limit // _SHARE
         if passed >= limit // _SHARE:
-            self._note_use(seen.name)
+            self._note(seen.name, partial(parts.catalog.note_use, seen.name))
         return False
 
-    def _note_use(self, name: str) -> None:
-        parts, dialect = self._parts, self._parts.connections.dialect
-        system, prefix = parts.system(), parts.settings.table_prefix
+    def _note_orphaned(self, seen: Ending) -> None:
+        parts = self._parts
+        of_queue = (parts.system(), parts.connections.dialect, parts.settings.table_prefix)
+        parts.connections.run(note_orphaned.of(*of_queue, seen.name, owner=seen.owner))
+
+    def _note(self, name: str, note: Callable[[], object]) -> None:
         try:
-            with parts.connections.giving_way():
-                parts.connections.run(lambda c: note_use(c, system, dialect, prefix, name))
+            with self._parts.connections.giving_way():
+                note()
         except (DatabaseUnavailable, ServiceClosed):
             raise
         except QueueError as error:
             # The next reaper does it; this queue must not keep the others from their turn.
-            _log.info("The use of queue %s is noted later: %s", name, error)
+            self._say_once(logging.INFO, "The state of queue %s is noted later: %s", name, error)
 
     def _drop(self, seen: Ending) -> bool:
         parts, dialect = self._parts, self._parts.connections.dialect
@@ -160,6 +177,10 @@ class TemporaryQueues:
         return dropped
 
     def _note_stuck(self, name: str, error: QueueError) -> None:
-        if name not in self._stuck:
-            self._stuck.add(name)
-            _log.warning("The temporary queue %s cannot be dropped: %s", name, error)
+        text = "The temporary queue %s cannot be dropped: %s"
+        self._say_once(logging.WARNING, text, name, error)
+
+    def _say_once(self, level: int, text: str, name: str, error: QueueError) -> None:
+        if (text, name) not in self._said:
+            self._said.add((text, name))
+            _log.log(level, text, name, error)

@@ -57,6 +57,7 @@ from queue_over_sql.settling.operations import finish as finishing
 from queue_over_sql.settling.operations import finish_quickly as finishing_quickly
 from queue_over_sql.settling.operations import release, without
 from queue_over_sql.sql.operation import Operation
+from queue_over_sql.statements.operations import refusal
 from queue_over_sql.statements.requests import (
     ANY_EDITS,
     ClaimRequest,
@@ -100,6 +101,7 @@ _LAST_LATE_PAUSE = 60.0
 _MOST_EDITS = 10
 # How often a use is noted during the time for which a queue may stay unused.
 _NOTES_OF_USE = 20
+_NOTE_OF_USE = "queue_over_sql_use"
 # Counts below this need no closer check.
 _MANY = 1_000_000
 
@@ -1106,20 +1108,20 @@ class Claimer:
             return
         self._use_noted_until = now + limit / _NOTES_OF_USE / 1_000_000
         tables = context.tables
-        note = partial(
-            note_use,
-            system=tables.system,
-            dialect=context.dialect,
-            prefix=tables.prefix,
-            name=tables.queue,
-        )
-        if connection is not None and not self._may_run_beside:
-            note(connection)
-            return
-        try:
-            with context.connections.giving_way():
-                context.run(note)
-        except (Locked, NotPermitted) as error:
+        record = (tables.system, context.dialect, tables.prefix, tables.queue)
+        error: Exception | None = None
+        if connection is None or self._may_run_beside:
+            try:
+                with context.connections.giving_way():
+                    context.run(note_use.of(*record))
+            except (Locked, NotPermitted) as refused:
+                error = refused
+        elif context.dialect.features.aborts_on_error:
+            note = partial(note_use, connection, *record)
+            error = refusal(connection, context.sql, _NOTE_OF_USE, note)
+        else:
+            note_use(connection, *record)
+        if error is not None:
             _log.info("The use of queue %s is noted later: %s", context.name, error)
 
     def _answered(self, requests: Sequence[ClaimRequest], operation: Operation[T]) -> T:

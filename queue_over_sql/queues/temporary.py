@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, and_, case, exists, literal_column, or_, s
 
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.registry import change_queue
+from queue_over_sql.sql.operation import operation
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -23,6 +24,7 @@ class Ending(NamedTuple):
     Attributes:
         owner: the consumer that it belongs to, if any.
         orphaned: whether that consumer is declared dead or gone.
+        orphaned_at: since when reapers have known that.
         used_at: when it was last seen in use, if it ends unused.
         used: whether a living consumer has asked for its messages, or a durable one belongs to it.
     """
@@ -31,6 +33,7 @@ class Ending(NamedTuple):
     settings: str
     owner: str | None
     used_at: int | None
+    orphaned_at: int | None
     orphaned: bool
     used: bool
     now: int
@@ -43,18 +46,19 @@ def ending_queues(
     queues, consumers = system.queues.c, system.consumers
     owner_lives = exists().where(consumers.c.consumer_id == queues.owner_id, lives(consumers))
     is_orphaned = and_(queues.owner_id.is_not(None), ~owner_lives)
-    columns = (queues.name, queues.settings, queues.owner_id, queues.used_at)
+    columns = (queues.name, queues.settings, queues.owner_id, queues.used_at, queues.orphaned_at)
     facts = (_flag(is_orphaned), _flag(_used(system)), dialect.expressions.now())
     wanted = or_(is_orphaned, queues.used_at.is_not(None))
     found = connection.execute(
         select(*columns, *facts).where(queues.table_prefix == prefix, wanted).order_by(queues.name)
     )
     return [
-        Ending(name, settings, owner, used_at, bool(orphaned), bool(used), now)
-        for name, settings, owner, used_at, orphaned, used, now in found
+        Ending(name, settings, owner, used_at, orphaned_at, bool(orphaned), bool(used), now)
+        for name, settings, owner, used_at, orphaned_at, orphaned, used, now in found
     ]
 
 
+@operation()
 def note_use(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
 ) -> bool:
@@ -62,6 +66,24 @@ def note_use(
     return change_queue(connection, system, prefix, name, used_at=dialect.expressions.now())
 
 
+@operation()
+def note_orphaned(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    prefix: str,
+    name: str,
+    *,
+    owner: str | None,
+) -> None:
+    """Note that a temporary queue is without its consumer, unless that is known."""
+    c = system.queues.c
+    of_queue = (c.table_prefix == prefix, c.name == name, c.owner_id == owner)
+    unknown = update(system.queues).where(*of_queue, c.orphaned_at.is_(None))
+    connection.execute(unknown.values(orphaned_at=dialect.expressions.now()))
+
+
+@operation()
 def hand_over(
     connection: Connection, system: SystemTables, prefix: str, name: str, *, former: str, owner: str
 ) -> bool:
@@ -71,8 +93,13 @@ def hand_over(
     """
     c = system.queues.c
     mine = (c.table_prefix == prefix, c.name == name, c.owner_id == former)
-    changed = update(system.queues).where(*mine).values(owner_id=owner)
+    changed = update(system.queues).where(*mine).values(owned_by(owner))
     return connection.execute(changed).rowcount > 0
+
+
+def owned_by(owner: str) -> dict[str, str | None]:
+    """The values of a temporary queue's record that say that it ends with this consumer."""
+    return {"owner_id": owner, "orphaned_at": None}
 
 
 def has_ended(

@@ -126,8 +126,8 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant(
             "UPDATE",
             "queues",
-            "counts dead letters that are not archived; notes that a queue is in use",
-            ("discarded_count", "used_at"),
+            "counts dead letters that are not archived; notes whether a queue is in use",
+            ("discarded_count", "orphaned_at", "used_at"),
         ),
         *_rights("history", "INSERT DELETE", "records the activity of each minute; prunes"),
         *_rights("attempts", "INSERT DELETE", "records failed attempts; the reaper prunes"),

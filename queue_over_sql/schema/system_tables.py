@@ -121,6 +121,8 @@ def _queues(expressions: Expressions) -> list[SchemaItem]:
         Column("groups_at", BigInteger),
         # When it was last in use, nearly; NULL: it is not dropped if nobody uses it.
         Column("used_at", BigInteger),
+        # When a reaper first saw a temporary queue without its consumer; NULL: it has one.
+        Column("orphaned_at", BigInteger),
         # What it was called when it was created, if its name was made of that.
         Column("title", name(TITLE_LENGTH)),
         PrimaryKeyConstraint("table_prefix", "name"),

@@ -72,6 +72,24 @@ def savepoint(connection: Connection, name: str = _SAVEPOINT) -> Iterator[Callab
     run_text(connection, f"RELEASE SAVEPOINT {name}").close()
 
 
+def refusal(
+    connection: Connection, sql: StatementCache, name: str, write: Callable[[], object]
+) -> DBAPIError | None:
+    """Write in a transaction that must go on, whatever becomes of this; the error, if any.
+
+    ``name``: of the savepoint, as in ``savepoint``.
+    """
+    try:
+        with savepoint(connection, name):
+            write()
+    except DBAPIError as error:
+        undoes = sql.subject.dialect.errors.undoes_transaction
+        if error.orig is None or undoes(connection, error.orig):
+            raise
+        return error
+    return None
+
+
 def apart(
     connection: Connection,
     sql: StatementCache,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.catalog.catalog import Catalog
+from queue_over_sql.claiming.claimer import Claimer
+from queue_over_sql.durable.consumer import DurableConsumer
 from queue_over_sql.service import parts_of
 from tests.contract.queue_state import payloads
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import QueueService
     from queue_over_sql.queues.registry import QueueRecord
@@ -30,6 +35,22 @@ def kill(service: QueueService, engine: Engine) -> None:
             text("UPDATE queue_over_sql_consumers SET expires_at = 1 WHERE consumer_id = :id"),
             {"id": service.consumer_id},
         )
+
+
+def facts(engine: Engine, column: str) -> set[Any]:
+    """What the records of all queues say."""
+    with engine.connect() as connection:
+        found = connection.execute(text(f"SELECT {column} FROM queue_over_sql_queues"))
+        return set(found.scalars())
+
+
+@contextlib.contextmanager
+def locked(engine: Engine, name: str) -> Iterator[None]:
+    """Lock the record of a queue in another transaction."""
+    record = text("SELECT name FROM queue_over_sql_queues WHERE name = :name FOR UPDATE")
+    with engine.begin() as connection:
+        connection.execute(record, {"name": name})
+        yield
 
 
 def put_back(engine: Engine, name: str, hours: float) -> None:
@@ -80,8 +101,13 @@ def test_a_dead_services_temporary_queues_are_dropped(
     kill(owner, engine)
     # Its process may live.
     assert 0 == service.reap().dropped
-    patient = make_service(consumer_timeout=0.5)
-    eventually(lambda: patient.reap().dropped, "it is dropped")
+
+    def by_a_new_reaper() -> int:
+        # As a job that a timer starts: none remembers what the former one saw.
+        with make_service(consumer_timeout=0.5) as reaper:
+            return reaper.reap().dropped
+
+    eventually(by_a_new_reaper, "it is dropped", every=0.2)
     assert [] == topic.publish("y", routing_key="all")
     with pytest.raises(QueueNotFound):
         make_service().queue("box")
@@ -145,13 +171,13 @@ def test_a_living_service_keeps_its_queues(
     assert former is not None
     service.release_consumer(former)
     assert 0 == patient.reap().dropped
+    assert None not in facts(engine, "orphaned_at")
     # It notices that by its heartbeat.
     parts_of(owner).consumer.identity().renew(float("-inf"))
     owner.reap()
     assert owner.consumer_id not in {former, None}
-    owners = text("SELECT DISTINCT owner_id FROM queue_over_sql_queues")
-    with engine.connect() as connection:
-        assert [owner.consumer_id] == connection.execute(owners).scalars().all()
+    assert {owner.consumer_id} == facts(engine, "owner_id")
+    assert {None} == facts(engine, "orphaned_at")
     assert ["x"] == payloads(owner.queue("box").consume())
     owner.stop()
     assert [] == service.queues(temporary=True)
@@ -183,21 +209,96 @@ def test_a_queue_is_in_use_without_a_registered_claim(
     assert 1 == service.reap().dropped
 
 
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("the lock is the database's, whoever waits")
+def test_a_locked_record_keeps_nobody_from_claiming(
+    make_service: MakeService, service: QueueService, engine: Engine
+) -> None:
+    """A service registers anew while others have locked its temporary queue's record.
+
+    It claims, and keeps the queue with its next heartbeat.
+    """
+    owner = make_service()
+    owner.create_queue("jobs").publish("x")
+    owner.create_queue("box", temporary=True)
+    former = owner.consumer_id
+    assert former is not None
+    service.release_consumer(former)
+    parts_of(owner).consumer.identity().renew(float("-inf"))
+    with locked(engine, "box"):
+        assert ["x"] == payloads(owner.queue("jobs").consume())
+        assert former in facts(engine, "owner_id")
+    parts_of(owner).consumer.heartbeat()
+    assert {None, owner.consumer_id} == facts(engine, "owner_id")
+
+
+@pytest.mark.threads("what a registration says does not depend on who reads it")
+def test_a_durable_consumer_uses_its_queue(service: QueueService, engine: Engine) -> None:
+    """As long as it is registered, also while its query rests."""
+    events = service.create_queue("events", unused_for=3600)
+    DurableConsumer(events, "stream", owner="test").take_over()
+    for dropped in (0, 1):
+        put_back(engine, "events", 9)
+        assert dropped == service.reap().dropped
+        if not dropped:
+            service.drop_consumer("stream")
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.threads("the transaction is the caller's")
+def test_a_transaction_goes_on_without_its_note(
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only the caller's connection can note the use, a refusal must not abort it.
+
+    So it is with an engine of which we know little.
+    """
+    service.create_queue("events", unused_for=3600).publish("x")
+    monkeypatch.setattr(Claimer, "_may_run_beside", property(lambda _: False))
+    with refused_notes(engine), engine.begin() as connection:
+        taken = service.queue("events").take(connection=connection)
+        connection.execute(text("SELECT 1"))
+    assert ["x"] == payloads(taken)
+    assert 0 == service.queue("events").messages().count()
+
+
+@contextlib.contextmanager
+def refused_notes(engine: Engine) -> Iterator[None]:
+    """Let the database refuse to note uses, as it refuses a role that lacks the right."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_over_sql_queues SET used_at = 1"))
+        connection.execute(
+            text("ALTER TABLE queue_over_sql_queues ADD CONSTRAINT no_notes CHECK (used_at < 2)")
+        )
+    try:
+        yield
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE queue_over_sql_queues DROP CONSTRAINT no_notes"))
+
+
 @pytest.mark.threads("what the database holds does not depend on who asks it")
+@pytest.mark.parametrize("how", [{"temporary": True}, {"unused_for": 3600}, {"unused_for": None}])
 def test_who_creates_a_queue_that_ends_meanwhile_gets_another(
-    make_service: MakeService, service: QueueService, monkeypatch: pytest.MonkeyPatch
+    make_service: MakeService,
+    service: QueueService,
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, Any],
 ) -> None:
     """A reaper drops it after its record was read, so it is created again."""
-    make_service().create_queue("box", temporary=True).publish("x")
-    creator, take_over, reapers = make_service(), Catalog._take_over, [service]
+    make_service().create_queue("box", **{"unused_for": 3600, **how}).publish("x")
+    creator, read, reapers = make_service(), Catalog._record_named, [service]
 
-    def when_dropped(catalog: Catalog, record: QueueRecord, owner: str) -> bool:
-        if reapers:
+    def and_dropped(
+        catalog: Catalog, name: str, on: Connection | None = None
+    ) -> QueueRecord | None:
+        record = read(catalog, name, on)
+        if reapers and record is not None:
             assert reapers.pop().drop_queue("box")
-        return take_over(catalog, record, owner)
+        return record
 
-    monkeypatch.setattr(Catalog, "_take_over", when_dropped)
-    box = creator.create_queue("box", temporary=True)
-    assert box.temporary
+    monkeypatch.setattr(Catalog, "_record_named", and_dropped)
+    box = creator.create_queue("box", **how)
+    assert how.get("temporary", False) is box.temporary
     box.publish("y")
     assert ["y"] == payloads(box.consume())
