@@ -397,7 +397,7 @@ class RequestTimeout(QueueError, TimeoutError):
     """
 
     def __init__(
-        self, queue: str, correlation_id: str, message_id: int, seconds: float, *, withdrawn: bool
+        self, queue: str, correlation_id: str, message_id: int, waited: str, *, withdrawn: bool
     ) -> None:
         ending = (
             "No consumer had claimed it, so it was withdrawn."
@@ -406,8 +406,7 @@ class RequestTimeout(QueueError, TimeoutError):
             "remove it; it may still be handled."
         )
         super().__init__(
-            f"No reply to message {message_id} of queue {queue!r} arrived within {seconds:g} s. "
-            f"{ending}"
+            f"No reply to message {message_id} of queue {queue!r} arrived within {waited}. {ending}"
         )
         self.queue = queue
         self.correlation_id = correlation_id

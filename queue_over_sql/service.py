@@ -63,7 +63,7 @@ from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics.topics import Topics
 from queue_over_sql.values.checks import check_flag, check_name
-from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.options import check_known, spelled_out
 from queue_over_sql.worker.middleware import Middleware
 from queue_over_sql.worker.worker import Worker
@@ -874,11 +874,11 @@ class QueueService:
             return
         _log.warning(
             "The service stopped, but could not reach the database: %s Consumer %s is still "
-            "registered%s. The reaper of another service removes it within %g s.",
+            "registered%s. The reaper of another service removes it within %s.",
             f"{reason.removesuffix('.')}.",
             consumer_id,
             f", and messages of {', '.join(left)} are not released" if left else "",
-            seconds,
+            duration_text(seconds),
         )
 
 

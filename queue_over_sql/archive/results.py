@@ -10,7 +10,7 @@ from queue_over_sql.errors import DatabaseUnavailable, NoResult, ResultTimeout, 
 from queue_over_sql.payloads.codec import decode_headers
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.values.backoff import OutageLog, poll_pauses
-from queue_over_sql.values.durations import to_timedelta
+from queue_over_sql.values.durations import duration_text, to_timedelta
 from queue_over_sql.values.headers import RESULT
 from queue_over_sql.values.states import Outcome
 
@@ -99,7 +99,8 @@ class Results:
     def _time_out(self, message_id: int, seconds: float) -> NoReturn:
         name = self._context.name
         msg = (
-            f"Message {message_id} of queue {name!r} was not finished within {seconds:g} s. Wait "
-            f"longer, or ask queue.why({message_id}) what it waits for."
+            f"Message {message_id} of queue {name!r} was not finished within "
+            f"{duration_text(seconds)}. Wait longer, or ask queue.why({message_id}) what it waits "
+            "for."
         )
         raise ResultTimeout(msg, name, message_id)

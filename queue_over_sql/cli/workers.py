@@ -29,6 +29,7 @@ from queue_over_sql.cli.probes import (
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.cli.values import import_object
+from queue_over_sql.values.durations import duration_text
 
 if TYPE_CHECKING:
     from queue_over_sql import Worker
@@ -208,7 +209,8 @@ def reaper(
         observer=observer,
     )
     with stop_on_signals(at_once=True) as stop, service, probing(Health(service), http):
-        logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
+        every = duration_text(interval)
+        logger.info("The reaper runs in process %s, every %s.", os.getpid(), every)
         stop.requested.wait()
         logger.info("The reaper is stopping.")
 

@@ -27,6 +27,7 @@ from queue_over_sql.schema.system_tables import SystemTables, system_tables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.errors import ErrorKind
 from queue_over_sql.sql.operation import Operation
+from queue_over_sql.values.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -337,7 +338,7 @@ class Upgrader:
                 return self._connections.run(changing)
             except _InUse as busy:
                 if time.monotonic() > deadline:
-                    lasted = f" for {timeout:g} seconds" if timeout else ""
+                    lasted = f" for {duration_text(timeout)}" if timeout else ""
                     msg = (
                         f"Not {done}: {what} of {self._connections.where}, because {busy.why}"
                         f"{lasted}. Workers continue as before. {busy.advice}"

@@ -36,7 +36,7 @@ from queue_over_sql.values.checks import (
     check_text,
     check_whole,
 )
-from queue_over_sql.values.durations import instant_to_microseconds, to_microseconds
+from queue_over_sql.values.durations import duration_text, instant_to_microseconds, to_microseconds
 from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import PublishOutcome
@@ -463,9 +463,10 @@ def _optional_duration(argument: str, value: Any) -> int | None:
 
 def _check_due_before(expires: int, delay: int) -> None:
     if delay >= expires:
+        end, begin = (duration_text(each / 1_000_000) for each in (expires, delay))
         msg = (
-            f"the message would expire after {expires / 1_000_000:g} s, but it is due only after "
-            f"{delay / 1_000_000:g} s: give a longer expires, or a shorter delay"
+            f"the message would expire after {end}, but it is due only after {begin}: give a "
+            "longer expires, or a shorter delay"
         )
         raise ValueError(msg)
 

@@ -23,7 +23,7 @@ from queue_over_sql.publishing.publisher import is_new, refuse_options, with_hea
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.backoff import OutageLog, poll_pauses
-from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.durations import Duration, duration_text, to_timedelta
 from queue_over_sql.values.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Request:
             self.context.name,
             self.correlation_id,
             self.message_id,
-            self.seconds,
+            duration_text(self.seconds),
             withdrawn=withdrawn,
         )
 

@@ -76,7 +76,7 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
         raise ValueError(msg)
     if value < timedelta(0) or (value == timedelta(0) and not zero):
         least = "zero or more" if zero else "more than zero"
-        msg = f"{argument} must be {least}, not {value.total_seconds():g} s"
+        msg = f"{argument} must be {least}, not {duration_text(value.total_seconds())}"
         raise ValueError(msg)
     return value
 
@@ -103,9 +103,14 @@ def exact_duration(seconds: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration for people, to the millisecond: ``30 d``, ``28 min 32 s``."""
-    parts = (f"{count} {unit}" for count, unit in _parts(seconds, "min"))
-    return " ".join(parts) or "0 s"
+    """Write a duration for people: ``30 d``, ``28 min 32 s``, ``250 ms``.
+
+    It is to the millisecond, or a shorter one to the microsecond.
+    """
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    parts = [f"{count} {unit}" for count, unit in _parts(seconds, "min")]
+    return " ".join(parts) or (f"{round(seconds * 1_000_000)} µs" if seconds else "0 s")
 
 
 def _parts(seconds: float, minute: str) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from queue_over_sql.errors import shown
-from queue_over_sql.values.durations import LONGEST_US
+from queue_over_sql.values.durations import LONGEST_US, duration_text
 
 _SECOND: Final = 1_000_000
 _UNITS: Final = {
@@ -190,4 +190,4 @@ def _text(interval: int, burst: int) -> str:
             return f"{count}/{unit}"
     for count, unit in exact:
         return f"{count}/{unit} burst {burst}"
-    return f"one in {interval / _SECOND:g} s burst {burst}"
+    return f"one in {duration_text(interval / _SECOND)} burst {burst}"

@@ -266,7 +266,7 @@ class WorkerProcess:
         except OSError:
             if not self._has_answered and time.monotonic() < self._began + _STARTING_SECONDS:
                 return {}, {name: "it starts"}
-            silent = {name: f"it does not answer within {_ANSWER_SECONDS:g} s"}
+            silent = {name: f"it does not answer within {duration_text(_ANSWER_SECONDS)}"}
             return silent, silent
         self._has_answered, self._awaits_health = True, False
         live, ready = json.loads(received.splitlines()[-1])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql.database.runtime import THREADS, Interruption, Running, Runtime
 from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import note_cancelled, when_cancelled
+from queue_over_sql.values.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class _Call:
 
     @property
     def reason(self) -> str:
-        return f"timed out after {self.handler.timeout:g} s"
+        return f"timed out after {duration_text(self.handler.timeout or 0.0)}"
 
 
 class TimeLimits:
