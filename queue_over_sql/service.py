@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from queue_over_sql.catalog.catalog import Catalog
@@ -59,6 +60,7 @@ from queue_over_sql.settings import (
     ServiceSettings,
     Unset,
 )
+from queue_over_sql.settling.dead_letter_queue import feed
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics.topics import Topics
@@ -396,6 +398,11 @@ class QueueService:
                 publishers at the same time may exceed the number.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: additional SQLAlchemy columns of the queue; cannot be changed later.
+            dead_letter_queue: name of another queue, to which each dead letter is published when it
+                is archived, in the same transaction; None (default): none. There its header
+                ``dead_letter`` has the queue, id, key and attempts, the outcome and the reason. It
+                has no key, group or own columns. A message with this header stays in the archive,
+                so that none goes round. Dead letters of the SQL API stay there, too.
             unused_for: drop the queue, with all its messages, when no living consumer has asked
                 for its messages for this long; None (default): never. Clients over HTTP count as
                 consumers. Clients of the SQL API count only while they hold a message.
@@ -417,6 +424,7 @@ class QueueService:
             InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the queue exists with another payload type, other columns or
                 another ``unique``, or is not ``temporary``.
+            QueueNotFound: there is no ``dead_letter_queue`` of this name.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
             UnsupportedByEngine: there is a ``group_limit``, ``queue_limit`` or ``queue_rate``, and
@@ -778,6 +786,7 @@ class QueueService:
             service=self._settings,
             arrivals=self._parts.arrivals,
             wakeups=self._parts.wakeups,
+            feed=partial(feed, lambda name, on: core_of(self._parts.queue(name, on)).context),
             kinds=kinds,
             observer=self._parts.observer,
         )

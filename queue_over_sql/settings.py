@@ -20,10 +20,11 @@ from queue_over_sql.values.checks import (
     check_whole,
 )
 from queue_over_sql.values.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.values.limits import MAX_PRIORITIES, MOST_IN_HAND
+from queue_over_sql.values.limits import MAX_PRIORITIES, MOST_IN_HAND, TITLE_LENGTH
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.rates import rate_text
 from queue_over_sql.values.states import Outcome
+from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +102,7 @@ class QueueSettings:
     unique: Unique | Unset = UNSET
     dedup_window: Duration | Unset | None = UNSET
     expires: Duration | Unset | None = UNSET
+    dead_letter_queue: str | Unset | None = UNSET
     unused_for: Duration | Unset | None = UNSET
     group_limit: int | Unset | None = UNSET
     group_order: GroupOrder | Unset = UNSET
@@ -151,6 +153,7 @@ class QueueOptions(OptionsOfAdopted, total=False):
     unique: Unique | Unset
     dedup_window: Duration | Unset | None
     expires: Duration | Unset | None
+    dead_letter_queue: str | Unset | None
     unused_for: Duration | Unset | None
     max_length: int | Unset | None
     when_full: WhenFull | Unset
@@ -214,6 +217,7 @@ class EffectiveSettings:
     unique: Unique = "live"
     dedup_window: timedelta | None = None
     expires: timedelta | None = None
+    dead_letter_queue: str | None = None
     unused_for: timedelta | None = None
     group_limit: int | None = None
     group_order: GroupOrder = "fifo"
@@ -317,6 +321,12 @@ def updated(present: EffectiveSettings, requested: QueueSettings) -> EffectiveSe
     ages = wanted.warn_age, wanted.critical_age
     if ages[0] is not None and ages[1] is not None and ages[0] > ages[1]:
         msg = f"warn_age ({ages[0]}) must not be longer than critical_age ({ages[1]})"
+        raise ValueError(msg)
+    if wanted.dead_letter_queue is not None and wanted.archive == "none":
+        msg = (
+            "dead_letter_queue needs an archive, which keeps the dead letters that the other queue "
+            "cannot have: give archive='failed', too, or dead_letter_queue=None"
+        )
         raise ValueError(msg)
     wanted = _with_length(present, plain, wanted)
     limits = (wanted.group_limit, wanted.queue_limit, wanted.max_length)
@@ -653,6 +663,15 @@ def _check_kinds(name: str, value: Any) -> None:
     Kinds.of(value)
 
 
+def _check_queue(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        msg = f"{name} must be the name of a queue, or None, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not 0 < len(value) <= TITLE_LENGTH or not is_storable(value):
+        msg = f"{name} must be the name of a queue, or None, not {shown(value)}"
+        raise ValueError(msg)
+
+
 def _check_columns(name: str, value: Any) -> None:
     from sqlalchemy import Column  # noqa: PLC0415 - settings stay cheap to import
 
@@ -682,6 +701,7 @@ _STORED: Final[Mapping[str, _Kind]] = {
     "unique": _one_of(UNIQUES),
     "dedup_window": _DURATION.or_none(),
     "expires": _DURATION.or_none(),
+    "dead_letter_queue": _Kind(_check_queue, str.__str__).or_none(),
     "unused_for": _DURATION.or_none(),
     "group_limit": _whole(1, MOST_IN_HAND).or_none(),
     "group_order": _one_of(GROUP_ORDERS),

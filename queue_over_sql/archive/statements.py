@@ -35,6 +35,7 @@ from queue_over_sql.statements.parameters import (
     update_by_id,
     words,
 )
+from queue_over_sql.statements.requests import archive_columns
 
 if TYPE_CHECKING:
     from sqlalchemy import CTE, Table
@@ -61,6 +62,11 @@ def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElem
     }
     names = [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns]
     return [*[changed.get(name, source.c[name]) for name in names], now, words("p_outcome", 20)]
+
+
+def select_archived(tables: QueueTables, size: int) -> Select[Any]:
+    """Read archived messages by id, as ``archive_columns``."""
+    return select(*archive_columns(tables)).where(among_ids(tables.archive, size))
 
 
 def copy_to_archive(tables: QueueTables, size: int) -> Insert:

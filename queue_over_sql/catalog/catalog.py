@@ -68,6 +68,7 @@ from queue_over_sql.settings import (
     settings_json,
     updated,
 )
+from queue_over_sql.settling.dead_letter_queue import check_receiver
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.operation import Operation
 
@@ -237,6 +238,17 @@ class Catalog:
         record = self._record(title)
         return title if record is None else record.name
 
+    def _check_receiver(self, name: str, payload: str, requested: QueueSettings) -> None:
+        """Refuse a queue of dead letters that is not there, or that cannot have them."""
+        if not isinstance(requested.dead_letter_queue, str):
+            return
+        receiver = self.get(self.resolved(requested.dead_letter_queue))
+        if receiver.name == name:
+            msg = f"queue {name!r} cannot be its own dead_letter_queue: give another one"
+            raise ValueError(msg)
+        tables, accepted = core_of(receiver).context.tables, receiver.settings.payload
+        check_receiver(name, payload, tables, accepted)
+
     def _check_retry(self, requested: QueueSettings) -> None:
         if not isinstance(requested.retry, Unset):
             self._settings.retry_policies.describe(requested.retry)
@@ -359,6 +371,7 @@ class Catalog:
         title = None if title == name else title
         while (record := self._record_named(name)) is None:
             fresh = updated(EffectiveSettings(), requested)
+            self._check_receiver(name, fresh.payload, requested)
             self._usable_kinds(name, fresh)
             temporary = owner is not None
             tables = self._define(name, fresh)
@@ -602,6 +615,7 @@ class Catalog:
     def _check_same_schema(
         self, stored: StoredSettings, present: EffectiveSettings, requested: QueueSettings
     ) -> None:
+        self._check_receiver(stored.queue, present.payload, requested)
         if requested.payload not in (UNSET, present.payload):
             msg = (
                 f"Queue {stored.queue!r} has {present.payload!r} payloads, but "

@@ -185,6 +185,15 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
         ),
         read=lambda text: _read(text, "--expires", _window),
     ),
+    "dead_letter_queue": SharedOption(
+        str,
+        typer.Option(
+            metavar="QUEUE|none",
+            show_default="none for a new queue",
+            help="Another queue, which gets each dead letter.",
+        ),
+        read=lambda text: None if text == "none" else text,
+    ),
     "unused_for": SharedOption(
         str,
         typer.Option(
@@ -333,6 +342,7 @@ def rare_settings(settings: EffectiveSettings) -> str:
         ("keys ", settings.unique if settings.unique == "waiting" else ""),
         ("keys ", "" if window is None else _duration(window)),
         ("expire ", "" if settings.expires is None else _duration(settings.expires)),
+        ("dead to ", settings.dead_letter_queue or ""),
         ("unused ", "" if settings.unused_for is None else _duration(settings.unused_for)),
         ("groups of ", _groups(settings)),
         ("in hand ", "" if settings.queue_limit is None else f"{settings.queue_limit:,}"),

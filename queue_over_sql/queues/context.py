@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import Connection
@@ -23,6 +24,8 @@ from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.operation import Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from queue_over_sql.consumers.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
     from queue_over_sql.sql.dialect import QueueDialect
     from queue_over_sql.sql.operation import Runnable
+    from queue_over_sql.statements.requests import Feed
 
 
 _log = logging.getLogger(__name__)
@@ -56,6 +60,7 @@ class QueueContext:
         service: ServiceSettings,
         arrivals: Arrivals,
         wakeups: WakeUps,
+        feed: Callable[[QueueContext, str, Connection, Iterable[int]], None],
         kinds: Kinds | None = None,
         observer: Observers | None = None,
     ) -> None:
@@ -75,6 +80,7 @@ class QueueContext:
         """Whether a message of this queue may expire, as far as its record was read."""
         self.arrivals = arrivals
         self.wakeups = wakeups
+        self._feed = feed
         self._declared_by: str | None = None
         self._settings = settings
         self._read_at = time.monotonic()
@@ -90,6 +96,12 @@ class QueueContext:
         plain = copy.copy(self)
         plain.kinds = None
         return plain
+
+    @property
+    def feed(self) -> Feed | None:
+        """Publishes archived dead letters to the queue's ``dead_letter_queue``, if it has one."""
+        name = self._settings.dead_letter_queue
+        return None if name is None else partial(self._feed, self, name)
 
     def asked(self) -> None:
         """Note that this consumer asks for messages: so it handles the queue."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import Settler
     from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.statements.requests import Feed
 
 
 _log = logging.getLogger(__name__)
@@ -118,7 +120,7 @@ class Decoder:
             settings, now = self._context.settings, clock()
             for row in rows:
                 if row.is_expired(now):
-                    end = expiry(row, keep=settings.archive != "none", dedup_us=settings.dedup_us)
+                    end = expiry(row, settings, self._context.feed)
                     unreadable.setdefault(end, []).append(row)
             rows = [row for row in rows if not row.is_expired(now)]
         with contextlib.suppress(*UNDECODABLE):
@@ -136,14 +138,14 @@ class Decoder:
     ) -> Disposition:
         settings = self._context.settings
         keep_dead, dedup = settings.archive != "none", settings.dedup_us
-        blocks = settings.blocks_groups
+        blocks, feed = settings.blocks_groups, self._context.feed
         if isinstance(error, UnfitPayload):
             reason = self._reason(row, error)
             message = decoded_plainly(self._context, row, self._settler)
             waits = deferral(message, reason, clock(), settings.kind_timeout)
             reason_of_end = None if waits else reason
-            return Disposition(keep_dead, dedup, reason_of_end, waits, blocks=blocks)
-        return Disposition(keep_dead, dedup, self._reason(row, error), blocks=blocks)
+            return Disposition(keep_dead, dedup, reason_of_end, waits, blocks=blocks, feed=feed)
+        return Disposition(keep_dead, dedup, self._reason(row, error), blocks=blocks, feed=feed)
 
     def _expire(self, rows: Sequence[MessageRow]) -> None:
         try:
@@ -172,10 +174,12 @@ class Decoder:
         _log.warning("Message %d of queue %s: %s", row.id, self._context.name, said)
 
 
-def expiry(row: MessageRow, *, keep: bool, dedup_us: int | None) -> Disposition:
+def expiry(row: MessageRow, settings: EffectiveSettings, feed: Feed | None) -> Disposition:
     """How an expired message ends."""
+    keep, dedup_us = settings.archive != "none", settings.dedup_us
     waited = None if row.expires_at is None else row.expires_at - row.published_at
-    return Disposition(keep, dedup_us, not_started_within(waited), outcome=Outcome.EXPIRED)
+    reason = not_started_within(waited)
+    return Disposition(keep, dedup_us, reason, outcome=Outcome.EXPIRED, feed=feed)
 
 
 def as_where(condition: ColumnElement[bool] | None) -> Where | None:

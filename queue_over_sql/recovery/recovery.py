@@ -228,14 +228,14 @@ class Recovery:
             return
         settings, sql = context.settings, context.sql
         context.declare_kinds()
-        reason = f"no consumer knew its kind for {settings.kind_timeout}"
+        reason, feed = f"no consumer knew its kind for {settings.kind_timeout}", context.feed
 
         def disposition(row: MessageRow) -> Disposition:
             kind = visible(str(row.kind), keep="")
             _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, kind, reason)
             error = f"{reason}: {row.kind}"
             keep, blocks = settings.archive != "none", settings.blocks_groups
-            return Disposition(keep, settings.dedup_us, error, blocks=blocks)
+            return Disposition(keep, settings.dedup_us, error, blocks=blocks, feed=feed)
 
         bury = partial(
             dead_letter_unknown.of,
@@ -259,9 +259,10 @@ class Recovery:
         settings = context.settings
         if not (context.expiring or settings.expires):
             return
+        feed = context.feed
 
         def disposition(row: MessageRow) -> Disposition:
-            return expiry(row, keep=settings.archive != "none", dedup_us=settings.dedup_us)
+            return expiry(row, settings, feed)
 
         while True:
             look = partial(

@@ -510,7 +510,10 @@ def end_apart(
         end_locked(connection, sql, [(disposition, [rows[id_] for id_ in ids])])
         return set(ids)
 
-    return _held_apart(connection, sql, disposition, list(rows), end)
+    held = _held_apart(connection, sql, disposition, list(rows), end)
+    if disposition.feed is not None and disposition.error is not None:
+        disposition.feed(connection, [id_ for id_ in rows if id_ not in held])
+    return held
 
 
 def _held_apart(

@@ -364,7 +364,10 @@ class Settlements:
         if settings.archive != "none":
             now = server_now(connection, sql)
             buried = dataclasses.replace(settlement, attempted_at=now)
-            return self._finish_apart(connection, buried, archive_messages, refused)
+            ended = self._finish_apart(connection, buried, archive_messages, refused)
+            if ended and (feed := self._context.feed) is not None:
+                feed(connection, ended)
+            return ended
         gone, held = finish_apart(connection, sql, settlement, remove)
         self._note_refused(held, refused)
         if gone:
@@ -456,7 +459,10 @@ class Settlements:
         def end_it(connection: Connection) -> bool:
             # It may be repeated.
             refused.clear()
-            return cancel_message(connection, context.sql, message_id, end, refused)
+            there = cancel_message(connection, context.sql, message_id, end, refused)
+            if there and not refused and (feed := context.feed) is not None:
+                feed(connection, [message_id])
+            return there
 
         ending = Operation(end_it, atomic=True, durable=True, counts=True)
         there = context.run(ending, connection)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import ColumnElement
 
@@ -326,6 +326,10 @@ class Aside:
         return {"p_delay": self.delay, "p_headers": self.headers, "p_error": self.error}
 
 
+Feed: TypeAlias = "Callable[[Connection, Iterable[int]], None]"
+"""Publishes archived dead letters, by their ids, to another queue."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disposition:
     """What to do with a message that was taken.
@@ -337,6 +341,7 @@ class Disposition:
         aside: if set, the message is deferred instead, because it does not fit its kind here.
         outcome: the outcome of a dead letter.
         blocks: whether the dead letter blocks its group.
+        feed: publishes archived dead letters by their ids to another queue, if there is one.
     """
 
     keep: bool
@@ -345,3 +350,4 @@ class Disposition:
     aside: Aside | None = None
     outcome: str = Outcome.FAILED
     blocks: bool = False
+    feed: Feed | None = dataclasses.field(default=None, compare=False)

@@ -19,6 +19,10 @@ CORRELATION_ID: Final = "correlation_id"
 RESULT: Final = "ack_result"
 """The header of an archived message that holds the result that its consumer acked it with."""
 
+DEAD_LETTER: Final = "dead_letter"
+"""The header of a message in a ``dead_letter_queue`` that says where it died: its queue, id, key
+and attempts there, its outcome and the reason."""
+
 UNFIT_SINCE: Final = "unfit_since"
 """The header of a message that does not fit its kind: since when it is deferred, in seconds since
 the epoch."""

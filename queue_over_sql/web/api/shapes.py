@@ -521,6 +521,7 @@ class QueueSettings(Taken, kw_only=True):
     unique: Literal["live", "waiting"] | UnsetType = UNSET
     dedup_window: Span | UnsetType | None = UNSET
     expires: Span | UnsetType | None = UNSET
+    dead_letter_queue: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType | None = UNSET
     unused_for: Span | UnsetType | None = UNSET
     group_limit: Attempts | UnsetType | None = UNSET
     group_order: Literal["fifo", "any"] | UnsetType = UNSET
@@ -569,6 +570,7 @@ class Queue(Given, kw_only=True):
     unique: str
     dedup_window: float | None
     expires: float | None
+    dead_letter_queue: str | None
     unused_for: float | None
     group_limit: int | None
     group_order: str

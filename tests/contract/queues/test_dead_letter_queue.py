@@ -1,0 +1,143 @@
+"""A queue fed by the dead letters of others (``dead_letter_queue``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Column, Integer
+
+from queue_over_sql import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.testing.waiting import wait_until
+from tests.contract.queue_state import payloads
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+
+def origins(queue: Queue) -> dict[Any, Any]:
+    """Where the messages of a queue died, by payload."""
+    return {each.payload: each.headers["dead_letter"] for each in queue.messages().list()}
+
+
+def test_each_dead_letter_comes_to_the_other_queue(service: QueueService) -> None:
+    """However it died: with its payload and headers, its origin, and a record in the archive."""
+    dead = service.create_queue("dead", priorities=2)
+    jobs = service.create_queue(
+        "jobs", dead_letter_queue="dead", archive="all", max_attempts=1, group_limit=5
+    )
+    assert "dead" == jobs.settings.dead_letter_queue
+    jobs.publish("failed", key="k", headers={"from": "me"}, group="a")
+    for payload in ("rejected", "done", "back"):
+        jobs.publish(payload)
+    jobs.publish("expired", expires=0.001)
+    (late,) = jobs.publish_many(["cancelled"])
+    wait_until(lambda: service.reap().dead_lettered or "expired" in origins(dead))
+    claimed = {message.payload: message for message in jobs.consume(9)}
+    claimed["failed"].nack("no")
+    claimed["rejected"].reject("never")
+    claimed["done"].ack()
+    claimed["back"].release()
+    assert jobs.cancel(late.id, "by us")
+    said = origins(dead)
+    assert {"failed", "rejected", "expired", "cancelled"} == set(said)
+    (failed,) = jobs.archive.messages(status="failed").list()
+    expected = {"queue": "jobs", "id": failed.id, "outcome": "failed", "key": "k"}
+    assert {**expected, "reason": "no", "attempts": 1} == said["failed"]
+    assert ("expired", 0) == (said["expired"]["outcome"], said["expired"]["attempts"])
+    assert "by us" in said["cancelled"]["reason"]
+    copy: Message = next(m for m in dead.messages().list() if m.payload == "failed")
+    assert ("me", None, 0) == (copy.headers["from"], copy.key, copy.attempt)
+    # From there it starts a new life: the key and the group are the handler's choice.
+    with_origin = next(each for each in dead.consume(9) if each.payload == "failed")
+    jobs.publish(with_origin.payload, key="k")
+    with_origin.ack()
+    assert {"back", "failed"} == {each.payload for each in jobs.messages().list()}
+
+
+def test_the_dead_letters_of_the_dead_come_too(
+    make_service: MakeService, service: QueueService
+) -> None:
+    """Those whose last attempt ended with their consumer, by any reaper."""
+    dead = service.create_queue("dead")
+    service.create_queue("jobs", dead_letter_queue="dead", max_attempts=1).publish("x")
+    victim = make_service()
+    victim.queue("jobs").consume(lease=0.05)
+    wait_until(lambda: service.reap().dead_lettered or dead.messages().count())
+    assert {"queue": "jobs", "attempts": 1}.items() <= origins(dead)["x"].items()
+
+
+def test_it_is_one_transaction_with_the_end(service: QueueService, engine: Engine) -> None:
+    """A caller's rollback takes it back, too; its commit has both."""
+    dead = service.create_queue("dead")
+    jobs = service.create_queue("jobs", dead_letter_queue="dead")
+    jobs.publish("x")
+    for commits in (False, True):
+        (message,) = jobs.consume()
+        with engine.connect() as connection:
+            message.reject("no", connection=connection)
+            if commits:
+                connection.commit()
+            else:
+                connection.rollback()
+        assert (commits, commits) == (dead.messages().count(), jobs.archive.messages().count())
+        if not commits:
+            jobs.held(message.token).release()
+
+
+def test_no_message_goes_round(service: QueueService) -> None:
+    """What came from dead letters stays in the archive, whatever queues name each other."""
+    first, second = service.create_queue("first"), service.create_queue("second")
+    service.create_queue("first", dead_letter_queue="second")
+    service.create_queue("second", dead_letter_queue="first")
+    first.publish("x")
+    first.reject(first.consume(), "no")
+    second.reject(second.consume(), "no")
+    assert (0, 0) == (first.messages().count(), second.messages().count())
+    assert (1, 1) == (first.archive.messages().count(), second.archive.messages().count())
+
+
+@pytest.mark.parametrize("trouble", ["dropped", "refuses"])
+def test_a_dead_letter_is_never_lost(
+    service: QueueService, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    """If the other queue cannot have it, it stays in the archive, and the log says so.
+
+    The other settlements of the transaction hold.
+    """
+    columns = [Column("n", Integer, nullable=False)] if trouble == "refuses" else []
+    service.create_queue("dead", columns=columns)
+    jobs = service.create_queue("jobs", dead_letter_queue="dead", max_attempts=1)
+    if trouble == "dropped":
+        service.drop_queue("dead")
+    jobs.publish_many(["x", "y"])
+    jobs.nack(jobs.consume(2), error="no")
+    assert ["x", "y"] == sorted(payloads(jobs.archive.messages().list()))
+    assert "stay in its archive" in caplog.text
+
+
+@pytest.mark.engines("sqlite")
+def test_what_cannot_be_is_refused(service: QueueService) -> None:
+    """A queue that is not there, the queue itself, other payloads, and no archive."""
+    service.create_queue("texts", payload="text")
+    service.create_queue("other")
+    jobs = service.create_queue("jobs")
+    for create in ("jobs", "new"):
+        with pytest.raises(QueueNotFound):
+            service.create_queue(create, dead_letter_queue="missing")
+        with pytest.raises(QueueSchemaMismatch, match="'text' payloads"):
+            service.create_queue(create, dead_letter_queue="texts")
+        with pytest.raises(ValueError, match="needs an archive"):
+            service.create_queue(create, dead_letter_queue="other", archive="none")
+    with pytest.raises(ValueError, match="its own dead_letter_queue"):
+        service.create_queue("jobs", dead_letter_queue="jobs")
+    for wrong, error in ((1, TypeError), ("", ValueError)):
+        with pytest.raises(error, match="dead_letter_queue must be"):
+            service.create_queue("jobs", dead_letter_queue=wrong)  # type: ignore[arg-type]
+    service.create_queue("new", dead_letter_queue="jobs")
+    assert service.create_queue("new", dead_letter_queue=None).settings.dead_letter_queue is None
+    assert ["jobs", "new", "other", "texts"] == [queue.name for queue in service.queues()]
+    assert jobs.settings.dead_letter_queue is None
