@@ -286,7 +286,8 @@ def test_who_creates_a_queue_that_ends_meanwhile_gets_another(
     how: dict[str, Any],
 ) -> None:
     """A reaper drops it after its record was read, so it is created again."""
-    make_service().create_queue("box", **{"unused_for": 3600, **how}).publish("x")
+    options: dict[str, Any] = {"unused_for": 3600, **how}
+    make_service().create_queue("box", **options).publish("x")
     creator, read, reapers = make_service(), Catalog._record_named, [service]
 
     def and_dropped(
