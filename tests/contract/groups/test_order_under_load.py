@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
@@ -28,6 +29,8 @@ pytestmark = [
 ]
 
 GROUPS = [f"g{number}" for number in range(5)]
+LATE = 20
+"""How many transactions are open at once."""
 
 
 def test_a_late_commit_is_not_overtaken(
@@ -213,14 +216,22 @@ class Account:
                 for each in [threads.submit(self.publish, n, count) for n in range(publishers)]:
                     each.result()
                 deadline = time.monotonic() + 60
-                while sum(len(t.messages) for t in self.takes) < publishers * count:
+                while self.count() < publishers * count:
                     assert time.monotonic() < deadline, "not all came"
                     time.sleep(0.02)
             finally:
-                self._over.set()
+                self.stop()
             for each in consuming:
                 each.result()
         self._engine.dispose()
+
+    def count(self) -> int:
+        """How many messages were ended."""
+        return sum(len(take.messages) for take in self.takes)
+
+    def stop(self) -> None:
+        """Let consumers end."""
+        self._over.set()
 
     def check(self) -> None:
         """Each came once; none was overtaken by a later one of its group, or beside another one."""
@@ -266,3 +277,55 @@ def test_the_order_of_a_group_is_that_of_its_commits(
     account = Account(database.url, make_service)
     account.run(publishers=4, consumers=consumers, count=50 if consumers == 8 else 25)
     account.check()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("consumers", [1, 8])
+def test_none_of_200_late_commits_is_overtaken(
+    service: QueueService, database: TestDatabase, make_service: MakeService, consumers: int
+) -> None:
+    """Each is below the place up to which everything was claimed; who follows it comes at once."""
+    queue = service.create_queue("jobs", group_limit=1)
+    account, pairs = Account(database.url, make_service), list[tuple[int, int]]()
+    engine, load = create_engine(database.url, pool_size=LATE), 0
+    with ThreadPoolExecutor(consumers) as threads:
+        consuming = [threads.submit(account.consume, number) for number in range(consumers)]
+        try:
+            for turn in range(200 // LATE):
+                with contextlib.ExitStack() as stack:
+                    begun = []
+                    for number in range(LATE):
+                        connection = stack.enter_context(engine.connect())
+                        group = f"{turn} {number}"
+                        made = queue.publish("late", group=group, connection=connection)
+                        begun.append((connection, group, made.id))
+                    deadline = time.monotonic() + 0.4
+                    while time.monotonic() < deadline or account.count() < load:
+                        assert time.monotonic() < deadline + 30
+                        queue.publish_many([Publication(0, group=f"b{n}") for n in range(20)])
+                        load += 20
+                        while account.count() < load:
+                            assert time.monotonic() < deadline + 30
+                            time.sleep(0.001)
+                    for connection, group, late in begun:
+                        connection.commit()
+                        pairs.append((late, queue.publish("behind", group=group).id))
+                load += 2 * LATE
+            deadline = time.monotonic() + 60
+            while account.count() < load:
+                assert time.monotonic() < deadline, "not all came"
+                time.sleep(0.01)
+        finally:
+            account.stop()
+        for each in consuming:
+            each.result()
+    engine.dispose()
+    takes = {row_id: take for take in account.takes for row_id, _ in take.messages}
+    assert 200 == len(pairs)
+    overtaken = [
+        (late, behind)
+        for late, behind in pairs
+        if takes[late] is not takes[behind] and takes[late].ended > takes[behind].had
+    ]
+    assert [] == overtaken
+    assert all(late < behind for late, behind in pairs)
