@@ -278,7 +278,11 @@ class Parser(argparse.ArgumentParser):
     def command(self, name: str, options: argparse.Namespace) -> str:
         """The command that runs the same."""
         given = {k: v for k, v in vars(options).items() if k not in {"quick", "markdown"}}
-        words = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
+        words = [
+            f"--{key.replace('_', '-')}" + ("" if value is True else f" {value}")
+            for key, value in given.items()
+            if value is not False
+        ]
         return f"python -m scripts.benchmarks.{name} {' '.join(words)}"
 
     def measure_each(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,6 +64,8 @@ PARTS: Final = ("rates", "shapes", "blocked", "saturated", "wakes", "quiet")
 PLAIN, GROUPED = "ungrouped", "grouped"
 BATCH: Final = 100
 THREADS: Final = 4
+PROCESSES: Final = 8
+"""More consumers are threads of as many processes, each with a service of its own."""
 GROUPS: Final = 10_000
 ACTIVE: Final = 115
 SATURATED: Final = 12_000
@@ -80,6 +83,7 @@ _LEASE: Final = 86_400
 _IDLE: Final = 0.5
 _NAMES = counter()
 _held: list[Message] = []
+_services: list[QueueService] = []
 
 
 class Taken(NamedTuple):
@@ -112,6 +116,19 @@ def drain(queue: Queue, rest: int, begin: float, limit: float) -> tuple[list[Tak
             queue.ack(got)
             taken.append(Taken(now, now, time.monotonic(), [number_of(each) for each in got]))
     return taken, time.process_time() - used
+
+
+def drain_beside(
+    queue: Queue, rest: int, begin: float, limit: float, *, url: str, threads: int
+) -> tuple[list[Taken], float]:
+    """As ``drain``, by several consumers of one process: each is a service with a thread."""
+    while len(_services) < threads:
+        _services.append(QueueService(url))
+    queues = [service.queue(queue.name) for service in _services[:threads]]
+    used = time.process_time()
+    with ThreadPoolExecutor(threads) as pool:
+        taken = [*pool.map(lambda each: drain(each, rest, begin, limit)[0], queues)]
+    return [each for one in taken for each in one], time.process_time() - used
 
 
 def work(queue: Queue, rest: int, url: str, limit: float) -> tuple[list[Taken], float]:
@@ -177,6 +194,7 @@ class Side:
     server: Callable[[], float]
     rest: int = 0
     published: int = 0
+    has_many: bool = False
     groups: dict[int, str | None] = field(default_factory=dict)
 
     @classmethod
@@ -191,7 +209,8 @@ class Side:
         server = getattr(new, "__self__", None)
         pid = server.pid if isinstance(server, PrivateServer) else None
         used = partial(processor_of, pid) if pid is not None else float
-        return cls(url, service, queue, helpers_of(stack, url, processes), used)
+        helpers = helpers_of(stack, url, min(processes, PROCESSES))
+        return cls(url, service, queue, helpers, used)
 
     def publish(self, groups: Iterable[str | None]) -> int:
         """Publish a message for each of these groups, in order; returns how many."""
@@ -202,10 +221,12 @@ class Side:
             self.published += 1
         return self.queue.load(items)
 
-    def together(self, count: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    def together(
+        self, count: int, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> list[Any]:
         """Run a function in a number of processes at once."""
         for helper in self.helpers[:count]:
-            helper.start(function, *args)
+            helper.start(function, *args, **kwargs)
         return [helper.result() for helper in self.helpers[:count]]
 
     def rate(
@@ -226,8 +247,15 @@ class Side:
         if settled:
             settle(self.service)
         begin, used = time.monotonic() + 0.1, self.server()
+        processes, threads = min(consumers, PROCESSES), max(consumers // PROCESSES, 1)
         if worker:
             answers = self.together(consumers, work, self.rest, self.url, limit)
+        elif threads > 1:
+            # The first time their services must begin.
+            begin += 1.0 if self.has_many else 30.0
+            self.has_many = True
+            many = {"url": self.url, "threads": threads}
+            answers = self.together(processes, drain_beside, self.rest, begin, limit, **many)
         else:
             answers = self.together(consumers, drain, self.rest, begin, limit)
         used = self.server() - used + sum(answer[1] for answer in answers)
@@ -299,7 +327,7 @@ class Bench:
             # Statements are prepared, and groups have their rows.
             side.rate(of[name][: 2 * GROUPS], most, options.limit)
         for consumers in options.consumers:
-            for worker in (False, True):
+            for worker in (False, True) if consumers <= PROCESSES else (False,):
                 case: dict[str, list[Any]] = {name: [] for name in sides}
                 for turn in range(options.rounds):
                     for name in list(sides)[:: -1 if turn % 2 else 1]:

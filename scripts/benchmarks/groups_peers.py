@@ -4,11 +4,13 @@ Each library has its own database on one private server, with a backlog of many 
 groups, published in turns. In each round each library claims and acks by 100 for some seconds, in
 one or more processes, and its backlog is filled up again. Used are the programs of ``contenders``:
 pgmq with its grouped read, pg-boss with its strict policy, and procrastinate with locks, whose
-worker has no batches. Ours is FIFO with one message of a group in hand.
+worker has no batches. Ours is FIFO with one message of a group in hand. To publish a large backlog
+takes long: with ``--add`` a run adds its rounds to those of the last result.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -181,7 +183,8 @@ its worker, because it has no batches. The goal is 5 for pgmq, and 1 for the oth
             cells = [f"{about['name']} {about['version']}", processes, f"{median(rates):,.0f}"]
             cells += [f"{min(rates):,}, {max(rates):,}", "" if name == OURS else times]
             lines.append(f"| {' | '.join([*cells, _note(measured)])} |")
-    lines += ["", origin_of(result)]
+    runs = result.get("runs", 1)
+    lines += ["", origin_of(result) + (f" The rounds are of {runs} such runs." if runs > 1 else "")]
     return "\n".join(lines) + "\n"
 
 
@@ -201,6 +204,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of a round of one library")
     parser.add_argument("--rounds", type=int, default=3, help="with each number of processes")
     parser.add_argument("--consumers", default="1,4", help="numbers of processes")
+    parser.add_argument("--add", action="store_true", help="to the rounds of the last result")
     options = parser.options({"backlog": 4_000, "seconds": 2.0, "rounds": 1})
     if options.markdown:
         print(section(), end="")
@@ -213,9 +217,28 @@ def main() -> None:
     kinds = [kind for kind in KINDS if kind.name in wanted]
     with progress_bar() as progress:
         found = measure(kinds, options, progress)
-    sizes = {name: getattr(options, name) for name in ("backlog", "seconds", "rounds")}
-    print(write_result(NAME, command, {**sizes, "libraries": found}))
+    sizes = {name: getattr(options, name) for name in ("backlog", "seconds")}
+    result = {**sizes, "libraries": found}
+    print(write_result(NAME, command, _added(result) if options.add else result))
     print(section())
+
+
+def _added(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with the rounds of the last one, which was measured with the same sizes."""
+    last = read_result(NAME)
+    for size in ("backlog", "seconds"):
+        if last[size] != result[size]:
+            sys.exit(f"the last result has {size} {last[size]}: its rounds cannot be added to")
+    for name, case in result["libraries"].items():
+        before = last["libraries"].get(name, {})
+        for what in ("rates", "work"):
+            for processes, rounds in before.get(what, {}).items():
+                case.setdefault(what, {}).setdefault(processes, [])[:0] = rounds
+        for what in ("published", "came", "twice", "disorder"):
+            case[what] = case.get(what, 0) + before.get(what, 0)
+        case.setdefault("about", before.get("about"))
+        case["ended"] = case["ended"] or before.get("ended", "")
+    return {"runs": last.get("runs", 1) + 1, **result}
 
 
 if __name__ == "__main__":
