@@ -456,7 +456,7 @@ class Bench:
 
     def quiet(self, stack: ExitStack) -> dict[str, Any]:
         """What consumers write that wait in vain."""
-        options, most = self.options, max(self.options.consumers)
+        options, most = self.options, min(max(self.options.consumers), PROCESSES)
         side = Side.of(stack, self.new, most)
         empty = Side.of(stack, self.new, most)
         side.publish([f"g{number % 10}" for number in range(10_000)])
