@@ -369,6 +369,7 @@ def test_a_killed_process_gives_back_what_it_held(database: TestDatabase) -> Non
 
 
 @engines_in_default
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")  # H2's Java VM survives no fork
 def test_a_child_of_a_fork_has_a_service_of_its_own(connection: Any) -> None:
     """It publishes and consumes; what it closes and collects stays its parent's."""
     jobs = kombu.Queue("jobs")
