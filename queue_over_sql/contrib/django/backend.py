@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
-from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -94,9 +94,11 @@ class Backend(BaseTaskBackend):
         """
         self.validate_task(task)
         arguments = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
+        # Two priorities share a level, so the message has the one that was asked for.
+        named = {"task": task.module_path, "priority": task.priority}
         connection = connections[self.database]
         published = self.queue(task.queue_name).publish(
-            {"task": task.module_path, **arguments},
+            {**named, **arguments},
             priority=level_of(task.priority),
             at=_aware(task.run_after),
             # Django's own errors inside atomic() name it; outside our own session repeats.
@@ -198,7 +200,7 @@ class Backend(BaseTaskBackend):
             began += [message.claimed_at] if message.claimed_at is not None else []
         payload: Any = message.payload
         result = TaskResult(
-            task=self._task(payload["task"], message, queue.title),
+            task=self._task(payload, message, queue.title),
             id=f"{queue.title}:{message.id}",
             status=_status(message),
             enqueued_at=_naive(message.published_at),
@@ -215,7 +217,8 @@ class Backend(BaseTaskBackend):
             object.__setattr__(result, "_return_value", queue.result(message.id))
         return result
 
-    def _task(self, path: str, message: Message, queue: str) -> Task:
+    def _task(self, payload: Mapping[str, Any], message: Message, queue: str) -> Task:
+        path = payload["task"]
         task = import_string(path)
         if not isinstance(task, Task):
             msg = f"{path} is not a task: decorate the function with @task"
@@ -223,7 +226,7 @@ class Backend(BaseTaskBackend):
         due = message.scheduled_at if message.scheduled_at > message.published_at else None
         return task.using(
             queue_name=queue,
-            priority=_priority_of(message.priority, task),
+            priority=_priority_of(message.priority, payload.get("priority", task.priority)),
             run_after=_naive(due),
             backend=self.alias,
         )
@@ -278,16 +281,29 @@ def our_backends() -> list[Backend]:
     return [each for each in task_backends.all() if isinstance(each, Backend)]
 
 
+def backend_named(alias: str) -> Backend:
+    """The backend with this name in ``TASKS``.
+
+    Raises:
+        ImproperlyConfigured: there is none, or it is of another kind.
+    """
+    backend = task_backends[alias]
+    if isinstance(backend, Backend):
+        return backend
+    path = f"{_APP}.{Backend.__name__}"
+    msg = f"TASKS[{alias!r}] is a {type(backend).__name__}: its BACKEND must be {path!r}"
+    raise ImproperlyConfigured(msg)
+
+
 def level_of(priority: int) -> int:
     """The queue's level for a priority of Django's: two priorities share one, but not with 0."""
     half = math.ceil(abs(priority) / 2)
     return max(0, _MIDDLE - half) if priority > 0 else min(99, _MIDDLE + half)
 
 
-def _priority_of(level: int, task: Task) -> int:
-    # A level stands for two priorities; the task's own one is likely.
-    own: int = task.priority
-    return own if level_of(own) == level else 2 * (_MIDDLE - level)
+def _priority_of(level: int, wanted: int) -> int:
+    # An operator may have changed the level since.
+    return wanted if level_of(wanted) == level else 2 * (_MIDDLE - level)
 
 
 def _status(message: Message) -> TaskResultStatus:

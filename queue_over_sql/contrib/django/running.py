@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 
-from queue_over_sql.contrib.django.backend import Backend
+from queue_over_sql.contrib.django.backend import Backend, backend_named
 from queue_over_sql.contrib.django.names import (
     TaskContext,
     TaskResult,
     normalize_json,
-    task_backends,
     task_finished,
     task_started,
 )
@@ -23,24 +22,47 @@ if TYPE_CHECKING:
     from queue_over_sql import Message, Worker
 
 
-def make_worker(alias: str = "default", **options: Any) -> Worker:
+def make_worker(alias: str = "default", *, max_tasks: int | None = None, **options: Any) -> Worker:
     """A worker for the queues of one task backend.
 
     Args:
         alias: the backend's name in ``TASKS``.
+        max_tasks: end after this many tasks; None: go on until it is stopped.
         options: as for ``QueueService.worker``.
 
     Raises:
-        ImproperlyConfigured: it is a backend of another kind.
+        ImproperlyConfigured: there is no such backend, or it is of another kind.
     """
-    backend = task_backends[alias]
-    if not isinstance(backend, Backend):
-        msg = f"TASKS[{alias!r}] is a {type(backend).__name__}; this worker runs {Backend.__name__}"
-        raise ImproperlyConfigured(msg)
-    worker = service(backend.database).worker(middleware=[_with_fresh_connections], **options)
+    backend = backend_named(alias)
+    limits = [] if max_tasks is None else [_Limit(max_tasks)]
+    around: list[Callable[..., None]] = [*limits, _with_fresh_connections]
+    worker = service(backend.database).worker(middleware=around, **options)
+    for limit in limits:
+        limit.worker = worker
     for name in sorted(backend.queues):
         worker.handle(name)(_Runner(backend))
     return worker
+
+
+class _Limit:
+    """Runs a number of tasks, and gives back those that came at the same moment as the last."""
+
+    worker: Worker
+
+    def __init__(self, tasks: int) -> None:
+        self._left = tasks
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._left -= 1
+            left = self._left
+        if left <= 0:
+            self.worker.stop()
+        if left < 0:
+            message.release()
+        else:
+            call()
 
 
 def _with_fresh_connections(message: Message, call: Callable[[], None]) -> None:
@@ -67,11 +89,16 @@ class _Runner:
                 # An operator may have changed what the archive keeps.
                 kept = backend.queue(message.queue).settings.archive == "all"
                 message.ack(result=value if kept else None, connection=connection)
-        except (Exception, SystemExit) as error:
-            if message.settled:
+        except BaseException as error:
+            # Signals interrupt the main thread only; in another one a task has raised it.
+            interrupted = isinstance(error, KeyboardInterrupt) and _is_main()
+            if message.settled or interrupted:
                 raise
             message.nack(error=error)
-        self._tell_end(message)
+            # Here, because Django logs the exception that is being handled.
+            self._tell_end(message)
+        else:
+            self._tell_end(message)
 
     def _tell_end(self, message: Message) -> None:
         queue = self._backend.queue(message.queue)
@@ -82,6 +109,10 @@ class _Runner:
         result = self._backend.result_of(found)
         if result.is_finished:
             task_finished.send(type(self._backend), task_result=result)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _called(result: TaskResult) -> Any:

@@ -10,4 +10,8 @@ django.setup()
 
 from queue_over_sql.contrib.django.running import make_worker  # noqa: E402 - needs the setup
 
-worker = make_worker(os.environ.get("QUEUE_OVER_SQL_DJANGO_BACKEND", "default"))
+_max_tasks = os.environ.get("QUEUE_OVER_SQL_DJANGO_MAX_TASKS")
+worker = make_worker(
+    os.environ.get("QUEUE_OVER_SQL_DJANGO_BACKEND", "default"),
+    max_tasks=int(_max_tasks) if _max_tasks else None,
+)

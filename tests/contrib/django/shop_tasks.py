@@ -40,6 +40,18 @@ def leave() -> None:
     raise SystemExit(3)
 
 
+@task()
+def interrupt() -> None:
+    """End as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@task()
+def nested() -> None:
+    """Fail with an exception that has one as its argument."""
+    raise ValueError(ValueError("inner"))
+
+
 @task(takes_context=True)
 def which_attempt(context: TaskContext) -> list[Any]:
     """Tell what the context says."""

@@ -19,6 +19,7 @@ TASKS: Mapping[str, Any] = {
         "QUEUES": ["again"],
     },
     "atomic": {"BACKEND": BACKEND, "QUEUES": ["exact"], "OPTIONS": {"atomic": True}},
+    "dummy": {"BACKEND": "django_tasks.backends.dummy.DummyBackend"},
 }
 
 
@@ -48,6 +49,7 @@ def set_up() -> None:
     settings.configure(
         LOGGING_CONFIG=None,
         USE_TZ=True,
+        TIME_ZONE="UTC",
         INSTALLED_APPS=[
             *(f"django.contrib.{each}" for each in ("admin", "auth", "contenttypes")),
             *(f"django.contrib.{each}" for each in ("sessions", "messages")),
