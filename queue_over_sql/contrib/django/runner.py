@@ -27,13 +27,14 @@ class StopServices:
     keepdb: bool
 
     def setup_databases(self, **options: Any) -> Any:
-        """Remove what earlier tests left, and go on."""
+        """Remove what earlier tests left, and go on; copies of databases are complete."""
         if not self.keepdb:
             for connection in connections.all():
                 if hasattr(connection, "is_in_memory_db"):
                     name = connection.settings_dict["TEST"]["NAME"]
                     if name:  # else it is in memory
                         _remove_left(Path(name))
+                        _complete_before_copies(connection)
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, *arguments: Any, **options: Any) -> None:
@@ -44,6 +45,18 @@ class StopServices:
 
 class Runner(StopServices, DiscoverRunner):
     """Django's own test runner, for ``TEST_RUNNER``."""
+
+
+def _complete_before_copies(connection: Any) -> None:
+    """Write what is in the write-ahead log to the file that Django copies for parallel tests."""
+    clone = connection.creation.clone_test_db
+
+    def complete_and_clone(*arguments: Any, **options: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        clone(*arguments, **options)
+
+    connection.creation.clone_test_db = complete_and_clone
 
 
 def _remove_left(database: Path) -> None:
