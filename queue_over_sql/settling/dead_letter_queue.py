@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.archive.statements import select_archived
-from queue_over_sql.database.callers import commits_itself
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     QueueError,
@@ -97,8 +95,7 @@ def feed(
             )
             for row, headers in sorted(news, key=lambda each: each[0].id)
         ]
-        alone = commits_itself(connection)
-        with contextlib.nullcontext() if alone else savepoint(connection, _SAVEPOINT):
+        with savepoint(connection, _SAVEPOINT):
             publish_many(connection, receiver.sql, messages, "raise")
         receiver.wakeups.notify_on(connection, receiver.sql)
     except (DatabaseUnavailable, ServiceClosed):
