@@ -1,0 +1,222 @@
+"""Celery's own integration tests on queue_over_sql's transport and on Redis.
+
+The tests come from Celery's source distribution, which pip downloads into a temporary folder. They
+run from there as they are, with the broker of ``TEST_BROKER``; results are in Redis everywhere,
+because half of the tests need it. Each file of tests runs by itself with an empty broker, because
+workers of one file disturb the next. Celery itself marks most of them as flaky: those are repeated
+up to 5 times.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rich.progress import Progress
+
+from queue_over_sql.testing.servers import ServerMissing
+from scripts.benchmarks.ageing import parser_of
+from scripts.benchmarks.celery_kills import BROKERS, OURS, Broker, redis_server
+from scripts.benchmarks.harness import (
+    databases_of,
+    origin_of,
+    progress_bar,
+    read_result,
+    write_result,
+)
+from scripts.benchmarks.workloads_processes import PEERS, ROOT
+
+NAME: Final = "celery_suite"
+CELERY: Final = "5.6.3"
+TESTS: Final = "t/integration"
+FILES: Final = ("tasks", "canvas", "inspect", "loader", "serialization", "worker")
+"""The files of tests; the others are about RabbitMQ, Azure or Django, or need no broker."""
+PACKAGES: Final = (
+    "pytest==8.4.2",
+    "pytest-celery==1.3.0",
+    "pytest-click==1.1.0",
+    "pytest-order==1.5.0",
+    "pytest-rerunfailures==16.7",
+    "pytest-subtests==0.15.0",
+    "pytest-timeout==2.4.0",
+    "pydantic>=2.7",
+    "django>=5.1",
+)
+"""What the tests need beside the peers' environment."""
+_TEST_SECONDS = 60
+_OUTCOMES = ("passed", "failed", "skipped", "expected to fail")
+
+
+def prepare(folder: Path) -> Path:
+    """Unpack Celery's sources, and install what their tests need; returns the Python to use."""
+    python = folder / "venv" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    requirements = str(ROOT / "scripts" / "benchmarks" / "contenders" / "requirements.txt")
+    base = str(PEERS / "venv" / "bin" / "python")
+    commands = [
+        [base, "-m", "venv", str(folder / "venv")],
+        [*pip, "install", "-r", requirements, *PACKAGES],
+        [*pip, "download", f"celery=={CELERY}", "--no-binary", "celery", "--no-deps"],
+    ]
+    for command in commands:
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    with tarfile.open(next(folder.glob("celery-*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    return python
+
+
+def run_tests(
+    python: Path, sources: Path, broker: str, backend: str, tests: list[str]
+) -> dict[str, tuple[str, str]]:
+    """Run tests; returns the outcome and the reason of each."""
+    report = sources / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", *tests, "-v", f"--junit-xml={report}"]
+    command += [f"--timeout={_TEST_SECONDS}", "-p", "no:cacheprovider"]
+    command += ["-p", OURS] if broker.startswith("queue-over-sql") else []
+    address = backend.removeprefix("redis://").partition("/")[0].partition(":")
+    environment = {
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "REDIS_HOST": address[0],
+        "REDIS_PORT": address[2],
+        "TEST_BROKER": broker,
+        "TEST_BACKEND": backend,
+    }
+    with (sources / "tests.log").open("ab") as log:
+        subprocess.run(
+            command, cwd=sources, check=False, stdout=log, stderr=log, env=os.environ | environment
+        )
+    outcomes: dict[str, tuple[str, str]] = {}
+    for case in ET.parse(report).iter("testcase") if report.exists() else ():  # noqa: S314
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        outcome, reason = _outcome_of(case)
+        # Parts of a test have an entry each.
+        if outcomes.get(name, ("passed",))[0] != "failed":
+            outcomes[name] = (outcome, reason)
+    return outcomes
+
+
+def _outcome_of(case: ET.Element) -> tuple[str, str]:
+    for tag in ("failure", "error"):
+        if (found := case.find(tag)) is not None:
+            return "failed", found.get("message", "")[:300]
+    if (found := case.find("skipped")) is not None:
+        kind = "expected to fail" if found.get("type") == "pytest.xfail" else "skipped"
+        return kind, found.get("message", "")[:300]
+    return "passed", ""
+
+
+def _named(address: Callable[[str], str], prefix: str, name: str) -> str:
+    return address(f"{prefix}_{name}")
+
+
+def measure(brokers: list[Broker], files: list[str], progress: Progress) -> dict[str, Any]:
+    """Run all files on all brokers; returns the outcomes and what did not pass.
+
+    Raises:
+        ServerMissing: there is no Redis, which has the results.
+    """
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="celery-suite-")))
+        python = prepare(folder)
+        sources = folder / f"celery-{CELERY}"
+        addresses: dict[str, Callable[[str], str]] = {}
+        for broker in brokers:
+            engine = broker.engine
+            try:
+                server = stack.enter_context(databases_of(engine) if engine else redis_server())
+            except ServerMissing as error:
+                progress.print(f"left out: {error}")
+                continue
+            addresses[broker.name] = server
+        bar = progress.add_task("files", total=len(addresses) * len(files))
+        for file in files:
+            for broker in brokers:
+                if broker.name not in addresses:
+                    continue
+                with redis_server() as results:
+                    named = partial(_named, addresses[broker.name], f"{broker.name}_{file}")
+                    setup = broker.setup(named, folder)
+                    outcomes = run_tests(
+                        python, sources, setup.broker, results(""), [f"{TESTS}/test_{file}.py"]
+                    )
+                counted = Counter(outcome for outcome, _ in outcomes.values())
+                failed = {name: why for name, (what, why) in outcomes.items() if what == "failed"}
+                entry = {"counts": {name: counted[name] for name in _OUTCOMES}, "failed": failed}
+                found.setdefault(broker.name, {})[file] = entry
+                progress.print(f"{file} {broker.name}: {entry}")
+                progress.advance(bar)
+        return found
+
+
+# ---------------------------------------------------------------- the page
+
+
+def section() -> str:
+    """The part of the page that shows the result."""
+    result = read_result(NAME)
+    files = result["files"]
+    lines = [
+        "## Celery's own integration tests",
+        "",
+        f"""\
+The tests of Celery {result["celery"]} for {", ".join(files)}: how many pass, of those that are not
+skipped and not expected to fail. Results are in Redis everywhere.""",
+        "",
+        f"| broker | {' | '.join(files)} |",
+        f"|---|{'--:|' * len(files)}",
+    ]
+    brokers = [broker for broker in BROKERS if broker.name in result["brokers"]]
+    for broker in brokers:
+        found = result["brokers"][broker.name]
+        cells = []
+        for file in files:
+            counts = found[file]["counts"]
+            cells.append(f"{counts['passed']} of {counts['passed'] + counts['failed']}")
+        lines.append(f"| {broker.title} | {' | '.join(cells)} |")
+    failed = [
+        f"- {broker.title}: `{name}`: {' '.join(why.split())[:160]}"
+        for broker in brokers
+        for found in result["brokers"][broker.name].values()
+        for name, why in found["failed"].items()
+    ]
+    lines += ["", *(["What failed:", "", *failed, ""] if failed else []), origin_of(result)]
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- the command
+
+
+def main() -> None:
+    """Run the tests, or print their part of the page."""
+    parser = parser_of(__doc__, engines=("sqlite", "postgresql"))
+    parser.add_argument("--files", default=",".join(FILES), help="of tests, by commas")
+    options = parser.options({"files": "inspect"})
+    if options.markdown:
+        print(section(), end="")
+        return
+    files = options.files.split(",")
+    engines = ["", *options.engines.split(",")]
+    brokers = [
+        each for each in BROKERS if each.engine in engines and (each.ours or not each.engine)
+    ]
+    with progress_bar() as progress:
+        found = measure(brokers, files, progress)
+    content = {"celery": CELERY, "files": files, "brokers": found}
+    print(write_result(NAME, parser.command(NAME, options), content))
+    print(section())
+
+
+if __name__ == "__main__":
+    main()
