@@ -22,6 +22,7 @@ from queue_over_sql import (
     inside,
 )
 from queue_over_sql.contrib.kombu import services
+from queue_over_sql.contrib.kombu.bell import Bell
 from queue_over_sql.contrib.kombu.channel import Channel
 from queue_over_sql.contrib.kombu.names import KINDS
 from queue_over_sql.inside.databases import read_url
@@ -64,7 +65,7 @@ class Transport(virtual.Transport):
         TopicNotFound,
     )
     implements = virtual.Transport.implements.extend(
-        asynchronous=False, exchange_type=frozenset(KINDS), heartbeats=False
+        asynchronous=True, exchange_type=frozenset(KINDS), heartbeats=False
     )
 
     def __init__(self, client: Any, **options: Any) -> None:
@@ -76,6 +77,7 @@ class Transport(virtual.Transport):
         self.callbacks: dict[str, Callable[[Message], None]] = self._callbacks
         # The queues that end with this connection.
         self.exclusive: set[str] = set()
+        self._bell: Bell | None = None
         # Whether the last poll left out a channel whose consumers have all that they may have.
         self._left_out = False
 
@@ -114,6 +116,9 @@ class Transport(virtual.Transport):
             self._leave()
 
     def _leave(self) -> None:
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
         exclusive, self.exclusive = self.exclusive, set()
         shared, self._shared = self._shared, None
         if shared is None or self._pid != os.getpid():
@@ -123,6 +128,21 @@ class Transport(virtual.Transport):
                 shared.service.drop_queue(name)
         finally:
             services.leave(shared)
+
+    def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
+        """Let an event loop deliver messages as they arrive: Celery's, with prefork workers."""
+        arrivals = inside.Arrivals(self.shared.service)
+        arrivals.listen()
+        self._bell = Bell(arrivals, loop, self._deliver_in_turn)
+        self._bell.ring()
+
+    def _deliver_in_turn(self, bell: Bell) -> None:
+        if self._deliver_some():
+            self._pauses.reset()
+            # What else the loop has to do gets its turn before the next messages.
+            bell.ring()
+        else:
+            bell.ring_after(self._pauses.pause())
 
     def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
         """Wait for messages, and deliver those of one queue.
