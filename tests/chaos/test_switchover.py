@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
-from sqlalchemy.pool import NullPool
 
 from queue_over_sql import DatabaseRefused, DatabaseUnavailable, QueueService
 from queue_over_sql.testing.servers import MariadbServer, MysqlServer, PostgresqlServer
 from tests.chaos.proxy import Proxy
+from tests.chaos.standby import Standby, execute
 from tests.contract.bridge import Bridge
 from tests.contract.queue_state import payloads
 from tests.contract.worker.running_worker import running
@@ -27,34 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 OFF = "ALTER SYSTEM SET default_transaction_read_only = on"
-
-
-def execute(url: str, *statements: str) -> None:
-    """Run statements on a connection of their own."""
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
-
-
-class Standby(PostgresqlServer):
-    """A streaming standby of a stopped primary."""
-
-    ready = "database system is ready to accept read-only connections"
-
-    def __init__(self, primary: PostgresqlServer) -> None:
-        """Copy the data of the primary at the first start."""
-        super().__init__()
-        self._primary = primary
-
-    def initialise(self) -> None:
-        self._postgres = self._primary._postgres
-        self.prepare("cp", "-a", self._primary.data, self.data)
-        self.prepare("touch", self.data / "standby.signal")
-
-    def command(self) -> list[str]:
-        primary = f"host=127.0.0.1 port={self._primary.port} user={self.login.username}"
-        return [*super().command(), "-c", f"primary_conninfo={primary}"]
 
 
 @dataclasses.dataclass
@@ -81,14 +53,9 @@ def pair(engine_name: str) -> Iterator[Pair]:
         if engine_name == "postgresql":
             primary = stack.enter_context(PostgresqlServer())
             old = primary.create_database("switched")
-            primary.stop()
             standby = Standby(primary)
             stack.callback(standby.close)
-            # The copy is made while the primary stands still.
-            standby.initialise()
-            standby._initialised = True
-            primary.start()
-            standby.start()
+            standby.follow()
             new = standby.url("switched")
             yield Pair(
                 old,
