@@ -18,9 +18,13 @@ pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers", "tests.flaky"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--write-sql``."""
+    """Add ``--write-sql``, and the options of ``tests/interleavings``."""
     help_ = "write the files of tests/dialects/sql instead of comparing them"
     parser.addoption("--write-sql", action="store_true", help=help_)
+    help_ = "how many schedules of each scenario of tests/interleavings to play (200)"
+    parser.addoption("--schedules", type=int, default=200, help=help_)
+    help_ = "play this schedule of tests/interleavings, as its failure printed it"
+    parser.addoption("--schedule", help=help_)
 
 
 def pytest_configure() -> None:

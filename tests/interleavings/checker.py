@@ -1,0 +1,117 @@
+"""Decides whether a run is one that the promises allow.
+
+It looks for an order of the calls, one after the other, in which all that the clients were told is
+true, and all that the tables had. A call that ended before another one began comes before
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from queue_over_sql.claiming.low_watermark import SLACK_US
+from tests.interleavings.acts import (
+    Claim,
+    Context,
+    Edit,
+    Exchange,
+    Item,
+    Restore,
+    Transaction,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tests.interleavings.acts import World
+    from tests.interleavings.stepping import Call
+
+
+class Checker:
+    """Looks for an order of calls that explains a run.
+
+    Args:
+        calls: all calls, in the order in which they began.
+        world: what the run was about.
+        start: the messages before it.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        world: World,
+        start: Iterable[str],
+    ) -> None:
+        self._calls = calls
+        self._start = {label: Item() for label in start}
+        self._contexts = {call.number: self._context(call, world) for call in calls}
+        self._failed: set[tuple[frozenset[int], frozenset[tuple[str, Item]]]] = set()
+
+    def explained(self) -> bool:
+        """Whether such an order exists."""
+        return self._search(frozenset(call.number for call in self._calls), self._start)
+
+    def _search(self, left: frozenset[int], state: Mapping[str, Item]) -> bool:
+        if not left:
+            return True
+        key = left, frozenset(state.items())
+        if key in self._failed:
+            return False
+        for number in sorted(left):
+            call = self._calls[number]
+            if self._is_next(call, left):
+                context = self._contexts[number]
+                for after in call.act.follow(state, call.result, call, context):
+                    if self._search(left - {number}, after):
+                        return True
+        self._failed.add(key)
+        return False
+
+    def _is_next(self, call: Call, left: frozenset[int]) -> bool:
+        others = (self._calls[number] for number in left if number != call.number)
+        return not any(
+            other.ended < call.began or (other.client == call.client and other.number < call.number)
+            for other in others
+        )
+
+    def _context(self, call: Call, world: World) -> Context:
+        others = [each for each in self._calls if each is not call and each.overlaps(call)]
+        touched = frozenset().union(*(self._locked_by(each, call, world) for each in others))
+        return Context(world, touched, self._below_the_mark(call, world), bool(others))
+
+    def _locked_by(self, other: Call, call: Call, world: World) -> frozenset[str]:
+        """What an overlapping call may have locked."""
+        touched: frozenset[str] = other.act.touches(other.result, world)
+        if isinstance(other.act, Restore):
+            # All that was ever claimed.
+            further = [each for each in self._calls if each is not call]
+        elif isinstance(other.act, Claim | Exchange) and (world.grouped or world.limit):
+            # Such a claim may lock whatever it looks at, to see what else of a group is there.
+            return frozenset(world.ids)
+        elif isinstance(other.act, Claim | Exchange | Transaction):
+            # InnoDB keeps the lock on the index entry of a row that it skipped.
+            further = [each for each in self._calls if each is not call and each.overlaps(other)]
+        else:
+            further = []
+        return touched.union(*(each.act.touches(each.result, world) for each in further))
+
+    def _below_the_mark(self, call: Call, world: World) -> frozenset[str]:
+        """What may wait for the next full look of its client; edits are seen at once."""
+        earlier = (each for each in self._calls[: call.number] if each.client == call.client)
+        claimed = [label for each in earlier for label in _claimed(each)]
+        mark = max((world.places[label][0] for label in claimed), default=0) - SLACK_US
+        edited = {each.act.label for each in self._calls if isinstance(each.act, Edit)}
+        return frozenset(
+            label for label, (due, _) in world.places.items() if due < mark and label not in edited
+        )
+
+    def _in_hand(self, call: Call, world: World) -> frozenset[str]:
+        """What an overlapping pass of the reaper may have locked: all that was ever claimed."""
+        return frozenset().union(
+            *(each.act.touches(each.result, world) for each in self._calls if each is not call)
+        )
+
+
+def _claimed(call: Call) -> list[str]:
+    told = call.result[1] if isinstance(call.act, Exchange) else call.result
+    return [label for label, _ in told] if isinstance(call.act, Claim | Exchange) else []

@@ -1,0 +1,146 @@
+"""The checker finds what breaks a promise, and nothing else: histories written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.interleavings.acts import (
+    Act,
+    Advance,
+    Claim,
+    Edit,
+    Exchange,
+    Observe,
+    Publish,
+    Restore,
+    Row,
+    Settle,
+    Take,
+    Transaction,
+    World,
+)
+from tests.interleavings.checker import Checker
+from tests.interleavings.stepping import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A client, what it does, what it is told, and the steps from the first to the last of it.
+History = list[tuple[str, Act, Any, int, int]]
+
+ack, extend = Settle("ack"), Settle("extend")
+GONE: Final[tuple[Any, ...]] = ()
+
+
+def _is_explained(
+    history: History, *, start: Sequence[str] = ("1", "2"), clock: int = 0, **rules: Any
+) -> bool:
+    everything = sorted({*start, "3"})
+    world = World(**rules)
+    world.ids = {label: int(label) for label in everything}
+    world.places = {label: (int(label), int(label)) for label in everything}
+    moments = [(0, 0) if began < clock else (90_000_000, 90_000_000) for *_, began, _ in history]
+    calls = [
+        Call(number, client, act, began, ended, moments[number] if clock else (0, 0), result)
+        for number, (client, act, result, began, ended) in enumerate(history)
+    ]
+    return Checker(calls, world, start).explained()
+
+
+def _rows(**rows: tuple[str, int, int]) -> tuple[tuple[str, Row], ...]:
+    return tuple((label.strip("_"), Row(*row)) for label, row in rows.items())
+
+
+def test_a_history_that_keeps_the_promises_is_explained() -> None:
+    """Also one whose calls have effect in another order than that in which they began."""
+    kept: list[History] = [
+        [("a", Claim(), (("1", 1),), 1, 1), ("a", ack, (("1", 0, True),), 2, 2)],
+        # The publisher began first, and committed last.
+        [("a", Publish("3"), "published", 1, 4), ("b", Claim(3), (("1", 1), ("2", 1)), 2, 3)],
+        # What another claim has locked is left out.
+        [("a", Claim(), (("1", 1),), 1, 4), ("b", Claim(), (("2", 1),), 2, 3)],
+        [("a", Transaction((Take(),)), ("failed", ()), 1, 4), ("b", Claim(), (("1", 1),), 2, 3)],
+    ]
+    for history in kept:
+        assert _is_explained(history), history
+
+
+def test_a_history_that_breaks_a_promise_is_not_explained() -> None:
+    """Each breaks one promise, in a way that a client or the tables show."""
+    claimed = ("a", Claim(), (("1", 1),), 1, 1)
+    broken: dict[str, History] = {
+        "delivered twice": [claimed, ("b", Claim(), (("1", 2),), 2, 2)],
+        "an attempt that did not count": [claimed, ("a", ack, (("1", 0, False),), 2, 2)],
+        "not the oldest first": [("a", Claim(), (("2", 1),), 1, 1)],
+        "a batch out of order": [("a", Claim(2), (("2", 1), ("1", 1)), 1, 1)],
+        "overlooked": [("a", Claim(2), (("1", 1),), 1, 1)],
+        "lost": [("a", Observe(), _rows(_1=("ready", 0, -1)), 1, 1)],
+        "stored without a publish": [
+            (
+                "a",
+                Observe(),
+                _rows(_1=("ready", 0, -1), _2=("ready", 0, -1), _3=("ready", 0, -1)),
+                1,
+                1,
+            )
+        ],
+        "a stamp of nobody": [
+            claimed,
+            ("a", Observe(), _rows(_1=("claimed", 1, -2), _2=("ready", 0, -1)), 2, 2),
+        ],
+        "still there after its ack": [
+            claimed,
+            ("a", ack, (("1", 0, True),), 2, 2),
+            ("a", Observe(), _rows(_1=("claimed", 1, 0), _2=("ready", 0, -1)), 3, 3),
+        ],
+        "an exchange that forgot the ack": [
+            claimed,
+            ("a", Exchange(), ((("1", 0, True),), (("2", 1),)), 2, 2),
+            ("a", Observe(), _rows(_1=("claimed", 1, 0), _2=("claimed", 1, 1)), 3, 3),
+        ],
+        "a transaction that was done in part": [
+            ("a", Transaction((Take(), Publish("3"))), ("committed", (("1",), "published")), 1, 2),
+            ("a", Observe(), _rows(_2=("ready", 0, -1)), 3, 3),
+        ],
+        "a transaction that failed for no reason": [
+            ("a", Transaction((Take(),)), ("failed", ()), 1, 2)
+        ],
+        "an edit that was not seen": [
+            ("a", Edit("2", "front"), 1, 1, 1),
+            ("b", Claim(), (("1", 1),), 2, 2),
+        ],
+        "a hold that was not kept": [
+            ("a", Edit("1", "hold"), 1, 1, 1),
+            ("b", Claim(), (("1", 1),), 2, 2),
+        ],
+    }
+    for what, history in broken.items():
+        assert not _is_explained(history), what
+
+
+def test_it_knows_when_leases_are_over() -> None:
+    """A lease ends by the clock, an extension moves its end, and who lost it settles nothing."""
+    begins: History = [("a", Claim(), (("1", 1),), 1, 1), ("b", Advance(), None, 2, 2)]
+    restored: History = [*begins, ("b", Restore(), 1, 3, 3)]
+    assert _is_explained([*restored, ("a", ack, (("1", 0, False),), 4, 4)], clock=3)
+    assert _is_explained([*restored, ("c", Claim(), (("1", 2),), 4, 4)], clock=3)
+    assert not _is_explained([*restored, ("a", ack, (("1", 0, True),), 4, 4)], clock=3)
+    assert not _is_explained([*begins, ("b", Restore(), 0, 3, 3)], clock=3)
+    extended: History = [*begins, ("a", extend, (("1", 0, True),), 3, 3)]
+    assert _is_explained([*extended, ("b", Restore(), 0, 4, 4)], clock=3)
+    assert not _is_explained([*extended, ("b", Restore(), 1, 4, 4)], clock=3)
+
+
+def test_it_knows_the_rules_of_groups_and_limits() -> None:
+    """One message of a group in hand, in order, and so many of a queue."""
+    groups = {"1": "x", "2": "x"}
+    first = ("a", Claim(), (("1", 1),), 1, 1)
+    second = ("b", Claim(), (("2", 1),), 2, 2)
+    nothing = ("b", Claim(), (), 2, 2)
+    delayed: History = [first, ("a", Settle("nack"), (("1", 0, True),), 2, 2)]
+    assert _is_explained([first, nothing], grouped=True, groups=groups)
+    assert not _is_explained([first, second], grouped=True, groups=groups)
+    assert not _is_explained([*delayed, ("b", *second[1:3], 3, 3)], grouped=True, groups=groups)
+    assert _is_explained([first, nothing], limit=1)
+    assert not _is_explained([first, second], limit=1)
+    assert not _is_explained([nothing], limit=1)

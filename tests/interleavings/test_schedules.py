@@ -1,0 +1,58 @@
+"""Every order of the statements of several clients keeps the promises.
+
+Real clients on a real engine go on one statement at a time. After each schedule a checker looks for
+an order of their calls that explains all that they were told, and all that the tables have. Where
+there are few schedules, all are played, else some by seed.
+
+A schedule that fails is printed with its statements, and repeated by its letters::
+
+    ./scripts/test tests/interleavings --engines=mysql -k "a late ack" --schedule=aabab
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.interleavings.scenarios import SCENARIOS
+from tests.interleavings.theatre import Theatre, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql.testing.plugin import TestDatabase
+
+SHORT = 3
+"""How many schedules of each scenario the default tier plays."""
+
+
+@pytest.fixture
+def theatre(database: TestDatabase) -> Iterator[Theatre]:
+    """Clients on the test's database."""
+    with opened(database) as theatre:
+        yield theatre
+
+
+@pytest.mark.default_on("sqlite", "postgresql", "mariadb", "mysql")
+def test_some_schedules_keep_the_promises(theatre: Theatre) -> None:
+    """A few of each scenario, for every change."""
+    runs = [run for scenario in SCENARIOS.values() for run in theatre.schedules(scenario, SHORT)]
+    assert len(SCENARIOS) * SHORT >= len({(len(run.calls), run.schedule) for run in runs})
+    # Clients did meet: some waited for locks of others, and went on.
+    assert any(run.waits for run in runs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_all_schedules_keep_the_promises(
+    theatre: Theatre, name: str, request: pytest.FixtureRequest
+) -> None:
+    """All of a scenario, or `--schedules` of them by seed; or only `--schedule`."""
+    scenario, schedule = SCENARIOS[name], request.config.getoption("--schedule")
+    if schedule is None:
+        most = int(request.config.getoption("--schedules"))
+        assert 0 < sum(1 for _ in theatre.schedules(scenario, most))
+    else:
+        theatre.rehearse(scenario)
+        assert theatre.repeat(scenario, schedule).schedule.startswith(schedule)
