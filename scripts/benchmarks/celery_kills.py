@@ -13,8 +13,8 @@ worker processes that share the work:
   that are retried, wait for their time, or belong to chords.
 
 A dead worker's tasks return after the same time everywhere: ``visibility_timeout`` of Redis is as
-long as the lease of queue_over_sql. No task takes that long, which is in Redis' favour: it has no
-other way to know that a worker lives.
+long as ``consumer_timeout`` of queue_over_sql. No task takes that long, which is in Redis' favour:
+it has no other way to know that a worker lives.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SCENARIOS: Final = {
 }
 OURS: Final = "queue_over_sql.contrib.kombu"
 RETURNED_AFTER: Final = 10
-"""Seconds until the tasks of a dead worker return: the lease, and Redis' visibility timeout."""
+"""Seconds until the tasks of a dead worker return."""
 GROUPS: Final = 2
 CHILDREN: Final = 2
 # An ack goes out at once after the end of a task; a kill this soon after the end may hit it.
@@ -574,8 +574,8 @@ end and never will; *left* still waits in the broker. *Twice* ended more than on
 those of them that no kill explains, because the process that ended it first lived for
 {_ACK_SECONDS:g} s more. *At once* were with two living processes at the same moment. *Seconds* are
 until the last end, from the first start and from the last kill or stop. What a dead worker had
-returns after {RETURNED_AFTER} s: by the lease of ours, and by `visibility_timeout` of Redis, which
-no task here exceeds. kombu's SQLAlchemy transport returns nothing.""",
+returns after {RETURNED_AFTER} s: by `consumer_timeout` of ours, by `visibility_timeout` of
+Redis, which no task here exceeds. kombu's SQLAlchemy transport returns nothing.""",
     ]
     for scenario, found in result["scenarios"].items():
         lines += [
