@@ -4,8 +4,8 @@
 #
 #   QUEUE_OVER_SQL_PEERS   their folder (default: .cache/peers in the repository)
 #
-# Their versions are in scripts/benchmarks/contenders: requirements.txt and package.json. The latter
-# includes Node.js, because a distribution's may be too old.
+# Their versions are in scripts/benchmarks/contenders: requirements.txt, django.txt and package.json.
+# The latter includes Node.js, because a distribution's may be too old.
 
 PEERS="${QUEUE_OVER_SQL_PEERS:-$CACHE/peers}"
 PEERS_PINNED="$ROOT/scripts/benchmarks/contenders"
@@ -38,6 +38,28 @@ ensure_node_peers() {
   npm install --prefix "$PEERS/node" --no-package-lock --no-audit --no-fund --loglevel=error >&2 ||
     fail "the peers on Node.js could not be installed: see above"
   cp "$pinned" "$PEERS/node/.made-from"
+}
+
+# ensure_django_peers: the backends for Django's tasks, whose Django needs Python 3.12.
+ensure_django_peers() {
+  local pinned="$PEERS_PINNED/django.txt" candidate python=""
+  is_installed "$PEERS/django" "$pinned" && return
+  for candidate in python3.14 python3.13 python3.12 python3; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then
+      python="$candidate"
+      break
+    fi
+  done
+  if [ -z "$python" ]; then
+    fetch_python || fail "the backends for Django's tasks need Python 3.12: install it"
+    python="$PYTHON_FOLDER/environment/bin/python"
+  fi
+  say "Installing the backends for Django's tasks"
+  if ! "$python" -m venv --clear "$PEERS/django" ||
+    ! "$PEERS/django/bin/python" -m pip install --quiet --disable-pip-version-check -r "$pinned"; then
+    fail "the backends for Django's tasks could not be installed: see above"
+  fi
+  cp "$pinned" "$PEERS/django/.made-from"
 }
 
 # ensure_peers: install all peers at their pinned versions.
