@@ -68,8 +68,8 @@ PUBLIC_MODULES = {
     *("web.access", "web.api", "web.app", "web.server", "web.settings", "web.several"),
     "web.tables",
 }
-# Names of Python, SQLAlchemy and PySpark.
-NOT_OURS = {"_current_frames", "_exit", "_jsc", "_jvm", "_mapping", "_replace"}
+# Names of Python, SQLAlchemy, Django and PySpark.
+NOT_OURS = {"_current_frames", "_exit", "_jsc", "_jvm", "_mapping", "_meta", "_replace"}
 
 
 def test_the_door_is_the_only_way_in() -> None:
