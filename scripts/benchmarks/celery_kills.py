@@ -575,7 +575,8 @@ those of them that no kill explains, because the process that ended it first liv
 {_ACK_SECONDS:g} s more. *At once* were with two living processes at the same moment. *Seconds* are
 until the last end, from the first start and from the last kill or stop. What a dead worker had
 returns after {RETURNED_AFTER} s: by `consumer_timeout` of ours, by `visibility_timeout` of
-Redis, which no task here exceeds. kombu's SQLAlchemy transport returns nothing.""",
+Redis, which no task here exceeds, with `unacked_restore_throttle` 1, because it looks only every
+100 s by default. kombu's SQLAlchemy transport returns nothing.""",
     ]
     for scenario, found in result["scenarios"].items():
         lines += [
@@ -593,7 +594,8 @@ Redis, which no task here exceeds. kombu's SQLAlchemy transport returns nothing.
 
 
 _ABOUT: Final = {
-    "kills": "{strikes} times `kill -9` of all processes of one worker; a new one starts at once.",
+    "kills": """\
+{strikes} times `kill -9` of all processes of one worker, by turns; a new one starts at once.""",
     "children": """\
 `--max-tasks-per-child 10`, and {strikes} times `kill -9` of a child with a task in hand, with
 `task_reject_on_worker_lost`.""",
