@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -10,12 +11,20 @@ from typing import Any
 from sqlalchemy import URL
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
-from queue_over_sql import AsyncMessage, AsyncQueue, AsyncQueueService, ClaimLost
+from queue_over_sql import (
+    AsyncMessage,
+    AsyncQueue,
+    AsyncQueueService,
+    ClaimLost,
+    DatabaseUnavailable,
+)
 
 _log = logging.getLogger(__name__)
 _LABELS = {"delay": float, "expires": float, "group": str, "priority": int}
 """Labels of a task that are options of its message, and their types; taskiq sends all as text."""
 _POLL = 60.0
+# Between tries while the database is away.
+_PAUSE = 1.0
 
 
 class QueueBroker(AsyncBroker):
@@ -56,9 +65,14 @@ class QueueBroker(AsyncBroker):
         """Connect to the database, and make the queue where it is missing."""
         if self._service is None:
             # Of this process and its loop, so it is made here.
-            self._service = AsyncQueueService(self._database, **self._of_service)
-            await self._service.start()
-            self._queue = await self._service.create_queue(self._name, **self._settings)
+            service = AsyncQueueService(self._database, **self._of_service)
+            try:
+                await service.start()
+                self._queue = await service.create_queue(self._name, **self._settings)
+            except BaseException:
+                await service.stop()
+                raise
+            self._service = service
         await super().startup()
 
     async def shutdown(self) -> None:
@@ -82,12 +96,25 @@ class QueueBroker(AsyncBroker):
         await self._started().publish(message.message, headers=headers, **options)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Yield tasks as they come, the oldest first, and hold each until taskiq acks it."""
+        """Yield tasks as they come, the oldest first, and hold each until taskiq acks it.
+
+        It goes on when the database answers again: an error would end the worker with all that it
+        runs.
+        """
         queue = self._started()
         while True:
-            for message in await queue.consume(keep=True, wait=_POLL):
-                if await self._is_known(message):
-                    yield AckableMessage(data=message.payload, ack=partial(_ack, message))
+            try:
+                messages = await queue.consume(keep=True, wait=_POLL)
+                known = [each for each in messages if await self._is_known(each)]
+            except ClaimLost as lost:
+                _log.warning("A task goes to another worker: %s", lost)
+                continue
+            except DatabaseUnavailable as error:
+                _log.warning("No tasks for now: %s", error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            for message in known:
+                yield AckableMessage(data=message.payload, ack=partial(_ack, message))
 
     def _started(self) -> AsyncQueue:
         if self._queue is None:
@@ -111,7 +138,14 @@ class QueueBroker(AsyncBroker):
 
 
 async def _ack(message: AsyncMessage) -> None:
-    try:
-        await message.ack()
-    except ClaimLost as lost:
-        _log.warning("A finished task will run again: %s", lost)
+    """Ack a task, or try until the database answers: its claim is kept while the worker lives."""
+    while True:
+        try:
+            await message.ack()
+        except ClaimLost as lost:
+            _log.warning("A finished task may run again: %s", lost)
+        except DatabaseUnavailable as error:
+            _log.warning("A finished task is not acknowledged yet: %s", error)
+            await asyncio.sleep(_PAUSE)
+            continue
+        return

@@ -8,13 +8,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from taskiq import BrokerMessage, SendTaskError, TaskiqMessage
 from taskiq.receiver import Receiver
 
-from queue_over_sql import AsyncQueueService, QueueService
+from queue_over_sql import (
+    AsyncMessage,
+    AsyncQueue,
+    AsyncQueueService,
+    DatabaseUnavailable,
+    QueueService,
+)
 from queue_over_sql.contrib.taskiq import QueueBroker
 from tests.waiting import wait_until
 
@@ -92,6 +98,54 @@ def test_a_task_is_run_once_and_what_cannot_run_is_kept(database: TestDatabase) 
     assert "no task of taskiq" in str(reason)
     assert {("done", None)} == set(ended.values())
     assert [True] == [each.scheduled_at > each.published_at for each in waiting]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_worker_outlives_an_outage(
+    database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker starts at a second try, and no claim or ack that fails ends a worker."""
+    url = plain(database.url)
+    monkeypatch.setattr("queue_over_sql.contrib.taskiq.broker._PAUSE", 0.01)
+    failing = {AsyncQueueService: "create_queue", AsyncQueue: "consume", AsyncMessage: "ack"}
+    away = dict.fromkeys(failing.values(), 1)
+    for owner, name in failing.items():
+        monkeypatch.setattr(owner, name, _away_at_first(getattr(owner, name), away, name))
+    ran: list[int] = []
+
+    async def main() -> None:
+        broker = QueueBroker(url, "tasks", archive="all")
+
+        @broker.task("note")
+        async def note(number: int) -> None:
+            ran.append(number)
+
+        with pytest.raises(DatabaseUnavailable):
+            await broker.startup()
+        await broker.startup()
+        await note.kiq(1)
+        async with AsyncQueueService(url) as service:
+            archive = (await service.queue("tasks")).archive
+
+            async def is_done() -> bool:
+                return await archive.messages().count() == 1
+
+            await work(broker, is_done)
+        await broker.shutdown()
+
+    asyncio.run(main())
+    assert [1] == ran
+    assert {0} == set(away.values())
+
+
+def _away_at_first(verb: Any, away: dict[str, int], name: str) -> Any:
+    async def tried(*arguments: Any, **options: Any) -> Any:
+        if away[name]:
+            away[name] -= 1
+            raise DatabaseUnavailable("away")
+        return await verb(*arguments, **options)
+
+    return tried
 
 
 @pytest.mark.chaos
