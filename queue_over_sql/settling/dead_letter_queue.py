@@ -103,7 +103,9 @@ def feed(
     except QueueError as error:
         _note(context.name, name, error)
     except DBAPIError as error:
-        if context.dialect.errors.classify(error) in _OF_ALL:
+        errors = context.dialect.errors
+        undone = error.orig is None or errors.undoes_transaction(connection, error.orig)
+        if undone or errors.classify(error) in _OF_ALL:
             raise
         _note(context.name, name, error.orig or error)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer
+from sqlalchemy import Column, Integer, text
 
-from queue_over_sql import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql import QueueError, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.testing.waiting import wait_until
 from tests.contract.queue_state import payloads
 
@@ -141,3 +141,35 @@ def test_what_cannot_be_is_refused(service: QueueService) -> None:
     assert service.create_queue("new", dead_letter_queue=None).settings.dead_letter_queue is None
     assert ["jobs", "new", "other", "texts"] == [queue.name for queue in service.queues()]
     assert jobs.settings.dead_letter_queue is None
+
+
+def run_sql(engine: Engine, statement: str) -> None:
+    """Do what another client of the database does."""
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.mark.engines("sqlite")
+def test_an_undone_transaction_is_told(service: QueueService, engine: Engine) -> None:
+    """Whoever settles learns that the database undid all of it: nothing commits by halves."""
+    service.create_queue("dead")
+    jobs = service.create_queue("jobs", dead_letter_queue="dead", max_attempts=1)
+    run_sql(engine, "CREATE TABLE effects (name TEXT)")
+    run_sql(
+        engine,
+        "CREATE TRIGGER full BEFORE INSERT ON queue_dead "
+        "BEGIN SELECT RAISE(ROLLBACK, 'full'); END",
+    )
+    jobs.publish("x")
+    (message,) = jobs.consume()
+    with pytest.raises(QueueError, match="full"), engine.begin() as connection:
+        connection.execute(text("INSERT INTO effects VALUES ('half')"))
+        message.reject("no", connection=connection)
+    with pytest.raises(QueueError, match="full"):
+        message.nack("no")
+    with engine.connect() as connection:
+        assert 0 == connection.execute(text("SELECT count(*) FROM effects")).scalar_one()
+    assert (1, 0) == (jobs.messages().count(), jobs.archive.messages().count())
+    run_sql(engine, "DROP TRIGGER full")
+    message.nack("no")
+    assert {"x"} == set(origins(service.queue("dead")))
