@@ -364,10 +364,11 @@ class Settlements:
         if settings.archive != "none":
             now = server_now(connection, sql)
             buried = dataclasses.replace(settlement, attempted_at=now)
-            ended = self._finish_apart(connection, buried, archive_messages, refused)
+            ended, held = finish_apart(connection, sql, buried, archive_messages)
+            self._note_refused(held, refused)
             if ended and (feed := self._context.feed) is not None:
                 feed(connection, ended)
-            return ended
+            return ended | set(held)
         gone, held = finish_apart(connection, sql, settlement, remove)
         self._note_refused(held, refused)
         if gone:

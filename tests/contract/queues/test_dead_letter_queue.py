@@ -157,14 +157,18 @@ def test_an_undone_transaction_is_told(service: QueueService, engine: Engine) ->
     run_sql(engine, "CREATE TABLE effects (name TEXT)")
     run_sql(
         engine,
-        "CREATE TRIGGER full BEFORE INSERT ON queue_dead "
-        "BEGIN SELECT RAISE(ROLLBACK, 'full'); END",
+        "CREATE TRIGGER full BEFORE INSERT ON queue_dead BEGIN SELECT RAISE(ROLLBACK, 'full'); END",
     )
     jobs.publish("x")
     (message,) = jobs.consume()
-    with pytest.raises(QueueError, match="full"), engine.begin() as connection:
-        connection.execute(text("INSERT INTO effects VALUES ('half')"))
-        message.reject("no", connection=connection)
+
+    def end() -> None:
+        with engine.begin() as connection:
+            connection.execute(text("INSERT INTO effects VALUES ('half')"))
+            message.reject("no", connection=connection)
+
+    with pytest.raises(QueueError, match="full"):
+        end()
     with pytest.raises(QueueError, match="full"):
         message.nack("no")
     with engine.connect() as connection:
@@ -173,3 +177,18 @@ def test_an_undone_transaction_is_told(service: QueueService, engine: Engine) ->
     run_sql(engine, "DROP TRIGGER full")
     message.nack("no")
     assert {"x"} == set(origins(service.queue("dead")))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_held_message_sends_no_other_one(service: QueueService, engine: Engine) -> None:
+    """If the archive refuses it because of its id, the earlier one of this id stays there."""
+    dead = service.create_queue("dead")
+    jobs = service.create_queue("jobs", dead_letter_queue="dead")
+    jobs.publish("old")
+    jobs.reject(jobs.consume(), "no")
+    (old,) = jobs.archive.messages().list()
+    jobs.publish_many(["new", "other"])
+    run_sql(engine, f"UPDATE queue_jobs SET id = {old.id} WHERE payload LIKE '%new%'")
+    jobs.reject(jobs.consume(2), "no")
+    assert ["new"] == payloads(jobs.messages().list())
+    assert ["old", "other"] == sorted(payloads(dead.messages().list()))
