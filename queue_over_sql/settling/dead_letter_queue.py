@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from queue_over_sql.archive.statements import select_archived
 from queue_over_sql.errors import (
@@ -42,6 +43,8 @@ _OF_ALL: Final = frozenset(
         *(ErrorKind.STALE_PLAN, ErrorKind.DISCONNECT),
     }
 )
+# These concern the other queue, whatever the dead letters are.
+_OF_QUEUE: Final = frozenset({ErrorKind.MISSING_TABLE, ErrorKind.FORBIDDEN})
 
 
 def check_receiver(name: str, payload: str, receiver: QueueTables, accepted: str) -> None:
@@ -75,39 +78,82 @@ def feed(
     found = read_archive_rows(
         connection, sql, rows_by_ids(connection, sql, select_archived, [*ids])
     )
-    read = [(row, decode_headers(row.headers)) for row in found]
-    news = [(row, headers) for row, headers in read if DEAD_LETTER not in headers]
-    if not news:
-        return
-    try:
-        receiver = open_queue(name, connection)
-        check_receiver(
+    contents: dict[int, dict[str, Any]] = {}
+    kept: dict[str, list[int]] = {}
+    for row in sorted(found, key=lambda each: each.id):
+        try:
+            headers = decode_headers(row.headers)
+            if DEAD_LETTER not in headers:
+                contents[row.id] = _content(row, headers, context.name)
+        except (ValueError, RecursionError) as error:
+            # Another client stored something else.
+            kept.setdefault(f"its headers cannot be read: {error}", []).append(row.id)
+    if contents:
+        open_it = partial(open_queue, name, connection)
+        for id_, why in _publish(open_it, context, connection, contents).items():
+            kept.setdefault(str(why), []).append(id_)
+    for reason, refused in kept.items():
+        _log.error(
+            "Dead letters %s of queue %s stay in its archive, because its dead_letter_queue %s "
+            "cannot have them: %s",
+            ", ".join(map(str, refused)),
             context.name,
-            context.known_settings.payload,
-            receiver.tables,
-            receiver.known_settings.payload,
+            name,
+            visible(reason, keep=""),
+            extra={"queue": context.name},
         )
-        expires = receiver.known_settings.expires_us
-        own = dict.fromkeys(receiver.tables.own_columns)
-        messages = [
-            NewMessage(
-                None, {**_content(row, headers, context.name), **own}, 0, None, expires=expires
-            )
-            for row, headers in sorted(news, key=lambda each: each[0].id)
-        ]
+
+
+def _publish(
+    open_it: Callable[[], QueueContext],
+    context: QueueContext,
+    connection: Connection,
+    contents: Mapping[int, Mapping[str, Any]],
+) -> dict[int, BaseException]:
+    """Publish copies to the other queue; why it cannot have those that stay, by id."""
+    errors, receiver = context.dialect.errors, None
+    try:
         with savepoint(connection, _SAVEPOINT):
+            receiver = open_it()
+            accepted = receiver.known_settings
+            check_receiver(
+                context.name, context.known_settings.payload, receiver.tables, accepted.payload
+            )
+            own = dict.fromkeys(receiver.tables.own_columns)
+            messages = [
+                NewMessage(None, {**content, **own}, 0, None, expires=accepted.expires_us)
+                for content in contents.values()
+            ]
             publish_many(connection, receiver.sql, messages, "raise")
-        receiver.wakeups.notify_on(connection, receiver.sql)
+            receiver.wakeups.notify_on(connection, receiver.sql)
     except (DatabaseUnavailable, ServiceClosed):
         raise
-    except QueueError as error:
-        _note(context.name, name, error)
+    except (QueueError, NoSuchTableError) as error:
+        return dict.fromkeys(contents, error)
+    except (ValueError, RecursionError) as error:
+        refused: BaseException = error
     except DBAPIError as error:
-        errors = context.dialect.errors
         undone = error.orig is None or errors.undoes_transaction(connection, error.orig)
-        if undone or errors.classify(error) in _OF_ALL:
+        kind = errors.classify(error)
+        if undone or kind in _OF_ALL:
             raise
-        _note(context.name, name, error.orig or error)
+        refused = error.orig or error
+        if receiver is None or kind in _OF_QUEUE:
+            return dict.fromkeys(contents, refused)
+    else:
+        return {}
+    if len(contents) == 1:
+        return dict.fromkeys(contents, refused)
+    # One of them may be to blame.
+    ids = [*contents]
+    halves = (ids[: len(ids) // 2], ids[len(ids) // 2 :])
+    return {
+        id_: error
+        for half in halves
+        for id_, error in _publish(
+            open_it, context, connection, {each: contents[each] for each in half}
+        ).items()
+    }
 
 
 def _content(row: MessageRow, headers: Mapping[str, Any], queue: str) -> dict[str, Any]:
@@ -122,14 +168,3 @@ def _content(row: MessageRow, headers: Mapping[str, Any], queue: str) -> dict[st
     kept = {name: headers[name] for name in headers if name not in {RESULT, UNFIT_SINCE}}
     written = json.dumps({**kept, DEAD_LETTER: said}, ensure_ascii=False, separators=(",", ":"))
     return {**CONTENT, "kind": row.kind, "payload": row.payload, "headers": written}
-
-
-def _note(queue: str, other: str, error: BaseException) -> None:
-    _log.error(
-        "Dead letters of queue %s stay in its archive, because its dead_letter_queue %s cannot "
-        "have them: %s",
-        queue,
-        other,
-        visible(str(error), keep=""),
-        extra={"queue": queue},
-    )

@@ -192,3 +192,70 @@ def test_a_held_message_sends_no_other_one(service: QueueService, engine: Engine
     jobs.reject(jobs.consume(2), "no")
     assert ["new"] == payloads(jobs.messages().list())
     assert ["old", "other"] == sorted(payloads(dead.messages().list()))
+
+
+UNREADABLE = {
+    "a list": "[1]",
+    "no JSON": "nojson",
+    "deep": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "a surrogate": '{"a":"\\ud800"}',
+}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("how", ["nack", "cancel", "expire", "receive"])
+def test_headers_that_nobody_can_read_stop_nothing(
+    service: QueueService, engine: Engine, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Such dead letters stay in the archive, and the readable ones come to the other queue."""
+    dead = service.create_queue("dead")
+    jobs = service.create_queue("jobs", dead_letter_queue="dead", max_attempts=1)
+    expires = 0.001 if how == "expire" else None
+    sent = [jobs.publish(payload, expires=expires) for payload in (*UNREADABLE, "good")]
+    claimed = jobs.consume(9) if how == "nack" else []
+    with engine.begin() as connection:
+        change = text("UPDATE queue_jobs SET headers = :headers WHERE id = :id")
+        for each, headers in zip(sent, UNREADABLE.values(), strict=False):
+            connection.execute(change, {"headers": headers, "id": each.id})
+    if how == "nack":
+        jobs.nack(claimed, error="no")
+    elif how == "cancel":
+        assert all(jobs.cancel(each.id) for each in sent)
+    elif how == "receive":
+        jobs.reject(jobs.consume(9), "no")
+    else:
+        wait_until(lambda: service.reap().dead_lettered or jobs.archive.messages().count())
+    assert 0 == jobs.messages().count()
+    with engine.connect() as connection:
+        kept = connection.execute(text("SELECT count(*) FROM queue_jobs_archive")).scalar_one()
+    assert len(sent) == kept
+    assert ["good"] == payloads(dead.messages().list())
+    assert "stay in its archive" in caplog.text
+
+
+@pytest.mark.engines("sqlite")
+def test_one_refused_copy_keeps_no_other_away(
+    make_service: MakeService,
+    service: QueueService,
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log names the refused one. A queue whose table is gone has none, without an error."""
+    columns = [Column("n", Integer)]
+    dead = service.create_queue("dead", columns=columns)
+    jobs = service.create_queue("jobs", dead_letter_queue="dead", max_attempts=1)
+    run_sql(
+        engine,
+        "CREATE TRIGGER picky BEFORE INSERT ON queue_dead WHEN NEW.payload LIKE '%bad%' "
+        "BEGIN SELECT RAISE(ABORT, 'too bad'); END",
+    )
+    (bad, *_) = jobs.publish_many(["bad", *"abcdefg"])
+    jobs.nack(jobs.consume(8), error="no")
+    assert [*"abcdefg"] == sorted(payloads(dead.messages().list()))
+    assert f"{bad.id} of queue jobs" in caplog.text
+    assert 1 == caplog.text.count("too bad")
+    run_sql(engine, "DROP TABLE queue_dead")
+    late = make_service().queue("jobs")
+    late.publish("x")
+    late.nack(late.consume(), error="no")
+    assert 9 == jobs.archive.messages().count()
