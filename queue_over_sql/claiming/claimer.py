@@ -994,7 +994,11 @@ class Claimer:
 
     def _known_edits(self) -> int:
         if self._edits is None:
-            self._edits = self._edit_count()
+            edits = self._edit_count()
+            with self._placing:
+                # What another thread learned first is what its marks are based on.
+                if self._edits is None:
+                    self._edits = edits
             if self._context.tables.has_rules:
                 # The limits may have been changed since they were read.
                 self._context.refresh()

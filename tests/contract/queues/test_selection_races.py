@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import Publication
+from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.group_walk import GroupWalk
 from queue_over_sql.claiming.low_watermark import LowWatermark
 from tests.contract.queue_state import has_json_paths, ids
@@ -134,6 +135,37 @@ def test_an_edit_is_seen_while_another_thread_learns_of_it(
     other.join()
     assert {"late", "load"} == {message.payload for message in [*found, *beside]}
     assert "load" not in meanwhile
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("threads share what their service knows")
+def test_an_edit_is_seen_while_another_thread_asks_for_the_first_time(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its count, which comes late, does not replace the one that the mark is based on."""
+    consumer, editor = make_service().create_queue("jobs"), make_service().queue("jobs")
+    publish_kinds(editor, ["late"], delay=3600)
+    beside: list[Any] = []
+    first = threading.Thread(target=lambda: beside.extend(consumer.consume()))
+    asks, edited = threading.Event(), threading.Event()
+    count: Callable[[Claimer], int] = Claimer._edit_count
+
+    def slowly(claimer: Claimer) -> int:
+        if threading.current_thread() is first:
+            asks.set()
+            assert edited.wait(30)
+        return count(claimer)
+
+    monkeypatch.setattr(Claimer, "_edit_count", slowly)
+    first.start()
+    assert asks.wait(30)
+    busy_consumer(consumer, editor)
+    # However slow this machine is, no full look is due.
+    monkeypatch.setattr(LowWatermark, "_pause", lambda _: 1000.0)
+    assert 1 == of_kind(editor, "late").reschedule(at=LONG_AGO)
+    edited.set()
+    first.join()
+    assert "late" == beside[0].payload
 
 
 def disturb(selections: list[LiveSelection], over: threading.Event) -> int:
