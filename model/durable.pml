@@ -133,6 +133,9 @@ end:
 #ifdef ACK_BEFORE_WRITE
         atomic { if :: may(mine) -> ack_round(n) :: else -> goto over fi; m = 0 };
 #endif
+#ifdef NO_WRITE
+        goto over;
+#endif
         atomic { write_to_sink(n, batch); batch = 0; m = 0 };
 #ifndef ACK_BEFORE_WRITE
         atomic { if :: may(mine) -> ack_round(n) :: else -> goto over fi; m = 0 };
@@ -160,15 +163,24 @@ proctype operator() {
     }
 }
 
+#define pending(m) (of_round[m] > 0 && effects[m] == 0)
+bool ended;
+
+/* What was claimed for a round is written, when nobody goes on. */
+proctype at_end() {
+    timeout -> assert(!pending(0) && !pending(1) && !pending(2));
+    ended = true
+}
+
 init {
     byte d;
     atomic {
         run publisher();
         for (d : 0 .. DRIVERS - 1) { run driver(d) };
-        run operator()
+        run operator();
+        run at_end()
     }
 }
 
-/* What was claimed for a round is written, if the last driver lives. */
-#define pending(m) (of_round[m] > 0 && effects[m] == 0)
-ltl written { <> [] (!pending(0) && !pending(1) && !pending(2)) }
+/* The drivers come to that end. */
+ltl written { <> ended }

@@ -104,7 +104,8 @@ def of_source(name: str) -> str:
             node
         ):
             node.body = node.body[1:]
-    return ast.dump(tree)
+    # Unlike a dump of the tree, its source is the same for each version of Python.
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def of_engine(engine: str, names: Iterable[str]) -> str:

@@ -105,12 +105,6 @@ class Checker:
             label for label, (due, _) in world.places.items() if due < mark and label not in edited
         )
 
-    def _in_hand(self, call: Call, world: World) -> frozenset[str]:
-        """What an overlapping pass of the reaper may have locked: all that was ever claimed."""
-        return frozenset().union(
-            *(each.act.touches(each.result, world) for each in self._calls if each is not call)
-        )
-
 
 def _claimed(call: Call) -> list[str]:
     told = call.result[1] if isinstance(call.act, Exchange) else call.result

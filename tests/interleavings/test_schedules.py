@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 GHOST = (
-    "H2 2.2.224 seldom keeps a deleted row for which others waited: no index leads to it, no "
-    "session locks it, and nothing removes it. Nobody gets that message again."
+    "Not explained: seen on H2 2.2.224 only, seldom. A deleted row for which others waited stays: "
+    "no index leads to it, no session locks it, and nobody gets that message again."
 )
 SHORT = 3
 """How many schedules of each scenario the default tier plays."""
@@ -41,10 +41,15 @@ def theatre(database: TestDatabase) -> Iterator[Theatre]:
 @pytest.mark.default_on("sqlite", "postgresql", "mariadb", "mysql")
 def test_some_schedules_keep_the_promises(theatre: Theatre) -> None:
     """A few of each scenario, for every change."""
-    runs = [run for scenario in SCENARIOS.values() for run in theatre.schedules(scenario, SHORT)]
-    assert len(SCENARIOS) * SHORT >= len({(len(run.calls), run.schedule) for run in runs})
+    runs = [
+        (name, run)
+        for name, scenario in SCENARIOS.items()
+        for run in theatre.schedules(scenario, SHORT)
+    ]
+    # The schedules of a scenario differ.
+    assert len(SCENARIOS) * 2 <= len({(name, run.schedule) for name, run in runs})
     # Clients did meet: some waited for locks of others, and went on.
-    assert any(run.waits for run in runs)
+    assert any(run.waits for _, run in runs)
 
 
 @pytest.mark.full

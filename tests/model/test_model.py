@@ -67,6 +67,7 @@ BROKEN: Final = {
         "CLOCK_OF_THE_APPLICATION": ("assertion", "a lease by the clock of the application"),
         "CLOCK_OF_THE_REAPER": ("assertion", "a lease that ends by the clock of the reaper"),
         "DEADLINE_AFTER_ANSWER": ("assertion", "an own deadline that counts from the answer"),
+        "NO_RESTORE": ("cycle", "no look for leases that are over"),
     },
     "groups": {
         "FOLLOWER_FIRST": ("assertion", "a follower before the head that was committed late"),
@@ -86,6 +87,7 @@ BROKEN: Final = {
         "NO_EPOCH": ("assertion", "a driver that another one has replaced still acknowledges"),
         "CLAIMED_AGAIN": ("assertion", "a round that grows when it is read again"),
         "ACK_BEFORE_WRITE": ("assertion", "a round that is acknowledged before it is written"),
+        "NO_WRITE": ("assertion", "a round that is claimed and never written"),
     },
 }
 """Broken rules: the switches, what spin must find, and what it is."""
