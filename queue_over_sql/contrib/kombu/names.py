@@ -6,6 +6,8 @@ import hashlib
 import re
 from typing import Final
 
+from queue_over_sql.errors import TAKEN_ENDING
+
 KINDS: Final = ("direct", "fanout", "topic")
 """The types of exchanges."""
 
@@ -23,6 +25,9 @@ def topic_name(kind: str, exchange: str) -> str:
         for byte in exchange.encode()
     )
     name = f"{kind}_{escaped}"
+    if TAKEN_ENDING.search(name):
+        # No topic may end so: ``direct_archiv_65``.
+        name = f"{name[:-1]}_{ord(name[-1]):02x}"
     if len(name) <= _LONGEST:
         return name
     digest = hashlib.sha256(exchange.encode()).hexdigest()[:_HASH_LENGTH]
