@@ -270,6 +270,7 @@ class Channel(virtual.Channel):
             return
         self._declared.pop(queue, None)
         self._service.drop_queue(queue)
+        self.connection.shared.exclusive.pop(queue, None)
 
     def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
         return to_rabbitmq_queue_arguments(arguments, **options)
@@ -285,16 +286,34 @@ class Channel(virtual.Channel):
         if auto_delete:
             settings.setdefault("unused_for", _UNUSED_SECONDS)
         if exclusive:
-            self.connection.exclusive.add(queue)
             settings.pop("unused_for", None)
         if exclusive or "unused_for" in settings:
             settings.setdefault("archive", "none")
         try:
-            self._service.queue(queue).refresh()
+            opened = self._service.queue(queue)
+            opened.refresh()
         except QueueNotFound:
             settings = _NEW_QUEUE | settings
+        else:
+            self._check_existing(opened, declared)
         if settings or exclusive:
             self._service.create_queue(queue, temporary=bool(exclusive), **settings)
+        if exclusive:
+            self.connection.shared.exclusive[queue] = self.connection
+
+    def _check_existing(self, queue: Queue, declared: dict[str, Any]) -> None:
+        """Refuse to change a queue that is another connection's, or that is to stay."""
+        held_by = self.connection.shared.exclusive.get(queue.title)
+        if queue.temporary and held_by not in {None, self.connection}:
+            text = f"RESOURCE_LOCKED - another connection holds queue {queue.title!r} exclusively"
+            raise ChannelError(text, (50, 10), "Channel.queue", 405)
+        ends = declared.get("auto_delete") or (declared.get("arguments") or {}).get("x-expires")
+        if ends and not declared.get("exclusive") and queue.settings.unused_for is None:
+            text = (
+                f"queue {queue.title!r} exists and does not end by itself: declare it without "
+                "auto_delete and expires"
+            )
+            raise _refused(text)
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[Queue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -10,7 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queue_over_sql import DatabaseUnavailable, Message, QueueError, QueueService
+from queue_over_sql import (
+    DatabaseUnavailable,
+    Message,
+    QueueError,
+    QueueNotFound,
+    QueueService,
+    inside,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +41,8 @@ class Shared:
         self.users = 0
         # What could not be given back, because the database did not answer.
         self.owed: list[Message] = []
+        # The connections of this process that hold exclusive queues.
+        self.exclusive: dict[str, object] = {}
 
     def give_back(self, messages: Iterable[Message] = ()) -> None:
         """Give back messages at their places, now or when the database answers again."""
@@ -48,6 +58,18 @@ class Shared:
             except QueueError as error:
                 # The others have them already, or will when their leases end.
                 _log.warning("Messages of queue %s were not given back: %s", queue, error)
+
+    def drop_exclusive(self, connection: object) -> None:
+        """Drop the exclusive queues of a connection, but not what another process took over."""
+        held = [name for name, holder in self.exclusive.items() if holder is connection]
+        for name in held:
+            self.exclusive.pop(name, None)
+        for name in held:
+            with contextlib.suppress(QueueNotFound):
+                queue = self.service.queue(name)
+                owner = inside.record(self.service, queue.name).owner
+                if owner is not None and owner == self.service.consumer_id:
+                    self.service.drop_queue(name)
 
 
 class _Services:

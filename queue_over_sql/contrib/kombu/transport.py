@@ -75,8 +75,6 @@ class Transport(virtual.Transport):
         self._pauses = inside.poll_pauses()
         # What its consumers do with a message, by queue.
         self.callbacks: dict[str, Callable[[Message], None]] = self._callbacks
-        # The queues that end with this connection.
-        self.exclusive: set[str] = set()
         self._bell: Bell | None = None
         # Whether the last poll left out a channel whose consumers have all that they may have.
         self._left_out = False
@@ -119,13 +117,11 @@ class Transport(virtual.Transport):
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
-        exclusive, self.exclusive = self.exclusive, set()
         shared, self._shared = self._shared, None
         if shared is None or self._pid != os.getpid():
             return
         try:
-            for name in exclusive:
-                shared.service.drop_queue(name)
+            shared.drop_exclusive(self)
         finally:
             services.leave(shared)
 

@@ -273,6 +273,43 @@ def test_queues_end_by_themselves(connection: Any, make_service: MakeService) ->
 
 
 @pytest.mark.engines("sqlite")
+def test_a_declaration_drops_no_queue_of_others(connection: Any, make_service: MakeService) -> None:
+    """Neither a queue that is to stay, nor what another connection or its parent process holds."""
+    jobs, mine = kombu.Queue("jobs"), kombu.Queue("mine", exclusive=True)
+    producer = connection.Producer()
+    producer.publish(1, routing_key="jobs", declare=[jobs])
+    producer.publish(2, routing_key="mine", declare=[mine])
+    other = connection.clone()
+    wrong: list[tuple[Any, tuple[type[Exception], ...], str]] = [
+        (kombu.Queue("jobs", exclusive=True), connection.channel_errors, "not temporary"),
+        (kombu.Queue("jobs", auto_delete=True), (ChannelError,), "PRECONDITION_FAILED.*itself"),
+        (kombu.Queue("jobs", expires=1), (ChannelError,), "PRECONDITION_FAILED.*itself"),
+        (mine, (ChannelError,), "RESOURCE_LOCKED"),
+        (kombu.Queue("mine", auto_delete=True), (ChannelError,), "RESOURCE_LOCKED"),
+    ]
+    for queue, errors, text in wrong:
+        with pytest.raises(errors, match=text):
+            queue(other.channel()).declare()
+    other.close()
+    child = os.fork()
+    if not child:
+        try:
+            producer.publish(3, routing_key="mine")
+            connection.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    operator = make_service()
+    assert None is operator.queue("jobs").settings.unused_for
+    assert (1, 2) == tuple(operator.queue(name).stats().ready for name in ("jobs", "mine"))
+    # A process that took it over keeps it.
+    operator.start()
+    operator.create_queue("mine", temporary=True)
+    connection.close()
+    assert 2 == operator.queue("mine").stats().ready
+
+
+@pytest.mark.engines("sqlite")
 def test_a_declaration_leaves_what_an_operator_changed(
     connection: Any, make_service: MakeService
 ) -> None:
