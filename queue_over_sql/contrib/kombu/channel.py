@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqp.exceptions import RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
@@ -20,6 +20,7 @@ from queue_over_sql import ClaimLost, Queue, QueueNotFound, QueueService, TopicN
 from queue_over_sql import Message as Claimed
 from queue_over_sql.contrib.kombu.names import KINDS, exchange_of, topic_name
 from queue_over_sql.contrib.kombu.services import is_counted
+from queue_over_sql.errors import shown
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -46,6 +47,13 @@ def _not_found(what: str, name: str) -> ChannelError:
 
 def _refused(text: str) -> ChannelError:
     return ChannelError(f"PRECONDITION_FAILED - {text}", (50, 10), "Channel", 406)
+
+
+class Consumer(NamedTuple):
+    """A consumer of a channel: its queue, and what it does with a message of it."""
+
+    queue: str
+    on_message: Callable[[Claimed], None]
 
 
 class Delivered(virtual.Message):
@@ -127,15 +135,24 @@ class QoS(virtual.QoS):
 
     @contextlib.contextmanager
     def _settling(self, delivery_tag: str) -> Iterator[Claimed]:
-        """Forget a message that is settled or whose claim is lost, but not after other errors."""
+        """Forget a message that is settled, lost or gone.
+
+        After another error its place stays taken until the channel is closed, so the connection
+        is broken: else a worker that only logs the error would get fewer and fewer messages.
+        """
         message = self.get(delivery_tag)
+        transport = self.channel.connection
         try:
             yield message.claimed
-        except ClaimLost:
+        except (ClaimLost, QueueNotFound):
             self._delivered.pop(delivery_tag, None)
             raise
+        except Exception as error:
+            if transport is not None:
+                transport.broke(error)
+            raise
         self._delivered.pop(delivery_tag, None)
-        if (transport := self.channel.connection) is not None:
+        if transport is not None:
             transport.made_room()
 
     def restore_unacked(self) -> list[Any]:
@@ -413,15 +430,22 @@ class Channel(virtual.Channel):
             self.no_ack_consumers.add(consumer_tag)
 
         def on_message(claimed: Claimed) -> None:
-            callback(self._handed_over(claimed, no_ack, consumer_tag))
+            if (message := self._handed_over(claimed, no_ack, consumer_tag)) is not None:
+                callback(message)
 
-        self.connection.callbacks[queue] = on_message
+        self.connection.consumers[self, consumer_tag] = Consumer(queue, on_message)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        super().basic_cancel(consumer_tag)
+        if self.connection is not None:
+            self.connection.consumers.pop((self, consumer_tag), None)
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Delivered | None:
-        try:
-            return self._handed_over(self._get(queue), no_ack)
-        except Empty:
-            return None
+        with contextlib.suppress(Empty):
+            while True:
+                if (message := self._handed_over(self._get(queue), no_ack)) is not None:
+                    return message
+        return None
 
     def _get(self, queue: str, timeout: float | None = None) -> Claimed:
         self._service.start()
@@ -431,11 +455,22 @@ class Channel(virtual.Channel):
             raise Empty
         return messages[0]
 
-    def _handed_over(self, claimed: Claimed, no_ack: bool, tag: str | None = None) -> Delivered:
-        message = Delivered(claimed, self, tag)
-        if no_ack:
-            claimed.ack()
-        else:
+    def _handed_over(
+        self, claimed: Claimed, no_ack: bool, tag: str | None = None
+    ) -> Delivered | None:
+        """The message to deliver; None if kombu cannot read it, so that it is a dead letter."""
+        try:
+            try:
+                message = Delivered(claimed, self, tag)
+            except Exception as error:  # noqa: BLE001 - another program may have published anything
+                claimed.reject(f"kombu cannot read it: {shown(error)}")
+                return None
+            if no_ack:
+                claimed.ack()
+        except Exception:
+            self.connection.shared.give_back([claimed])
+            raise
+        if not no_ack:
             self.qos.append(message, message.delivery_tag)
         return message
 

@@ -43,10 +43,13 @@ class Shared:
         self.owed: list[Message] = []
         # The connections of this process that hold exclusive queues.
         self.exclusive: dict[str, object] = {}
+        self._lock = threading.Lock()
 
     def give_back(self, messages: Iterable[Message] = ()) -> None:
         """Give back messages at their places, now or when the database answers again."""
-        owed, self.owed = [*self.owed, *messages], []
+        more = list(messages)
+        with self._lock:
+            owed, self.owed = self.owed + more, []
         groups = defaultdict[tuple[str, bool], list[Message]](list)
         for message in owed:
             groups[message.queue, is_counted(message)].append(message)
@@ -54,7 +57,8 @@ class Shared:
             try:
                 self.service.queue(queue).release(together, count=counted)
             except DatabaseUnavailable:
-                self.owed += together
+                with self._lock:
+                    self.owed += together
             except QueueError as error:
                 # The others have them already, or will when their leases end.
                 _log.warning("Messages of queue %s were not given back: %s", queue, error)

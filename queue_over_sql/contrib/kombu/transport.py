@@ -23,12 +23,12 @@ from queue_over_sql import (
 )
 from queue_over_sql.contrib.kombu import services
 from queue_over_sql.contrib.kombu.bell import Bell
-from queue_over_sql.contrib.kombu.channel import Channel
+from queue_over_sql.contrib.kombu.channel import Channel, Consumer
 from queue_over_sql.contrib.kombu.names import KINDS
 from queue_over_sql.inside.databases import read_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from queue_over_sql import Message
 
@@ -73,8 +73,10 @@ class Transport(virtual.Transport):
         self._pid = -1
         self._shared: services.Shared | None = None
         self._pauses = inside.poll_pauses()
-        # What its consumers do with a message, by queue.
-        self.callbacks: dict[str, Callable[[Message], None]] = self._callbacks
+        # The consumers of its channels; who waits longest for a message comes first.
+        self.consumers: dict[tuple[virtual.Channel, str], Consumer] = {}
+        # Why a message could not be settled.
+        self._broken: Exception | None = None
         self._bell: Bell | None = None
         # Whether the last poll left out a channel whose consumers have all that they may have.
         self._left_out = False
@@ -117,6 +119,8 @@ class Transport(virtual.Transport):
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
+        self.consumers.clear()
+        self._broken = None
         shared, self._shared = self._shared, None
         if shared is None or self._pid != os.getpid():
             return
@@ -145,7 +149,7 @@ class Transport(virtual.Transport):
 
         Raises:
             TimeoutError: none arrived in time.
-            RecoverableConnectionError: a queue was dropped.
+            RecoverableConnectionError: a queue was dropped, or a message was not settled.
         """
         until = None if timeout is None else time.monotonic() + timeout
         arrivals = inside.Arrivals(self.shared.service)
@@ -167,7 +171,16 @@ class Transport(virtual.Transport):
         if self._left_out:
             inside.Arrivals(self.shared.service).notify()
 
+    def broke(self, error: Exception) -> None:
+        """A message could not be settled: as with AMQP, whoever waits has to connect again."""
+        self._broken = error
+        if self._shared is not None:
+            inside.Arrivals(self._shared.service).notify()
+
     def _deliver_some(self) -> bool:
+        if (broken := self._broken) is not None:
+            text = f"a message was not settled: {broken}"
+            raise RecoverableConnectionError(text) from broken
         shared = self.shared
         if shared.owed:
             shared.give_back()
@@ -176,36 +189,41 @@ class Transport(virtual.Transport):
             return False
         try:
             queues = {shared.service.queue(title): title for title in room}
-            messages = shared.service.consume(list(queues), min(room.values()), keep=True)
+            most = min(count for _, count in room.values())
+            messages = shared.service.consume(list(queues), most, keep=True)
         except QueueNotFound as error:
             # Whoever connects again declares its queues again.
             text = f"queue {error.queue!r} was dropped"
             raise RecoverableConnectionError(text) from error
         for queue, title in queues.items():
             if messages and queue.name == messages[0].queue:
-                self._deliver_all(title, messages)
+                self._deliver_all(room[title][0], messages)
         return bool(messages)
 
-    def _room(self) -> dict[str, int]:
-        """The queues to consume from, and how many messages each of them may deliver."""
-        room: dict[str, int] = {}
+    def _room(self) -> dict[str, tuple[tuple[virtual.Channel, str], int]]:
+        """Which consumer of each queue is the next one, and how many messages it may get."""
+        room: dict[str, tuple[tuple[virtual.Channel, str], int]] = {}
         self._left_out = False
-        for channel in self.channels:
-            count = channel.qos.can_consume_max_estimate()
+        for key, consumer in list(self.consumers.items()):
+            if consumer.queue in room:
+                continue
+            count = key[0].qos.can_consume_max_estimate()
             if count == 0:
                 self._left_out = True
                 # A message may have been settled just before that.
-                count = channel.qos.can_consume_max_estimate()
+                count = key[0].qos.can_consume_max_estimate()
             if count != 0:
-                most = _AT_ONCE if count is None else min(count, _AT_ONCE)
-                room.update(dict.fromkeys(channel.active_queues, most))
+                room[consumer.queue] = key, _AT_ONCE if count is None else min(count, _AT_ONCE)
         return room
 
-    def _deliver_all(self, title: str, messages: Sequence[Message]) -> None:
+    def _deliver_all(self, key: tuple[virtual.Channel, str], messages: Sequence[Message]) -> None:
         waiting = list(messages)
+        if (consumer := self.consumers.pop(key, None)) is not None:
+            # The other consumers of its queue have their turns.
+            self.consumers[key] = consumer
         try:
-            while waiting and title in self.callbacks:
-                self.callbacks[title](waiting.pop(0))
+            while waiting and (consumer := self.consumers.get(key)) is not None:
+                consumer.on_message(waiting.pop(0))
         finally:
             # Its consumer has raised an error, or was cancelled.
             self.shared.give_back(waiting)

@@ -10,11 +10,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import kombu
 import pytest
 from kombu.asynchronous import Hub
 
+from queue_over_sql import DatabaseUnavailable, Message
 from tests.contrib.kombu.broker import connect
 
 if TYPE_CHECKING:
@@ -76,6 +78,24 @@ def test_an_event_loop_delivers_what_arrives(database: TestDatabase, hub: Any) -
             later.join()
             got[3].ack()
     assert [0, 1, 2, 3] == [message.payload["n"] for message in got]
+
+
+@pytest.mark.engines("sqlite")
+def test_an_event_loop_is_told_that_a_message_was_not_settled(
+    database: TestDatabase, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery only logs it; what the loop raises lets it connect again."""
+    got: list[Any] = []
+    with connect(database.url) as connection:
+        connection.Producer().publish(1, routing_key="jobs", declare=[kombu.Queue("jobs")])
+        connection.register_with_event_loop(hub)
+        with connection.Consumer(kombu.Queue("jobs"), on_message=got.append, prefetch_count=1):
+            run(hub, partial(bool, got))
+            with monkeypatch.context() as patch:
+                patch.setattr(Message, "ack", Mock(side_effect=DatabaseUnavailable("no answer")))
+                got[0].ack_log_error(Mock(), DatabaseUnavailable)
+            with pytest.raises(connection.connection_errors, match="no answer"):
+                run(hub, bool)
 
 
 @pytest.mark.engines("sqlite")

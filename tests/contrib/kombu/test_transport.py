@@ -10,14 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from queue_over_sql import ClaimLost
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
 from queue_over_sql.contrib.kombu import services
 from tests.contrib.kombu.broker import QUICKLY, URL, connect, get
 from tests.waiting import wait_until
@@ -342,6 +344,112 @@ def test_a_message_of_another_program_is_a_body_in_json(
     payloads: list[Any] = [{"to": "ada"}, ["properties"], None]
     make_service().queue("jobs").publish_many(payloads)
     assert payloads == names(get(connection, jobs, no_ack=True))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_message_that_kombu_cannot_read_is_a_dead_letter(
+    connection: Any, make_service: MakeService
+) -> None:
+    """It stops no others, and tells why."""
+    jobs = kombu.Queue("jobs")
+    jobs(connection.default_channel).declare()
+    queue = make_service().queue("jobs")
+    unreadable: list[Any] = [
+        {"properties": {"delivery_info": None}},
+        {"properties": {"body_encoding": "base64"}, "body": "cut"},
+        {"properties": {}, "headers": "none"},
+    ]
+    for no_ack in (True, False):
+        queue.publish_many([*unreadable, 1])
+        assert 1 == connection.default_channel.basic_get("jobs", no_ack=no_ack).payload
+        queue.publish_many([*unreadable, 2])
+        assert [2] == names(get(connection, jobs, no_ack=no_ack))
+    dead = [each for each in queue.archive.messages().list() if each.outcome == "rejected"]
+    assert 4 * len(unreadable) == len(dead)
+    assert all("kombu cannot read it: " in str(each.last_error) for each in dead)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_message_that_was_not_settled_breaks_the_connection(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with AMQP: who drains events connects again, and then it is delivered again."""
+    jobs = kombu.Queue("jobs")
+    producer = connection.Producer()
+
+    def fail(*_: Any) -> None:
+        raise DatabaseUnavailable("no answer")
+
+    for number in range(2):
+        producer.publish(number, routing_key="jobs", declare=[jobs])
+    with monkeypatch.context() as patch:
+        patch.setattr(Message, "ack", fail)
+        with pytest.raises(DatabaseUnavailable):
+            connection.default_channel.basic_get("jobs", no_ack=True)
+        assert 2 == ready(connection, jobs)
+        got: list[Any] = []
+        with connection.Consumer([jobs], on_message=got.append, prefetch_count=1):
+            connection.drain_events(timeout=10)
+            # Another thread waits for room meanwhile.
+            acking = threading.Timer(0.2, partial(got[0].ack_log_error, Mock(), Exception))
+            acking.start()
+            with pytest.raises(connection.connection_errors, match="no answer"):
+                connection.drain_events(timeout=60)
+            acking.join()
+    connection.close()
+    assert [0, 1] == names(get(connection, jobs))
+
+
+@pytest.mark.engines("sqlite")
+def test_the_consumers_of_one_queue_take_turns(connection: Any) -> None:
+    """Of two channels; after one is cancelled the other one gets all."""
+    jobs = kombu.Queue("jobs")
+    producer = connection.Producer()
+    got: dict[str, list[Any]] = {"one": [], "other": []}
+    consumers = [
+        kombu.Consumer(connection.channel(), [jobs], on_message=each.append, prefetch_count=1)
+        for each in got.values()
+    ]
+    for consumer in consumers:
+        consumer.consume()
+    for number in range(2):
+        producer.publish(number, routing_key="jobs")
+    for _ in range(2):
+        connection.drain_events(timeout=10)
+    assert {"one": [0], "other": [1]} == {name: names(each) for name, each in got.items()}
+    consumers[1].cancel()
+    got["one"][0].ack()
+    producer.publish(2, routing_key="jobs")
+    connection.drain_events(timeout=10)
+    assert [0, 2] == names(got["one"])
+
+
+@pytest.mark.engines("sqlite")
+def test_what_two_threads_could_not_give_back_is_given_back_later(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither forgets what the other one owes."""
+    jobs = kombu.Queue("jobs")
+    for number in range(2):
+        connection.Producer().publish(number, routing_key="jobs", declare=[jobs])
+    first, second = (each.claimed for each in get(connection, jobs))
+    shared = connection.transport.shared
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise DatabaseUnavailable("no answer")
+
+    def meanwhile() -> Iterator[Any]:
+        thread = threading.Thread(target=shared.give_back, args=([second],))
+        thread.start()
+        thread.join()
+        yield first
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "release", fail)
+        shared.give_back(meanwhile())
+    assert [1, 0] == [int(each.payload["body"]) for each in shared.owed]
+    shared.give_back()
+    assert 2 == ready(connection, jobs)
 
 
 @pytest.mark.engines("sqlite", "postgresql")
