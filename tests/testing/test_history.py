@@ -100,6 +100,18 @@ WRONG: dict[str, tuple[str, int | str, Verdict]] = {
             left=[],
         ),
     ),
+    "released and gone, and the other one has its id as a name": (
+        "lost",
+        1,
+        verdict(
+            [
+                *published(1, 2),
+                *held("A", 1, 2, "release", name="0"),
+                *held("B", 3, 4, id_=2, name="1"),
+            ],
+            left=[],
+        ),
+    ),
     "finished, and not in the archive": (
         "lost",
         1,
@@ -352,6 +364,9 @@ RIGHT: dict[str, Verdict] = {
     "what the dead one held comes in time": verdict(
         [*DIED, *held("B", 6, 9, id_=1), *held("B2", 10, 11, id_=2)], BACK, dead={"A": 2.0}
     ),
+    "one acked has the id of one that is left as a name": verdict(
+        [*held("A", 1, 2, "release", name="0"), *held("B", 3, 4, id_=2, name="1")], left=[1]
+    ),
     "an observer and the code around it": verdict(
         [*held("A", 1, 2), event("settled", 2.2, "A", verb="done")], left=[], finished=[1]
     ),
@@ -380,6 +395,20 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"act": "flew"}\n')
     with pytest.raises(ValueError, match=r"b\.jsonl, line 1"):
         read(tmp_path)
+
+
+def test_no_history_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is found in it, which proves nothing."""
+    for folder, said in ((tmp_path / "none", "no journal"), (tmp_path, "no journal")):
+        with pytest.raises(FileNotFoundError, match=said):
+            check(folder)
+        with pytest.raises(SystemExit, match="2"):
+            main([str(folder)])
+        assert said in capsys.readouterr().err
+    Journal(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "no events" in capsys.readouterr().err
 
 
 def test_machines_are_compared_by_the_time_of_day(tmp_path: Path) -> None:

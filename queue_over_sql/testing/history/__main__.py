@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m queue_over_sql.testing.history",
         description="Read what the recorders of all processes noted in FOLDER, and say whether the "
         "queues kept their promises. Exit code 1: they did not; each violation is printed with the "
-        "events of its message.",
+        "events of its message. Exit code 2: there is no history.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="where the recorders wrote")
     parser.add_argument(
@@ -41,7 +41,12 @@ def main(arguments: list[str]) -> int:
         "that ended count, for as long",
     )
     given = parser.parse_args(arguments)
-    history = read(given.folder)
+    try:
+        history = read(given.folder)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if not history.events:
+        parser.error(f"the journals in {given.folder} have no events: is observer= given?")
     queues = {event.queue for event in history.events if event.queue}
     state = _State()
     if given.database is not None:

@@ -44,6 +44,7 @@ def check(
         dead: by writer, when its process was killed, on the clock of the events.
 
     Raises:
+        FileNotFoundError: nobody wrote in the folder, or it is not there.
         ValueError: a file has a line that is no event.
     """
     read_history = history if isinstance(history, History) else read(history)
@@ -130,7 +131,10 @@ def _losses(
     if finished is not None:
         yield from _repeated(queue.run, queue.name, finished, "it was finished {0} times")
     for message, events in queue.by_message.items():
-        keys: set[Name] = {message, *queue.ids.get(str(message), ())}
+        keys: set[Name] = {message}
+        # A name may consist of digits, and is no id for that.
+        if isinstance(message, str):
+            keys |= queue.ids.get(message, set())
         keys |= {each.name for each in events if each.name is not None}
         of_message = [h for key in keys if isinstance(key, int) for h in holds.get(key, ())]
         final = any(hold.final for hold in of_message) or any(

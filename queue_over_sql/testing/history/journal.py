@@ -241,9 +241,14 @@ def read(folder: str | Path, *, tolerance: float = 0.1) -> History:
         tolerance: if they ran on several machines: seconds by which their clocks may differ.
 
     Raises:
+        FileNotFoundError: nobody wrote in the folder, or it is not there.
         ValueError: a file has a line that is no event.
     """
-    read_files = [_read_file(path) for path in sorted(Path(folder).glob("*.jsonl"))]
+    paths = sorted(Path(folder).glob("*.jsonl"))
+    if not paths:
+        msg = f"{folder} has no journal (*.jsonl): give the folder in which the recorders wrote"
+        raise FileNotFoundError(msg)
+    read_files = [_read_file(path) for path in paths]
     several = len({machine for machine, _, _ in read_files}) > 1
     events = [
         dataclasses.replace(event, at=event.at + epoch, began=_later(event.began, epoch))
