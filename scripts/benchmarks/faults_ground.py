@@ -316,7 +316,8 @@ class Ground:
             raise RuntimeError(f"effects without their acks: {set(made) ^ set(names)}")
         if self.restored is not None:
             return self._after_a_backup(history, names, made)
-        rules = Rules(lease=CONSUMER_TIMEOUT if self.leased else None)
+        # The last heartbeat before a claim may be a third of it old.
+        rules = Rules(lease=CONSUMER_TIMEOUT * 2 / 3 if self.leased else None)
         verdict = check(
             history,
             {"jobs": rules},

@@ -193,7 +193,7 @@ def test_groups_keep_their_order_and_limit_through_kills(
     done = set(archived_tokens(sql, "done"))
     assert set() == published - done
     assert set() == done - set(account.tokens("intends"))
-    rules = Rules(lease=4.0, group_limit=case.limit, group_order=case.order)
+    rules = Rules(lease=2.5, group_limit=case.limit, group_order=case.order)
     assert [] == account.check(sql, rules)
 
 

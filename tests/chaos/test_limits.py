@@ -71,7 +71,7 @@ def test_a_limit_holds_through_kills(
 
     account = crew.account()
     assert set() == published - set(archived_tokens(sql, "done"))
-    rules = Rules(lease=4.0, group_limit=2, group_order="any", queue_limit=LIMIT)
+    rules = Rules(lease=2.5, group_limit=2, group_order="any", queue_limit=LIMIT)
     assert [] == account.check(sql, rules)
 
 

@@ -79,6 +79,7 @@ ORDER = Rules(order=0.0)
 FIFO = Rules(group_limit=1)
 BACK = Rules(restored_within=5.0)
 DIED = [*published(1, 2), event("delivered", 1, "A", 1), event("settling", 1.5, "A", 3)]
+SIGNS = [event("delivered", 0.5 + n, f"A{n}", 9 + n) for n in range(2, 30)]
 AT_RATE = [event("delivered", n / 10, f"A{n}", n) for n in range(1, 5)]
 
 WRONG: dict[str, tuple[str, int | str, Verdict]] = {
@@ -171,6 +172,17 @@ WRONG: dict[str, tuple[str, int | str, Verdict]] = {
         1,
         verdict([*published(1), *held("A", 1, 2)], left=[], finished=[1, 1]),
     ),
+    "taken by two at once": (
+        "effects twice",
+        1,
+        verdict(
+            [
+                event(act, at, writer=who, began=0.9, verb=verb)
+                for who, at in (("A", 1.0), ("B", 1.05))
+                for act, verb in (("delivered", ""), ("settled", "done"))
+            ]
+        ),
+    ),
     "an effect twice": ("effects twice", "x", verdict(published(1), effects=["x", "x"])),
     "the younger one first": (
         "order",
@@ -194,6 +206,19 @@ WRONG: dict[str, tuple[str, int | str, Verdict]] = {
                 *held("A", 1, 2, "release"),
                 *held("A2", 3, 4, id_=2),
                 event("delivered", 5, "A3"),
+            ],
+            ORDER,
+        ),
+    ),
+    "less urgent first, which was due": (
+        "order",
+        2,
+        verdict(
+            [
+                *published(1, 2, 3),
+                *held("A", 1, 1.5, id_=3, due=7.0),
+                *held("A2", 2, 3, id_=1, priority=1, due=5.0),
+                *held("A3", 4, 5, id_=2, due=7.0),
             ],
             ORDER,
         ),
@@ -294,6 +319,44 @@ RIGHT: dict[str, Verdict] = {
     "an ack whose answer was cut may have been done": verdict(
         [*published(1), event("delivered", 1, "A"), event("settling", 2, "A", verb="ack")],
         left=[],
+    ),
+    "also if it was repeated and refused": verdict(
+        [
+            *published(1),
+            event("delivered", 1, "A"),
+            *(event("settling", at, "A", verb="ack") for at in (2, 3)),
+            event("lost", 3.1, "A", verb="ack"),
+        ],
+        left=[],
+    ),
+    "somebody settled it, and nobody knows by which claim": verdict(
+        [
+            *SIGNS,
+            event("delivered", 1, "A"),
+            event("settled", 2, writer="C", verb="released"),
+            *held("B", 2.5, 3),
+        ],
+        LEASE,
+    ),
+    "a service that stops gives back what it holds": verdict(
+        [
+            *SIGNS,
+            event("delivered", 1, "A"),
+            event("closing", 2, writer="A", id_=0, queue=""),
+            *held("B", 2.5, 3),
+        ],
+        LEASE,
+    ),
+    "its lease began with the call": verdict(
+        [*SIGNS, event("delivered", 6, "A", began=1.0), *held("B", 7, 8)], LEASE
+    ),
+    "urgent, and not due yet": verdict(
+        [
+            *published(1, 2),
+            *held("A", 1, 2, id_=2, priority=1, due=5.0),
+            *held("B", 11, 12, due=15.0),
+        ],
+        ORDER,
     ),
     "or not": verdict(
         [
@@ -468,9 +531,11 @@ def test_a_run_is_recorded_and_found_right(
         recorder.transaction(),
         engine.begin() as caller,
     ):
+        # It commits by itself.
+        [first] = queue.consume()
         queue.publish(102, connection=caller)
+        first.ack(connection=caller)
         raise ZeroDivisionError
-    [first] = queue.consume()
     threading.Thread(target=first.release).start()
     spawn = multiprocessing.get_context("spawn")
     workers = [spawn.Process(target=work, args=(database.url, str(tmp_path))) for _ in range(2)]
@@ -486,7 +551,7 @@ def test_a_run_is_recorded_and_found_right(
     assert 3 == len({each.writer for each in history.events})
     assert 42 == sum(each.act == "published" for each in history.events)
     acts = {each.act for each in history.events}
-    assert {"published", "delivered", "started", "finished", "failed", "settled"} == acts
+    assert {"published", "delivered", "started", "finished", "failed", "settled", "closing"} == acts
     arguments = [str(tmp_path), "--database", database.url, "--consumer-timeout", "30"]
     assert 0 == main(arguments), capsys.readouterr().out
     assert "42 published" in capsys.readouterr().out

@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> int:
         "--consumer-timeout",
         type=float,
         metavar="SECONDS",
-        help="the shortest consumer_timeout of the services: then also the claims of processes "
-        "that ended count, for as long",
+        help="the shortest consumer_timeout of the services, or lease of a single claim if one is "
+        "shorter: then also claims that nobody settled count, for two thirds of it",
     )
     given = parser.parse_args(arguments)
     try:
@@ -91,8 +91,11 @@ class _State:
     def rules_of(self, queue: str, consumer_timeout: float | None) -> Rules:
         """What a queue promises."""
         rules = self._rules.get(queue, Rules())
-        given = [each for each in (rules.lease, consumer_timeout) if each is not None]
-        return dataclasses.replace(rules, lease=min(given) if consumer_timeout else None)
+        if consumer_timeout is None:
+            return dataclasses.replace(rules, lease=None)
+        # The last heartbeat before a claim may be a third of it old.
+        sure = consumer_timeout * 2 / 3
+        return dataclasses.replace(rules, lease=min(sure, rules.lease or sure))
 
 
 def _ids(service: QueueService, table: Table) -> list[Name]:

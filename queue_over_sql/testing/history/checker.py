@@ -78,7 +78,8 @@ def _endings(queue: Messages, holds: Mapping[int, list[Hold]]) -> Iterator[Viola
         settled = [each for each in events if each.act == "settled" and each.verb in FINAL]
         # An observer and the code around it may both have noted one settle.
         verbs = Counter((each.writer, each.verb) for each in settled)
-        times = max([len({each.stamp for each in settled}), *verbs.values()])
+        takers = {h.delivery.writer for h in holds.get(id_, ()) if not h.delivery.consumer}
+        times = max([len({each.stamp for each in settled}), len(takers), *verbs.values()])
         if times > 1:
             yield queue.violation("effects twice", id_, f"it was ended {times} times")
         elif settled:

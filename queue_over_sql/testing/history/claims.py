@@ -39,6 +39,7 @@ class Hold:
         settling: that a settle began.
         lost: whether a settle was refused.
         noted_settling: whether its writer notes each settle before it begins.
+        retried: whether a settle began after one whose outcome is unknown.
     """
 
     delivery: Event
@@ -48,6 +49,7 @@ class Hold:
     settling: Event | None = None
     lost: bool = False
     noted_settling: bool = False
+    retried: bool = False
 
     @property
     def accepted(self) -> bool:
@@ -64,6 +66,8 @@ class Hold:
         """Whether it may have ended the message, for all that is known."""
         if self.accepted:
             return self.verb in _PERHAPS_FINAL
+        if self.retried:
+            return True
         # Who notes that it begins to settle has not begun without a note.
         return not self.lost and (self.settling is not None or not self.noted_settling)
 
@@ -74,6 +78,7 @@ class Run:
     def __init__(self, history: History) -> None:
         self.tolerance = history.tolerance
         self.signs: dict[str, list[float]] = defaultdict(list)
+        self.closings: dict[str, list[float]] = defaultdict(list)
         self._queues: dict[str, Messages] = {}
         # Who publishes by name does not always say where.
         names: dict[str, set[str]] = defaultdict(set)
@@ -83,6 +88,9 @@ class Run:
         sole = {event.queue for event in history.events if event.id}
         for event in history.events:
             self.signs[event.writer].append(event.at)
+            if event.act == "closing":
+                self.closings[event.writer].append(event.at)
+                continue
             wanted = {event.queue}
             if not event.id and not event.queue:
                 wanted = names.get(str(event.name), sole if len(sole) == 1 else {""})
@@ -173,6 +181,7 @@ class Messages:
         last = delivery.at
         for event in self.of_claim(delivery):
             if event.act == "settling":
+                hold.retried |= hold.settling is not None and hold.settling.verb not in GOES_ON
                 hold.settling = event
             elif event.act == "settled" and event.verb in GOES_ON:
                 hold.until = last = event.at if hold.settling is None else hold.settling.at
@@ -186,18 +195,31 @@ class Messages:
                 hold.lost = True
             elif event.act in {"finished", "failed"}:
                 last = event.at
-        if not hold.accepted and not hold.lost and lease is not None:
+        unsettled = not hold.accepted and not hold.lost
+        if unsettled and lease is not None and not self._perhaps_settled(delivery):
             hold.until = self._alive_until(delivery, lease)
             if hold.settling is not None:
                 hold.until = min(hold.until, hold.settling.at)
         return hold
 
+    def _perhaps_settled(self, delivery: Event) -> bool:
+        """Whether the message was settled since, and nobody knows by which claim."""
+        return any(
+            each.act in {"settled", "lost", "dead"}
+            and not each.consumer
+            and each.at >= delivery.since
+            for each in self.by_message[delivery.id]
+        )
+
     def _alive_until(self, delivery: Event, lease: float) -> float:
         """Until when the process went on to give signs; after a pause it may have been dead."""
-        signs = self.run.signs[delivery.writer]
-        until = delivery.at
+        signs, closings = self.run.signs[delivery.writer], self.run.closings[delivery.writer]
+        until, end = delivery.at, delivery.since + lease
+        # A service that stops gives back what it holds.
+        for closing in closings[bisect.bisect_left(closings, delivery.since) :][:1]:
+            end = min(end, closing)
         for at in signs[bisect.bisect_right(signs, until) :]:
-            if at - until > lease / 2 or at > delivery.at + lease:
+            if at - until > lease / 2 or at > end:
                 break
             until = at
         return until

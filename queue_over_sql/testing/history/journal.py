@@ -40,7 +40,8 @@ class Event:
     Attributes:
         act: ``intends`` (to publish), ``published``, ``delivered`` (a claim or take), ``started``,
             ``finished``, ``failed`` (of a handler), ``settling`` (it begins), ``settled``,
-            ``lost`` (the claim was lost), ``dead`` (a dead letter), or another act of your own.
+            ``lost`` (the claim was lost), ``dead`` (a dead letter), ``closing`` (a service of
+            this writer stops and gives back what it holds), or another act of your own.
         at: when the act was over, in seconds. The clock is the machine's monotonic one, which all
             its processes share; if the history comes from several machines, seconds since 1970.
         writer: who noted it.

@@ -164,7 +164,7 @@ def order(
     ready: list[_Ready] = []
     told: set[int] = set()
     begun = 0
-    for claim in claims:
+    for claim, now in zip(claims, _clock(queue, claims), strict=True):
         while begun < len(waiting) and waiting[begun].begin <= claim.since:
             heapq.heappush(ready, waiting[begun])
             begun += 1
@@ -175,7 +175,7 @@ def order(
                 continue
             apart.append(oldest)
             id_ = oldest.age[2]
-            if oldest.end > claim.at and id_ not in told:
+            if oldest.end > claim.at and oldest.age[1] <= now and id_ not in told:
                 told.add(id_)
                 said = f"message {claim.id} was claimed before it, though it was ready"
                 yield queue.violation(oldest.kind, id_, said)
@@ -189,6 +189,19 @@ def order(
         if same and first and age(later) < age(earlier):
             said = f"message {earlier.id} came before it in the same claim"
             yield queue.violation("order", later.id, said)
+
+
+def _clock(queue: Messages, claims: Sequence[Event]) -> Iterator[float]:
+    """What the database's clock had surely reached at these claims: what is claimed was due."""
+    noted, reached = 0, 0.0
+    for claim in claims:
+        while (
+            noted < len(queue.deliveries)
+            and queue.deliveries[noted].at + queue.run.tolerance <= claim.since
+        ):
+            reached = max(reached, queue.deliveries[noted].due or 0.0)
+            noted += 1
+        yield max(reached, claim.due or 0.0)
 
 
 def _waiting(

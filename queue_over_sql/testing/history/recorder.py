@@ -50,7 +50,8 @@ class Recorder(Observer):
     def transaction(self) -> Generator[None]:
         """Wrap a transaction of yours in which verbs have ``connection=``; it ends inside.
 
-        What they did is noted when the block ends. If it raises, it is left out.
+        What they did is noted when the block ends. If it raises, it is left out. Verbs without
+        ``connection=`` commit by themselves, so only ``consume`` may also stand inside.
         """
         began, pending = self.journal.event("began").at, list[Event]()
         token = self._pending.set(pending)
@@ -61,6 +62,10 @@ class Recorder(Observer):
         for event in pending:
             at = self.journal.event("ended").at
             self.journal.write([dataclasses.replace(event, began=began, at=at)])
+
+    def closing(self) -> None:
+        """Note that a service gives back what it holds."""
+        self.journal.write([self.journal.event("closing")])
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
         """Note the messages whose ids are known."""
@@ -77,8 +82,12 @@ class Recorder(Observer):
                     self._claims.setdefault((queue, facts.id), []).append(facts)
             while len(self._claims) > _MOST_CLAIMS:
                 del self._claims[next(iter(self._claims))]
-        events = [self._about("delivered", queue, facts, batch) for facts in messages]
-        self._write([_since(event, seconds) for event in events])
+        events = [
+            _since(self._about("delivered", queue, facts, batch), seconds) for facts in messages
+        ]
+        # A claim commits by itself; only a take belongs to the caller's transaction.
+        self.journal.write([event for event in events if event.consumer])
+        self._write([event for event in events if not event.consumer])
 
     @contextlib.contextmanager
     def handling(self, queue: str, messages: Sequence[MessageFacts]) -> Generator[None]:

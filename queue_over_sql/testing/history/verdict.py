@@ -42,9 +42,9 @@ class Rules:
     """What a queue has promised in this history; a rule that is None is not checked.
 
     Attributes:
-        lease: seconds for which a claim is surely valid: the queue's lease or the
-            ``consumer_timeout``, whichever is shorter. Without it a claim that was not settled
-            proves nothing.
+        lease: seconds for which a claim is surely valid: the shortest lease of any claim, or two
+            thirds of the ``consumer_timeout`` if that is shorter, because each third of it has a
+            heartbeat. Without it a claim that was not settled proves nothing.
         order: oldest first: seconds for which a younger message may overtake an older one that is
             ready. 0 is for a run without faults: a killed claim hides its messages for a moment,
             and so does a slow commit. Messages with groups, and retried ones, are left out. Not for
