@@ -287,6 +287,10 @@ def backend_named(alias: str) -> Backend:
     Raises:
         ImproperlyConfigured: there is none, or it is of another kind.
     """
+    aliases = list(task_backends)
+    if alias not in aliases:
+        msg = f"TASKS has no backend {alias!r}; it has: {', '.join(map(repr, aliases))}"
+        raise ImproperlyConfigured(msg)
     backend = task_backends[alias]
     if isinstance(backend, Backend):
         return backend

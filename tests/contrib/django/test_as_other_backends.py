@@ -237,7 +237,7 @@ def test_wrong_options_of_the_command(shop: Any) -> None:
 
     assert shop is not None
     for options, said in (
-        ({"backend": "unknown"}, "unknown"),
+        ({"backend": "unknown"}, "TASKS has no backend 'unknown'; it has: 'default'"),
         ({"backend": "dummy"}, r"TASKS\['dummy'\] is a DummyBackend"),
         ({"max_tasks": -1}, "--max-tasks must be 1 or more, not -1"),
         ({"max_tasks": 0}, "--max-tasks must be 1 or more, not 0"),
