@@ -19,10 +19,11 @@ MINUTES = 1.0
 def test_faults_by_seed(engine: str) -> None:
     """Nothing is lost, held by two, settled by a non-holder or done twice; work always goes on.
 
-    The seed is new each time. The message of a failure has the command that repeats it.
+    The seed is new each time. A failure shows the command that repeats it.
     """
     seed = int(time.time())
-    found = soak([engine], seed, MINUTES)
     again = f"scripts/benchmarks/run faults --engines {engine} --soak {MINUTES:.0f} --seed {seed}"
+    print(again)  # noqa: T201 - also of a run that raises
+    found = soak([engine], seed, MINUTES)
     assert [] == found["violations"], again
     assert found["handled"] > 0, again
