@@ -347,6 +347,15 @@ RIGHT: dict[str, Verdict] = {
         ],
         LEASE,
     ),
+    "another process has its name now": verdict(
+        [
+            *SIGNS,
+            event("delivered", 1, "A"),
+            event("opened", 2, writer="A", id_=0, queue=""),
+            *held("B", 2.5, 3),
+        ],
+        LEASE,
+    ),
     "its lease began with the call": verdict(
         [*SIGNS, event("delivered", 6, "A", began=1.0), *held("B", 7, 8)], LEASE
     ),
@@ -446,7 +455,10 @@ def test_losses_need_to_know_what_is_left() -> None:
     """Without it the verdict says that they were not looked for."""
     found = verdict(published(1))
     assert [] == found.violations
-    assert "'jobs': losses" in str(found)
+    assert "'jobs': losses, " in str(found)
+    assert "'jobs': order, " in str(found)
+    assert "'jobs': losses of claims that nobody settled" in str(verdict(published(1), left=[1]))
+    assert [] == verdict(published(1), Rules(order=0.0), left=[1], finished=[]).unchecked
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -455,6 +467,9 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / "a.jsonl").open("a") as journal:
         journal.write('{"act": "settl')
     assert ["x"] == [each.name for each in read(tmp_path).events]
+    again = Journal(tmp_path, "a")
+    again.published(["y"])
+    assert ["x", None, "y"] == [each.name for each in read(tmp_path).events]
     (tmp_path / "b.jsonl").write_text('{"act": "flew"}\n')
     with pytest.raises(ValueError, match=r"b\.jsonl, line 1"):
         read(tmp_path)
@@ -526,17 +541,18 @@ def test_a_run_is_recorded_and_found_right(
     engine = create_engine(database.url)
     with recorder.transaction(), engine.begin() as caller:
         queue.publish(101, connection=caller)
+    claims: list[Message] = []
     with (
         contextlib.suppress(ZeroDivisionError),
         recorder.transaction(),
         engine.begin() as caller,
     ):
         # It commits by itself.
-        [first] = queue.consume()
+        claims += queue.consume()
         queue.publish(102, connection=caller)
-        first.ack(connection=caller)
+        queue.ack(claims, connection=caller)
         raise ZeroDivisionError
-    threading.Thread(target=first.release).start()
+    threading.Thread(target=claims[0].release).start()
     spawn = multiprocessing.get_context("spawn")
     workers = [spawn.Process(target=work, args=(database.url, str(tmp_path))) for _ in range(2)]
     for process in workers:

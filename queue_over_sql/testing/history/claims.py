@@ -88,7 +88,7 @@ class Run:
         sole = {event.queue for event in history.events if event.id}
         for event in history.events:
             self.signs[event.writer].append(event.at)
-            if event.act == "closing":
+            if event.act in {"closing", "opened"}:
                 self.closings[event.writer].append(event.at)
                 continue
             wanted = {event.queue}

@@ -41,7 +41,8 @@ class Event:
         act: ``intends`` (to publish), ``published``, ``delivered`` (a claim or take), ``started``,
             ``finished``, ``failed`` (of a handler), ``settling`` (it begins), ``settled``,
             ``lost`` (the claim was lost), ``dead`` (a dead letter), ``closing`` (a service of
-            this writer stops and gives back what it holds), or another act of your own.
+            this writer stops and gives back what it holds), ``opened`` (the writer started again),
+            or another act of your own.
         at: when the act was over, in seconds. The clock is the machine's monotonic one, which all
             its processes share; if the history comes from several machines, seconds since 1970.
         writer: who noted it.
@@ -95,7 +96,8 @@ class Journal:
 
     Args:
         folder: where all writers of one history write; it must exist.
-        writer: name of the writer and of its file; default: one that no other process has.
+        writer: name of the writer and of its file; default: one that no other process has. A
+            process that is started again may have its former name; two at once must not share it.
         name_of: returns the application's name of a message, to find it without its id; for
             example ``lambda message: message.payload["order"]``.
     """
@@ -128,7 +130,9 @@ class Journal:
         head = {"act": "opened", "at": now, "writer": self.writer}
         # Monotonic clocks can be compared within one boot of one machine.
         head |= {"machine": _boot(), "epoch": time.time() - now}
-        os.write(self._file, (json.dumps(head) + "\n").encode())
+        # A kill may have cut off the last line of one that had this name before.
+        begin = "\n" if os.fstat(self._file).st_size else ""
+        os.write(self._file, (begin + json.dumps(head) + "\n").encode())
 
     def intends(self, names: Sequence[str]) -> None:
         """These are about to be published: they may be found or not."""
@@ -249,14 +253,14 @@ def read(folder: str | Path, *, tolerance: float = 0.1) -> History:
     if not paths:
         msg = f"{folder} has no journal (*.jsonl): give the folder in which the recorders wrote"
         raise FileNotFoundError(msg)
-    read_files = [_read_file(path) for path in paths]
-    several = len({machine for machine, _, _ in read_files}) > 1
+    runs = [run for path in paths for run in _read_file(path)]
+    several = len({run.machine for run in runs}) > 1
     events = [
-        dataclasses.replace(event, at=event.at + epoch, began=_later(event.began, epoch))
+        dataclasses.replace(event, at=event.at + run.epoch, began=_later(event.began, run.epoch))
         if several
         else event
-        for _, epoch, found in read_files
-        for event in found
+        for run in runs
+        for event in run.events
     ]
     events.sort(key=lambda event: event.at)
     return History(events, tolerance if several else 0.0)
@@ -266,18 +270,37 @@ def _later(at: float | None, by: float) -> float | None:
     return None if at is None else at + by
 
 
-def _read_file(path: Path) -> tuple[str, float, list[Event]]:
-    machine, epoch, events = "", 0.0, list[Event]()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if not line.endswith("\n"):
+class _Run(NamedTuple):
+    """What a process noted from one opening of its file on."""
+
+    machine: str
+    epoch: float
+    events: list[Event]
+
+
+def _read_file(path: Path) -> list[_Run]:
+    runs: list[_Run] = []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n") or not line.strip():
             continue
         try:
             values = json.loads(line)
             if values["act"] == "opened":
-                machine, epoch = values["machine"], values["epoch"]
+                # Who had this name before has ended.
+                before = [Event("opened", values["at"], values["writer"])] if runs else []
+                runs.append(_Run(values["machine"], values["epoch"], before))
             else:
-                events.append(Event(**values))
-        except (ValueError, TypeError, KeyError) as error:
+                event = Event(**values)
+                runs[-1].events.append(event)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            if _opens(lines[number : number + 1]):
+                continue
             msg = f"{path}, line {number} is no event of a history: {error}"
             raise ValueError(msg) from error
-    return machine, epoch, events
+    return runs
+
+
+def _opens(line: Sequence[str]) -> bool:
+    """Whether a process opened the file at this line, so that the one before it was cut off."""
+    return bool(line) and line[0].startswith('{"act": "opened"')

@@ -33,7 +33,8 @@ class Recorder(Observer):
 
     Args:
         folder: where all processes of one history write; it must exist.
-        writer: name of the file; default: one that no other process has.
+        writer: name of the file; default: one that no other process has. A process that is started
+            again may have its former name; two at once must not share it.
     """
 
     def __init__(self, folder: str | Path, writer: str = "") -> None:
