@@ -24,7 +24,9 @@ def main(arguments: list[str]) -> int:
         prog="python -m queue_over_sql.testing.history",
         description="Read what the recorders of all processes noted in FOLDER, and say whether the "
         "queues kept their promises. Exit code 1: they did not; each violation is printed with the "
-        "events of its message. Exit code 2: there is no history.",
+        "events of its message. Exit code 2: there is no history. What operators do is not noted: "
+        "a message that one deletes looks lost; one that is requeued, prioritized or put on hold "
+        "may look ended twice or out of order.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="where the recorders wrote")
     parser.add_argument(

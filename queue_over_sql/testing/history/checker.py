@@ -32,13 +32,16 @@ def check(
 ) -> Verdict:
     """Decide whether the queues kept their promises.
 
+    What operators do is not noted: a message that one deletes looks lost; one that is requeued,
+    prioritized or put on hold may look ended twice or out of order.
+
     Args:
         history: what ``read`` returned, or the folder.
         rules: by queue, what it promised beside the promises of all queues.
         left: by queue, all messages that are there after the run: ids or names. Without it nothing
             is called lost.
         finished: by queue, all messages in its archive, if that keeps all (``archive="all"``).
-            Without it a message counts as finished if a process ended while it settled it.
+            Without it a message counts as finished if its last claim was not settled.
         effects: by queue, the message of each effect that your handlers committed, with
             repetitions.
         dead: by writer, when its process was killed, on the clock of the events.
@@ -59,10 +62,15 @@ def check(
         violations += rates(queue, given)
         if given.order is not None or given.restored_within is not None:
             violations += order(queue, holds, given, dead or {})
+        if given.order is None:
+            unchecked.append(f"queue {queue.name!r}: order, because no Rules(order=…) is given")
         if left is None or queue.name not in left:
             unchecked.append(f"queue {queue.name!r}: losses, because nobody said what is left")
             continue
         kept = None if finished is None else finished.get(queue.name)
+        if kept is None:
+            said = "losses of claims that nobody settled, because nobody said what is finished"
+            unchecked.append(f"queue {queue.name!r}: {said}")
         violations += _losses(queue, holds, list(left[queue.name]), _listed(kept))
     for name, repeated in (effects or {}).items():
         violations += _repeated(run, name, repeated, "it had {0} effects")
