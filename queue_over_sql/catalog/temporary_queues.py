@@ -113,6 +113,8 @@ class TemporaryQueues:
 
     def _is_over(self, seen: Ending) -> bool:
         if not seen.orphaned:
+            if seen.orphaned_at is not None:
+                self._note(seen.name, partial(self._note_orphaned, seen))
             return self._is_unused(seen)
         if is_for_replies(seen.name, seen.owner):
             return True
@@ -143,7 +145,7 @@ class TemporaryQueues:
     def _note_orphaned(self, seen: Ending) -> None:
         parts = self._parts
         of_queue = (parts.system(), parts.connections.dialect, parts.settings.table_prefix)
-        parts.connections.run(note_orphaned.of(*of_queue, seen.name, owner=seen.owner))
+        parts.connections.run(note_orphaned.of(*of_queue, seen=seen))
 
     def _note(self, name: str, note: Callable[[], object]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, case, exists, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, exists, literal_column, null, or_, select, update
 
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.registry import change_queue
@@ -42,13 +42,16 @@ class Ending(NamedTuple):
 def ending_queues(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str
 ) -> list[Ending]:
-    """The temporary queues without their consumers, and all that end unused; by name."""
+    """The temporary queues without their consumers, and all that end unused; by name.
+
+    And those that were once seen without one: earlier releases leave that note when they hand over.
+    """
     queues, consumers = system.queues.c, system.consumers
     owner_lives = exists().where(consumers.c.consumer_id == queues.owner_id, lives(consumers))
     is_orphaned = and_(queues.owner_id.is_not(None), ~owner_lives)
     columns = (queues.name, queues.settings, queues.owner_id, queues.used_at, queues.orphaned_at)
     facts = (_flag(is_orphaned), _flag(_used(system)), dialect.expressions.now())
-    wanted = or_(is_orphaned, queues.used_at.is_not(None))
+    wanted = or_(is_orphaned, queues.orphaned_at.is_not(None), queues.used_at.is_not(None))
     found = connection.execute(
         select(*columns, *facts).where(queues.table_prefix == prefix, wanted).order_by(queues.name)
     )
@@ -72,15 +75,16 @@ def note_orphaned(
     system: SystemTables,
     dialect: QueueDialect,
     prefix: str,
-    name: str,
     *,
-    owner: str | None,
+    seen: Ending,
 ) -> None:
-    """Note that a temporary queue is without its consumer, unless that is known."""
+    """Note whether a temporary queue is without its consumer, unless others did meanwhile."""
     c = system.queues.c
-    of_queue = (c.table_prefix == prefix, c.name == name, c.owner_id == owner)
-    unknown = update(system.queues).where(*of_queue, c.orphaned_at.is_(None))
-    connection.execute(unknown.values(orphaned_at=dialect.expressions.now()))
+    of_queue = (c.table_prefix == prefix, c.name == seen.name, c.owner_id == seen.owner)
+    # With None it is IS NULL.
+    as_seen = update(system.queues).where(*of_queue, c.orphaned_at == seen.orphaned_at)
+    since = dialect.expressions.now() if seen.orphaned else null()
+    connection.execute(as_seen.values(orphaned_at=since))
 
 
 @operation()

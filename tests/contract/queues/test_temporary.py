@@ -178,6 +178,11 @@ def test_a_living_service_keeps_its_queues(
     assert owner.consumer_id not in {former, None}
     assert {owner.consumer_id} == facts(engine, "owner_id")
     assert {None} == facts(engine, "orphaned_at")
+    # An earlier release forgets to clear this, and then the next death has no time to pass.
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_over_sql_queues SET orphaned_at = 1"))
+    assert 0 == patient.reap().dropped
+    assert {None} == facts(engine, "orphaned_at")
     assert ["x"] == payloads(owner.queue("box").consume())
     owner.stop()
     assert [] == service.queues(temporary=True)
