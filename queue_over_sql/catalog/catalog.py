@@ -398,17 +398,33 @@ class Catalog:
             other = record.name if record.title is None else record.title
             msg = f"{shown(title)} cannot be a queue: another one, {shown(other)}, has its tables."
             raise InvalidQueueName(msg)
-        there = owner is None or self._take_over(record, owner)
-        if there and requested.unused_for is None:
-            there = self._run_change(name, used_at=None)
-        elif there and not isinstance(requested.unused_for, Unset):
-            there = self.note_use(name)
-        if not there:
+        if not self._change_existing(record, requested, owner):
             # A reaper dropped it after its record was read.
             self.forget(name)
             return self._create(name, requested, title, owner=owner)
-        self._change(record, requested)
         return self.get(name)
+
+    def _change_existing(
+        self, record: QueueRecord, requested: QueueSettings, owner: str | None
+    ) -> bool:
+        """Change a queue as requested; False if it is gone."""
+        name, ends = record.name, requested.unused_for
+        if owner is not None and not self._take_over(record, owner):
+            return False
+        if not isinstance(ends, Unset | None) and not self.note_use(name):
+            return False
+        try:
+            self._change(record, requested)
+        except QueueNotFound:
+            if self._record_named(name) is None:
+                return False
+            # It is the dead_letter_queue that is not there.
+            raise
+        if ends is not None:
+            return True
+        # Afterwards, because a queue whose change was refused still ends unused.
+        self._run_change(name, used_at=None)
+        return self._record_named(name) is not None
 
     def _take_over(self, record: QueueRecord, owner: str) -> bool:
         """Let a temporary queue end with this consumer from now on; False if it is gone."""

@@ -160,6 +160,20 @@ def test_a_queue_that_nobody_uses_is_dropped(
     assert kept.settings.unused_for is None
 
 
+@pytest.mark.engines("sqlite")
+def test_a_refused_change_lets_a_queue_end(service: QueueService, engine: Engine) -> None:
+    """Who keeps a queue for good, but has another type of payloads, changes nothing."""
+    service.create_queue("box", unused_for=3600)
+    with pytest.raises(QueueSchemaMismatch):
+        service.create_queue("box", unused_for=None, payload="bytes")
+    with pytest.raises(QueueNotFound, match="missing"):
+        service.create_queue("box", unused_for=None, dead_letter_queue="missing")
+    assert None not in facts(engine, "used_at")
+    for _ in range(2):
+        service.create_queue("box", unused_for=None)
+        assert {None} == facts(engine, "used_at")
+
+
 def test_a_living_service_keeps_its_queues(
     make_service: MakeService, service: QueueService, engine: Engine
 ) -> None:
