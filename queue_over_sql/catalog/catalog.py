@@ -173,10 +173,15 @@ class Catalog:
             if not isinstance(requested.kinds, Unset):
                 self._kinds[inner[title]] = Kinds.of(requested.kinds)
                 self.forget(inner[title])
-        return {
-            title: self._create(inner[title], requested, str.__str__(title), owner=owner)
-            for title, requested in queues.items()
-        }
+        made: dict[str, Queue] = {}
+        while left := {title: queues[title] for title in queues if title not in made}:
+            # The dead letters of one may go to another of them. Two may feed each other.
+            awaited = {*left, *(inner[title] for title in left)}
+            first = [title for title in left if left[title].dead_letter_queue not in awaited]
+            for title in first or left:
+                text = str.__str__(title)
+                made[title] = self._create(inner[title], queues[title], text, owner=owner)
+        return {title: made[title] for title in queues}
 
     def adopt(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Column, Integer, text
 
-from queue_over_sql import QueueError, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql import QueueError, QueueNotFound, QueueSchemaMismatch, QueueSettings
 from queue_over_sql.testing.waiting import wait_until
 from tests.contract.queue_state import payloads
 
@@ -141,6 +141,23 @@ def test_what_cannot_be_is_refused(service: QueueService) -> None:
     assert service.create_queue("new", dead_letter_queue=None).settings.dead_letter_queue is None
     assert ["jobs", "new", "other", "texts"] == [queue.name for queue in service.queues()]
     assert jobs.settings.dead_letter_queue is None
+
+
+@pytest.mark.engines("sqlite")
+def test_several_are_created_in_any_order(service: QueueService) -> None:
+    """The receivers first; two that exist may feed each other."""
+    chain = {"a": "My dead", "My dead": "last", "last": None}
+    queues = {name: QueueSettings(dead_letter_queue=to) for name, to in chain.items()}
+    for create in (queues, dict(reversed(queues.items()))):
+        created = service.create_queues(create)
+        assert [*create] == [*created]
+        assert chain == {name: created[name].settings.dead_letter_queue for name in chain}
+        for name in created:
+            service.drop_queue(name)
+    both = {"a": QueueSettings(dead_letter_queue="b"), "b": QueueSettings(dead_letter_queue="a")}
+    service.create_queues(dict.fromkeys(both, QueueSettings()))
+    created = service.create_queues(both)
+    assert ("b", "a") == tuple(created[name].settings.dead_letter_queue for name in both)
 
 
 def run_sql(engine: Engine, statement: str) -> None:
