@@ -101,6 +101,8 @@ class Recovery:
         self._expired_up_to = _BEFORE_ALL
         # The last row that was looked at for groups that nobody would wake.
         self._repaired_up_to: Place | None = None
+        # What the present look for them has read so far. It may take several turns.
+        self._repair_pages = 0
         # When to begin the next look for them, on the monotonic clock.
         self._repair_at = -math.inf
         # When what is in hand was compared with the slots of the queue's limit.
@@ -286,13 +288,13 @@ class Recovery:
             return
         began = time.monotonic()
         if began >= self._repair_at:
-            pages = 0
             for report in self.repaired_groups():
-                pages += 1
+                self._repair_pages += 1
                 yield report
-            if pages > 1:
+            if self._repair_pages > 1:
                 # Such a look reads much, and each service looks.
                 self._repair_at = began + _LONG_LOOK_SECONDS
+            self._repair_pages = 0
         looked_at, after = self._idle_after
         began = time.monotonic()
         if began - looked_at < _IDLE_SECONDS:
