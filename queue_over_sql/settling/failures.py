@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+# HandlerStopped is a CancelledError.
+_INTERRUPTIONS: Final = (KeyboardInterrupt, SystemExit, asyncio.CancelledError)
 _CALLERS: Final = ("queue_over_sql", "sqlalchemy", "contextlib")
 
 
@@ -41,16 +44,35 @@ def instead_of(error: BaseException) -> BaseException | None:
     """What to raise instead of an exception at which nobody can look; None for any other.
 
     Its class, or that of one behind it, raises when it is asked for an attribute. Python itself
-    cannot print such a one, so it would end the thread that logs it.
+    cannot print such a one, so it would end the thread that logs it. An interruption stays what it
+    is, without what is behind it; so does one that comes while this looks.
     """
+    met = _met_at(error)
+    if met is None:
+        return None
+    interrupts = issubclass(type(error), _INTERRUPTIONS)
+    if interrupts:
+        for behind in ("__cause__", "__context__"):
+            BaseException.__dict__[behind].__set__(error, None)
+    if _met_at(error) is None:
+        if interrupts:
+            return None
+        if issubclass(type(met), _INTERRUPTIONS):
+            # The class does not raise it each time, so it came from elsewhere.
+            raise met
+    frames = BaseException.__dict__["__traceback__"].__get__(error)
+    text = f"the handler raised {type(error).__name__}, which cannot be looked at"
+    return RuntimeError(text).with_traceback(frames)
+
+
+def _met_at(error: BaseException) -> BaseException | None:
+    """What looking at an exception raises, if anything."""
     try:
         traceback.format_exception(error)
         # This asks for its class.
         isinstance(error, str)
-    except BaseException:  # noqa: BLE001 - types raise what they like
-        frames = BaseException.__dict__["__traceback__"].__get__(error)
-        text = f"the handler raised {type(error).__name__}, which cannot be looked at"
-        return RuntimeError(text).with_traceback(frames)
+    except BaseException as met:  # noqa: BLE001 - types raise what they like
+        return met
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import traceback
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
@@ -28,7 +29,9 @@ from queue_over_sql import (
 from queue_over_sql.claiming.low_watermark import LowWatermark
 from queue_over_sql.dialects.sqlite import sessions
 from queue_over_sql.queue import core_of
+from queue_over_sql.settling.failures import instead_of
 from queue_over_sql.statements.requests import ClaimRequest
+from queue_over_sql.worker.time_limits import HandlerStopped
 from tests.contract.queue_state import payloads
 from tests.contract.retry_policies import POLICIES, OddPolicy
 from tests.contract.worker.running_worker import running
@@ -292,6 +295,29 @@ class Untouchable(Exception):
 
     def __getattribute__(self, name: str) -> object:
         raise SystemExit(name)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, HandlerStopped])
+def test_an_interruption_stays_one(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """With an exception behind it at which nobody can look, or while somebody looks at one."""
+    interruption = kind()
+    interruption.__context__ = Untouchable()
+    assert instead_of(interruption) is None
+    assert interruption.__context__ is None
+    comes, look = [interruption], traceback.format_exception
+
+    def interrupted(error: BaseException) -> list[str]:
+        if comes:
+            raise comes.pop()
+        return look(error)
+
+    monkeypatch.setattr(traceback, "format_exception", interrupted)
+    with pytest.raises(kind):
+        instead_of(ValueError("no"))
+    assert instead_of(ValueError("no")) is None
+    assert isinstance(instead_of(Untouchable()), RuntimeError)
 
 
 @pytest.mark.engines("sqlite")
