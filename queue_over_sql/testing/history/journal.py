@@ -37,6 +37,9 @@ class Stamp(NamedTuple):
 class Event:
     """One fact that one writer noted.
 
+    ``queue``, ``id``, ``consumer``, ``round``, ``attempt``, ``group`` and ``priority`` are those of
+    the message and its claim.
+
     Attributes:
         act: ``intends`` (to publish), ``published``, ``delivered`` (a claim or take), ``started``,
             ``finished``, ``failed`` (of a handler), ``settling`` (it begins), ``settled``,
@@ -47,7 +50,6 @@ class Event:
             its processes share; if the history comes from several machines, seconds since 1970.
         writer: who noted it.
         name: the application's name of the message, if it gave one.
-        queue, id, consumer, round, attempt, group, priority: of the message and its claim.
         due: when the message was first due, in seconds since 1970 by the database's clock.
         began: when the act began; None if that is not known.
         verb: of a settle: its verb, such as ``ack``, or its outcome, such as ``done``.
