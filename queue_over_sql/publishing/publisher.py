@@ -36,7 +36,12 @@ from queue_over_sql.values.checks import (
     check_text,
     check_whole,
 )
-from queue_over_sql.values.durations import duration_text, instant_to_microseconds, to_microseconds
+from queue_over_sql.values.durations import (
+    NEVER,
+    duration_text,
+    instant_to_microseconds,
+    to_microseconds,
+)
 from queue_over_sql.values.limits import GROUP_LENGTH, KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.values.options import GROUP_KEY, PUBLISH_OPTIONS
 from queue_over_sql.values.states import PublishOutcome
@@ -146,6 +151,9 @@ class Publisher:
             expires = settings.expires_us
         if expires is not None:
             _check_due_before(expires, delay)
+            if at is not None:
+                # No later than what can be read as a time.
+                expires = min(expires, NEVER - at)
             self._context.expiring = True
         return NewMessage(
             key=check_text("key", publication.key, KEY_LENGTH),

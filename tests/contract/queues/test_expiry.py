@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from queue_over_sql import Observer, Publication
+from queue_over_sql import Observer, Publication, Reason
 from queue_over_sql.observability.history import Minute
 from queue_over_sql.queue import core_of
 from queue_over_sql.values.limits import HISTORY_COUNTS
@@ -90,6 +90,21 @@ def test_a_take_and_an_exchange_end_what_expired(queue: Queue, engine: Engine) -
     lapse(engine, queue, late)
     assert ["second"] == payloads(queue.exchange(held, 1))
     assert ["expired"] * 2 == outcomes(queue)
+
+
+@pytest.mark.engines("sqlite")
+def test_no_expiry_is_later_than_a_time_can_be(make_service: MakeService) -> None:
+    """A message that is due at the end of all times can be read, asked for, and exported."""
+    queue = make_service().create_queue("far", expires="1h", archive="all")
+    end = datetime.max.replace(tzinfo=UTC)
+    far = [queue.publish("one", at=end, expires="1h"), queue.publish("own", at=end)]
+    far += queue.publish_many([Publication("many", at=end, expires="1h")])
+    for each in far:
+        assert Reason.DUE_LATER is queue.why(each.id).reason
+        found = next(m for m in queue.messages().list() if m.id == each.id)
+        assert end == found.expires_at
+        assert queue.cancel(each.id)
+    assert 3 == len(queue.archive.messages().list())
 
 
 def test_what_expires_between_its_claim_and_its_start_is_not_started(
