@@ -172,6 +172,8 @@ def _publish_with_room(
                 published.append(publish(connection, sql, message, on_conflict, now=now))
             except GroupFull as error:
                 raise GroupFull(error.queue, error.group, error.limit, place) from None
+            except DuplicateKey as error:
+                raise _without_own(error, published) from None
     return published
 
 
@@ -187,7 +189,7 @@ def _publish_all(
     published: list[Published] = []
     with all_or_none(connection, sql) if several else contextlib.nullcontext():
         for chunk in chunks(batch, most or _ROWS_PER_INSERT, rounded=most is None):
-            published += _publish_chunk(connection, sql, chunk, on_conflict, now=now, step=step)
+            _publish_chunk(connection, sql, chunk, on_conflict, published, now=now, step=step)
     return published
 
 
@@ -484,10 +486,12 @@ def _publish_chunk(
     sql: StatementCache,
     chunk: Batch,
     on_conflict: str,
+    published: list[Published],
     *,
     now: int,
     step: int | None,
-) -> list[Published]:
+) -> None:
+    """Publish a part of a batch, of which ``published`` is what came before."""
     singly = chunk.keyed and _that_came_back(connection, sql, [m.key for m in chunk.messages()])
     finished: Mapping[str, int] = {}
     if singly:
@@ -499,16 +503,24 @@ def _publish_chunk(
     if ids is None:
         ids = {}
     elif len(ids.get(None, ())) == len(chunk):
-        return list(map(Published, ids[None]))
-    published = []
+        published += map(Published, ids[None])
+        return
     for message in chunk.messages():
         if message.key is not None and message.key in finished:
             published.append(_finished_before(sql, message, on_conflict, finished))
         elif new := ids.get(message.key):
             published.append(Published(new.pop(0)))
         else:
-            published.append(publish(connection, sql, message, on_conflict, now=now))
-    return published
+            try:
+                published.append(publish(connection, sql, message, on_conflict, now=now))
+            except DuplicateKey as error:
+                raise _without_own(error, published) from None
+
+
+def _without_own(error: DuplicateKey, published: Sequence[Published]) -> DuplicateKey:
+    """The error, without the id of a message that is undone with this batch."""
+    new = {each.id for each in published if each.outcome is PublishOutcome.CREATED}
+    return DuplicateKey(error.queue, error.key, None) if error.id in new else error
 
 
 def _insert_unfinished(

@@ -53,11 +53,12 @@ def test_a_batch_replaces_in_order(queue: Queue) -> None:
 
 
 def test_a_batch_that_conflicts_publishes_nothing(queue: Queue) -> None:
-    """DuplicateKey in a batch takes back the whole batch."""
-    queue.publish("there", key="there")
-    for second in ("there", "a"):
-        with pytest.raises(DuplicateKey):
+    """DuplicateKey in a batch takes back the whole batch, and has the id of what stays."""
+    there = queue.publish("there", key="there")
+    for second, taken in (("there", there.id), ("a", None)):
+        with pytest.raises(DuplicateKey) as caught:
             queue.publish_many(["plain", Publication(1, key="a"), Publication(2, key=second)])
+        assert taken == caught.value.id
     assert ["there"] == payloads(queue.consume(10))
 
 
