@@ -402,7 +402,10 @@ class QueueService:
                 is archived, in the same transaction; None (default): none. There its header
                 ``dead_letter`` has the queue, id, key and attempts, the outcome and the reason. It
                 has no key, group or own columns. A message with this header stays in the archive,
-                so that none goes round. Dead letters of the SQL API stay there, too.
+                so that none goes round. So do dead letters of the SQL API, and of a login that may
+                not publish to the other queue, such as one with the role of a consumer alone. The
+                ``max_length`` and ``when_full`` of the other queue are for publishers, not for
+                these copies.
             unused_for: drop the queue, with all its messages, when no living consumer has asked
                 for its messages for this long; None (default): never. Clients over HTTP count as
                 consumers. Clients of the SQL API count only while they hold a message.
