@@ -715,3 +715,17 @@ def test_a_refusal_that_names_an_index_tells_its_table() -> None:
     index = "queue_jobs_archive_err_ix"
     error = not_permitted("queue_", f"permission denied for {index}", f"REINDEX INDEX {index}")
     assert "queue_jobs" == error.table
+
+
+def test_a_consumers_dead_letters_stay_unless_it_may_publish(
+    owner: QueueService, logins: Logins
+) -> None:
+    """A consumer alone ends its message, which stays in the archive."""
+    dead = owner.queue("copies")
+    owner.create_queue("jobs", dead_letter_queue="copies")
+    for roles, copies in ((["consumer"], 0), (["consumer", "publisher"], 1)):
+        owner.queue("jobs").publish("x")
+        jobs = logins.service(*roles).queue("jobs")
+        jobs.reject(jobs.consume(), "no")
+        assert copies == dead.messages().count()
+    assert 2 == owner.queue("jobs").archive.messages().count()
