@@ -65,6 +65,10 @@ class Handling:
         """Somebody asks for messages of a queue; no kinds stand for all."""
         self._asked[queue] = time.monotonic(), kinds
 
+    def forget(self, queue: str) -> None:
+        """Nobody asks for messages of a queue any more."""
+        self._asked.pop(queue, None)
+
     def begin(self, worker: object, calls: int, queues: Mapping[str, Collection[str]]) -> None:
         """A worker handles these queues from now on; ``calls`` at once, and the known kinds."""
         with self._lock:

@@ -47,6 +47,7 @@ from queue_over_sql.inside.messages import (
 from queue_over_sql.inside.operations import (
     EngineFacts,
     RecordedSettings,
+    asks_no_more,
     condition,
     create_tables,
     engine,
@@ -109,6 +110,7 @@ __all__ = [
     "Section",
     "SystemTables",
     "Vitals",
+    "asks_no_more",
     "check_payload",
     "check_routing_text",
     "condition",

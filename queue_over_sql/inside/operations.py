@@ -207,6 +207,11 @@ def known_settings(queue: Queue) -> EffectiveSettings:
     return core_of(queue).context.known_settings
 
 
+def asks_no_more(queue: Queue) -> None:
+    """Say with the next heartbeat that this process, which has no worker, consumes no more here."""
+    core_of(queue).context.consumer.handling.forget(queue.name)
+
+
 def engine(target: Target) -> EngineFacts:
     """What this database server can do, and its expressions; the first use connects."""
     return EngineFacts(_of(target).dialect)

@@ -437,8 +437,14 @@ class Channel(virtual.Channel):
 
     def basic_cancel(self, consumer_tag: str) -> None:
         super().basic_cancel(consumer_tag)
-        if self.connection is not None:
-            self.connection.consumers.pop((self, consumer_tag), None)
+        self.no_ack_consumers.discard(consumer_tag)
+        if self.connection is None:
+            return
+        cancelled = self.connection.consumers.pop((self, consumer_tag), None)
+        others = {each.queue for each in self.connection.consumers.values()}
+        if cancelled is not None and cancelled.queue not in others:
+            with contextlib.suppress(QueueNotFound):
+                inside.asks_no_more(self._service.queue(cancelled.queue))
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Delivered | None:
         with contextlib.suppress(Empty):

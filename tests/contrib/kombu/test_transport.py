@@ -402,7 +402,7 @@ def test_a_message_that_was_not_settled_breaks_the_connection(
 
 @pytest.mark.engines("sqlite")
 def test_the_consumers_of_one_queue_take_turns(connection: Any) -> None:
-    """Of two channels; after one is cancelled the other one gets all."""
+    """Of two channels; one gets all after the other is cancelled, and at last nobody handles it."""
     jobs = kombu.Queue("jobs")
     producer = connection.Producer()
     got: dict[str, list[Any]] = {"one": [], "other": []}
@@ -422,6 +422,15 @@ def test_the_consumers_of_one_queue_take_turns(connection: Any) -> None:
     producer.publish(2, routing_key="jobs")
     connection.drain_events(timeout=10)
     assert [0, 2] == names(got["one"])
+
+    service = connection.transport.shared.service
+
+    def handled() -> bool:
+        return any(each.queue == "jobs" for one in service.consumers() for each in one.handles)
+
+    wait_until(handled)
+    consumers[0].cancel()
+    wait_until(lambda: not handled())
 
 
 @pytest.mark.engines("sqlite")
