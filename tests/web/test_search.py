@@ -21,6 +21,7 @@ from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
+from tests.waiting import wait_until
 from tests.web.browser import Browser
 from tests.web.test_engines import FOR_EVER
 
@@ -221,7 +222,8 @@ def test_a_search_says_what_it_had_no_time_for(
             patched.setattr(selection, "extent_of", lambda *_: slow)
             browser.get("/search?q=zagreb")
             assert "There may be more. Go on with the search in: jobs" in browser.text()
-        assert {("jobs", 1): 1} == found(browser, "/search?q=zagreb")
+        # A busy machine may need more than that time for a search, too.
+        wait_until(lambda: {("jobs", 1): 1} == found(browser, "/search?q=zagreb"))
         browser.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queue_over_sql import Publication, Reason
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,8 @@ def each_rule(service: QueueService) -> Iterator[tuple[Queue, int, Reason]]:
     jobs.ack(in_hand)
     group.configure(limit=1, rate="1/h")
     jobs.ack(jobs.consume(1))
+    # A heartbeat says that this program handles the queue, of which it holds nothing any more.
+    wait_until(lambda: jobs.why(waiting(Reason.GROUP_RATE)[1]).reason is Reason.GROUP_RATE)
     yield waiting(Reason.GROUP_RATE)
     full = service.create_queue("full", queue_limit=1)
     ids = [full.publish(number).id for number in range(2)]
@@ -46,4 +49,5 @@ def each_rule(service: QueueService) -> Iterator[tuple[Queue, int, Reason]]:
     rated = service.create_queue("rated", queue_rate="1/h")
     ids = [rated.publish(number).id for number in range(2)]
     rated.ack(rated.consume(1))
+    wait_until(lambda: rated.why(ids[1]).reason is Reason.QUEUE_RATE)
     yield rated, ids[1], Reason.QUEUE_RATE
