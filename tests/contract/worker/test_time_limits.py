@@ -28,7 +28,7 @@ pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 LIMIT = 0.6
 # By then a handler has sent its first statements, also on a slow machine.
 BY_THEN = 2.0
-TIMED_OUT = f"timed out after {LIMIT:g} s"
+TIMED_OUT = f"timed out after {LIMIT * 1000:g} ms"
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_no_more_threads_than_the_bound_are_replaced(
         single.run()
     (back,) = kept.consume(wait=5)
     assert 4 == back.attempt
-    assert "timed out after 0.05 s" == back.last_error
+    assert "timed out after 50 ms" == back.last_error
 
 
 @pytest.mark.engines("sqlite")
