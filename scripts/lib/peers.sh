@@ -55,8 +55,10 @@ ensure_django_peers() {
     python="$PYTHON_FOLDER/environment/bin/python"
   fi
   say "Installing the backends for Django's tasks"
-  if ! "$python" -m venv --clear "$PEERS/django" ||
-    ! "$PEERS/django/bin/python" -m pip install --quiet --disable-pip-version-check -r "$pinned"; then
+  # Debian's Python has no pip of its own for environments.
+  if ! "$python" -m venv --clear --without-pip "$PEERS/django" ||
+    ! "$VENV/bin/python" -m pip --python "$PEERS/django/bin/python" install --quiet \
+      --disable-pip-version-check -r "$pinned"; then
     fail "the backends for Django's tasks could not be installed: see above"
   fi
   cp "$pinned" "$PEERS/django/.made-from"

@@ -45,6 +45,8 @@ def each_rule(service: QueueService) -> Iterator[tuple[Queue, int, Reason]]:
     full = service.create_queue("full", queue_limit=1)
     ids = [full.publish(number).id for number in range(2)]
     assert 1 == len(full.consume(2))
+    # The first claim of a new queue: only the next heartbeat says so.
+    wait_until(lambda: full.why(ids[1]).reason is Reason.QUEUE_LIMIT)
     yield full, ids[1], Reason.QUEUE_LIMIT
     rated = service.create_queue("rated", queue_rate="1/h")
     ids = [rated.publish(number).id for number in range(2)]
