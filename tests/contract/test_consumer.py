@@ -212,7 +212,7 @@ def test_a_lock_on_the_consumers_is_nobodys_death(
     """
     # Shorter than the lock is held.
     monkeypatch.setattr("queue_over_sql.database.watchdog._LEAST_SECONDS", 3.5)
-    service = make_service(consumer_timeout=2)
+    service = make_service(consumer_timeout=3)
     queue = service.create_queue("jobs", lease=600)
     message = queue.publish("x")
     begun, go_on = threading.Event(), threading.Event()
@@ -230,13 +230,13 @@ def test_a_lock_on_the_consumers_is_nobodys_death(
         try:
             assert begun.wait(60)
             former = service.consumer_id
-            reaper = make_service(consumer_timeout=2, reaper_interval=0.05)
+            reaper = make_service(consumer_timeout=3, reaper_interval=0.05)
             with reaper:
                 before = heartbeat_of(service)
                 with locked_consumers(engine):
-                    until = time.monotonic() + 4
+                    until = time.monotonic() + 4.5
                     wait_until(lambda: time.monotonic() > until)
-                wait_until(lambda: heartbeat_of(service) > before + timedelta(seconds=4))
+                wait_until(lambda: heartbeat_of(service) > before + timedelta(seconds=4.5))
                 reaper.reap()
                 assert [] == reaper.queue("jobs").consume()
                 go_on.set()
