@@ -18,6 +18,7 @@ import random
 import subprocess
 import sys
 import time
+import traceback
 from statistics import median
 from typing import Any, Final
 
@@ -90,7 +91,7 @@ def keep(engine: str, fault: str, found: dict[str, Any], command: str, seed: int
     name = f"{NAME}_{engine}"
     there = (RESULTS / f"{name}.json").exists()
     faults = read_result(name)["faults"] if there else {}
-    faults[fault] = found | {"command": command}
+    faults[fault] = found | {"title": FAULTS[fault].title, "command": command}
     ordered = {each: faults[each] for each in FAULTS if each in faults}
     others = sorted({each["command"] for each in ordered.values()} - {command})
     write_result(name, command, {"seed": seed, "earlier": others, "faults": ordered})
@@ -144,10 +145,18 @@ def main(arguments: list[str]) -> None:
         print(*found["violations"], {**found, "violations": len(found["violations"])}, sep="\n")
         sys.exit(1 if found["violations"] else 0)
     command = f"python -m scripts.benchmarks.{NAME} {' '.join(arguments)}".strip()
+    failed = []
     for engine in given.engines:
         for fault in given.faults:
-            found = measure(fault, engine, given.seed, given.rounds)
-            keep(engine, fault, found, command, given.seed)
+            try:
+                found = measure(fault, engine, given.seed, given.rounds)
+            except Exception:  # noqa: BLE001 - the other faults are measured all the same
+                traceback.print_exc()
+                failed.append(f"{engine} {fault}")
+            else:
+                keep(engine, fault, found, command, given.seed)
+    if failed:
+        sys.exit(f"not measured, see above: {', '.join(failed)}")
 
 
 def _cell(found: dict[str, Any]) -> str:

@@ -70,7 +70,9 @@ class Watch:
                     if not line.endswith(b"\n"):
                         break
                     self._read[path] += len(line)
-                    self._note(json.loads(line))
+                    # Who opens a file again begins with an empty line.
+                    if line.strip():
+                        self._note(json.loads(line))
 
     def _note(self, event: dict[str, Any]) -> None:
         claim = event["writer"], event.get("id", 0)

@@ -161,9 +161,10 @@ def faults() -> Iterator[str]:
         return
     yield f"| fault | {' | '.join(results)} |"
     yield f"|---|{'---|' * len(results)}"
-    for name in dict.fromkeys(name for found in results.values() for name in found):
+    titles = {name: each["title"] for found in results.values() for name, each in found.items()}
+    for name, title in titles.items():
         cells = " | ".join(_recovery(found.get(name, {})) for found in results.values())
-        yield f"| {name.replace('_', ' ')} | {cells} |"
+        yield f"| {title} | {cells} |"
 
 
 def _recovery(found: Mapping[str, Any]) -> str:
