@@ -36,6 +36,8 @@ ADVANCE: Final = 90
 """How far the clock goes at once: no lease lasts as long."""
 
 
+FAILED: Final = "failed"
+"""What a client is told whose connection was cut: nothing has happened."""
 DELAY: Final = 100_000
 """The seconds of a delay, which no clock here gets to."""
 
@@ -80,6 +82,7 @@ class World:
         stamps: the call of each claim.
         keys: the key of each message that has one.
         advance: moves the clock.
+        cut: ends the session that a client uses.
     """
 
     grouped: bool = False
@@ -90,6 +93,7 @@ class World:
     stamps: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     advance: Callable[[], None] = lambda: None
+    cut: Callable[[str], None] = lambda _: None
 
     def seen(self, message: Message) -> str:
         """Note what a message says of itself; returns its label."""
@@ -137,12 +141,14 @@ class Context:
         touched: messages that overlapping calls may have locked, or not yet committed.
         late: messages below the low watermark of its client.
         overlapped: whether any call did overlap.
+        cut: whether the client's connection was cut before the end.
     """
 
     world: World
     touched: frozenset[str]
     late: frozenset[str]
     overlapped: bool
+    cut: bool = False
 
 
 class Act:
@@ -415,6 +421,22 @@ class Advance(Act):
 
 
 @dataclasses.dataclass(frozen=True)
+class Cut(Act):
+    """The session of another client ends, wherever it is; that client goes on with a new one."""
+
+    client: str
+
+    def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> None:
+        stop(lambda: 0, f"the connection of {self.client} is cut")
+        hands.world.cut(self.client)
+
+    def follow(
+        self, state: State, result: Any, call: Call, context: Context
+    ) -> Iterator[dict[str, Item]]:
+        yield dict(state)
+
+
+@dataclasses.dataclass(frozen=True)
 class Restore(Act):
     """Give back the messages whose leases are over, as a pass of the reaper does."""
 
@@ -610,7 +632,7 @@ class Transaction(Act):
         how, results = result
         if how != "committed":
             # Only what others do at the same time may make it fail.
-            if how == "rolled back" or context.overlapped:
+            if how == "rolled back" or context.overlapped or context.cut:
                 yield dict(state)
             return
         states = [dict(state)]

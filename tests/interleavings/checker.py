@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.claiming.low_watermark import SLACK_US
 from tests.interleavings.acts import (
+    FAILED,
     Claim,
     Context,
+    Cut,
     Edit,
     Exchange,
     Item,
@@ -21,7 +23,7 @@ from tests.interleavings.acts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tests.interleavings.acts import World
     from tests.interleavings.stepping import Call
@@ -61,7 +63,7 @@ class Checker:
             call = self._calls[number]
             if self._is_next(call, left):
                 context = self._contexts[number]
-                for after in call.act.follow(state, call.result, call, context):
+                for after in _follow(call, state, context):
                     if self._search(left - {number}, after):
                         return True
         self._failed.add(key)
@@ -77,10 +79,18 @@ class Checker:
     def _context(self, call: Call, world: World) -> Context:
         others = [each for each in self._calls if each is not call and each.overlaps(call)]
         touched = frozenset().union(*(self._locked_by(each, call, world) for each in others))
-        return Context(world, touched, self._below_the_mark(call, world), bool(others))
+        cut = any(
+            isinstance(each.act, Cut)
+            and each.act.client == call.client
+            and each.began <= call.ended
+            for each in self._calls
+        )
+        return Context(world, touched, self._below_the_mark(call, world), bool(others), cut)
 
     def _locked_by(self, other: Call, call: Call, world: World) -> frozenset[str]:
         """What an overlapping call may have locked."""
+        if other.result == FAILED:
+            return frozenset(world.ids)
         touched: frozenset[str] = other.act.touches(other.result, world)
         if isinstance(other.act, Restore):
             # All that was ever claimed.
@@ -93,7 +103,8 @@ class Checker:
             further = [each for each in self._calls if each is not call and each.overlaps(other)]
         else:
             further = []
-        return touched.union(*(each.act.touches(each.result, world) for each in further))
+        told = (each for each in further if each.result != FAILED)
+        return touched.union(*(each.act.touches(each.result, world) for each in told))
 
     def _below_the_mark(self, call: Call, world: World) -> frozenset[str]:
         """What may wait for the next full look of its client; edits are seen at once."""
@@ -106,6 +117,17 @@ class Checker:
         )
 
 
+def _follow(
+    call: Call, state: Mapping[str, Item], context: Context
+) -> Iterator[Mapping[str, Item]]:
+    if call.result != FAILED:
+        yield from call.act.follow(state, call.result, call, context)
+    elif context.cut:
+        yield state
+
+
 def _claimed(call: Call) -> list[str]:
+    if call.result == FAILED:
+        return []
     told = call.result[1] if isinstance(call.act, Exchange) else call.result
     return [label for label, _ in told] if isinstance(call.act, Claim | Exchange) else []

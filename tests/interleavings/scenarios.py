@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.interleavings.acts import (
     Advance,
     Claim,
+    Cut,
     Delete,
     Edit,
     Exchange,
@@ -131,6 +132,18 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
             "b": [Advance(), Restore(), Claim()],
             "c": [Transaction((Take(2),), commits=False)],
         }
+    ),
+    "a connection that is cut": Scenario(
+        {
+            "a": [Claim(), ack, Transaction((Take(), Publish("3")))],
+            "b": [Cut("a")],
+            "c": [Claim(), release],
+        }
+    ),
+    "a connection that is cut, and groups": Scenario(
+        {"a": [Claim(), nack, Claim()], "b": [Cut("a"), Publish("4", "x")], "c": [Claim(), ack]},
+        IN_GROUPS,
+        GROUPS,
     ),
     **{
         f"transactions at {level}": Scenario(

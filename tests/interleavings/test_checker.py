@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.interleavings.acts import (
+    FAILED,
     Act,
     Advance,
     Claim,
+    Cut,
     Edit,
     Exchange,
     Observe,
@@ -30,6 +32,7 @@ History = list[tuple[str, Act, Any, int, int]]
 
 ack, extend = Settle("ack"), Settle("extend")
 GONE: Final[tuple[Any, ...]] = ()
+TOLD: Final = (("1", 1),)
 
 
 def _is_explained(
@@ -60,6 +63,9 @@ def test_a_history_that_keeps_the_promises_is_explained() -> None:
         # What another claim has locked is left out.
         [("a", Claim(), (("1", 1),), 1, 4), ("b", Claim(), (("2", 1),), 2, 3)],
         [("a", Transaction((Take(),)), ("failed", ()), 1, 4), ("b", Claim(), (("1", 1),), 2, 3)],
+        # The connection was cut before, or meanwhile.
+        [("b", Cut("a"), None, 1, 1), ("a", Claim(), FAILED, 2, 2), ("c", Claim(), TOLD, 3, 3)],
+        [("b", Cut("a"), None, 1, 1), ("a", Transaction((Take(),)), ("failed", ()), 2, 2)],
     ]
     for history in kept:
         assert _is_explained(history), history
@@ -69,6 +75,12 @@ def test_a_history_that_breaks_a_promise_is_not_explained() -> None:
     """Each breaks one promise, in a way that a client or the tables show."""
     claimed = ("a", Claim(), (("1", 1),), 1, 1)
     broken: dict[str, History] = {
+        "failed without a reason": [("a", Claim(), FAILED, 1, 1), ("b", Cut("a"), None, 2, 2)],
+        "cut, and claimed": [
+            ("b", Cut("a"), None, 1, 1),
+            ("a", Claim(), FAILED, 2, 2),
+            ("c", Claim(), (("2", 1),), 3, 3),
+        ],
         "delivered twice": [claimed, ("b", Claim(), (("1", 2),), 2, 2)],
         "an attempt that did not count": [claimed, ("a", ack, (("1", 0, False),), 2, 2)],
         "not the oldest first": [("a", Claim(), (("2", 1),), 1, 1)],

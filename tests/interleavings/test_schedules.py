@@ -38,7 +38,7 @@ def theatre(database: TestDatabase) -> Iterator[Theatre]:
         yield theatre
 
 
-@pytest.mark.default_on("sqlite", "postgresql", "mariadb", "mysql")
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_some_schedules_keep_the_promises(theatre: Theatre) -> None:
     """A few of each scenario, for every change."""
     runs = [

@@ -83,6 +83,7 @@ class Theatre:
         with self._engine.connect() as own:
             raw: Any = own.connection.dbapi_connection
             self._levels = own.dialect.get_isolation_level_values(raw)
+        self._waits = waits
         self._stage = Stage(CLIENTS, waits, lambda: self._clock.microseconds)
         self.is_all = False
         """Whether the last schedules that were asked for are all that there are."""
@@ -157,7 +158,7 @@ class Theatre:
         for name in self._services:
             _forget(core_of(self._queue(name, scenario)).claimer)
         world = World("group_limit" in scenario.settings, scenario.settings.get("queue_limit"))
-        world.advance = self._advance
+        world.advance, world.cut = self._advance, self._cut
         everything = [*scenario.start]
         for acts in scenario.programs.values():
             for act in acts:
@@ -175,6 +176,12 @@ class Theatre:
 
     def _advance(self) -> None:
         self._clock._time.microseconds += ADVANCE * 1_000_000
+
+    def _cut(self, name: str) -> None:
+        client = self._stage.clients[name]
+        # What has ended left its connection for other runs.
+        if client.state != "done":
+            self._waits.end(client.session)
 
     def _end(self, scenario: Scenario, world: World, run: Run) -> None:
         """Read the tables, and get what is left when all leases are over; nothing may stay."""
