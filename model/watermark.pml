@@ -32,7 +32,8 @@ byte edit_count;
 
 /* Of the service. */
 byte low;
-byte known_edits;
+#define UNKNOWN 255
+byte known_edits = UNKNOWN;
 bool full_look_due;
 
 /* What no process can see. */
@@ -107,6 +108,19 @@ inline claim(from, edits) {
 
 proctype thread() {
     byte from, edits, mine;
+    /* The first count: read, then noted, unless another thread was first. */
+    edits = edit_count;
+    atomic {
+#ifndef FIRST_REPLACED
+        if
+        :: known_edits == UNKNOWN -> known_edits = edits
+        :: else
+        fi;
+#else
+        known_edits = edits;
+#endif
+        edits = 0
+    };
 end:
     do
     :: true ->
