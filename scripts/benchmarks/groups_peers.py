@@ -18,9 +18,10 @@ from statistics import median
 from typing import Any, Final
 
 from rich.progress import Progress
+from sqlalchemy import create_engine
 
 from queue_over_sql.testing.servers import PrivateServer
-from scripts.benchmarks.ageing import BYTES, numbers, parser_of
+from scripts.benchmarks.ageing import BYTES, SETTLE, numbers, parser_of
 from scripts.benchmarks.groups import processor_of
 from scripts.benchmarks.harness import (
     databases_of,
@@ -67,6 +68,14 @@ class Case:
         wanted = {"first": self.published, "count": count, "bytes": BYTES, "groups": GROUPS}
         self.contestant.first.ask("publish_groups", **wanted)
         self.published += count
+
+    def settle(self) -> None:
+        """Do now the maintenance that the server does within a minute of such a change."""
+        engine = create_engine(self.contestant.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for statement in SETTLE[ENGINE]:
+                connection.exec_driver_sql(statement).close()
+        engine.dispose()
 
     def consume(self, processes: int, seconds: float, server: int) -> tuple[int, float]:
         """Consume for some seconds; returns the messages a second, and the work of each."""
@@ -138,6 +147,7 @@ def measure(kinds: Sequence[Kind], options: Any, progress: Progress) -> dict[str
                         continue
                     try:
                         case.fill(options.backlog)
+                        case.settle()
                         rate, work = case.consume(processes, options.seconds, pid)
                     except ContenderFailed as error:
                         case.ended = str(error)

@@ -61,7 +61,7 @@ class PostgresqlServer(PrivateServer):
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
-            "max_connections": "300",
+            "max_connections": "600",
             "logging_collector": "off",
             # Shared memory in the data folder is removed with it, also after a kill.
             "dynamic_shared_memory_type": "mmap",
