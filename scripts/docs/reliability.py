@@ -161,7 +161,10 @@ def faults() -> Iterator[str]:
         return
     yield f"| fault | {' | '.join(results)} |"
     yield f"|---|{'---|' * len(results)}"
-    titles = {name: each["title"] for found in results.values() for name, each in found.items()}
+    titles: dict[str, str] = {}
+    for found in results.values():
+        # What was measured first has no titles.
+        titles |= {name: each.get("title", titles.get(name, name)) for name, each in found.items()}
     for name, title in titles.items():
         cells = " | ".join(_recovery(found.get(name, {})) for found in results.values())
         yield f"| {title} | {cells} |"
