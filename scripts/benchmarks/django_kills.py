@@ -178,12 +178,22 @@ class Site:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def turn(self, tasks: int, kills: int) -> None:
-        """Enqueue tasks, let groups run them that are killed, and let the last one finish."""
+    def turn(self, tasks: int, kills: int, limit: float) -> None:
+        """Enqueue tasks, let groups run them that are killed, and let the last one finish.
+
+        Args:
+            tasks: how many.
+            kills: how many groups are killed.
+            limit: for how many seconds groups are killed.
+        """
         self.ids += self.ask("enqueue", str(len(self.ids)), str(tasks))
         share = tasks // (kills + 2)
         moments = random.Random(len(self.ids))  # noqa: S311 - spreads, guards nothing
-        for _ in range(kills):
+        until = time.monotonic() + limit
+        for done in range(kills):
+            if time.monotonic() > until:
+                self.ended = f"{done} kills in the {limit:.0f} s of a turn"
+                break
             had = len(self.ended_numbers())
             with self.group() as processes:
                 self._wait_for(had + share, processes)
@@ -208,17 +218,18 @@ class Site:
     def _wait_for_the_end(self) -> None:
         """Until each task is over, or nothing more happens."""
         began = changed = time.monotonic()
+        states = Counter[str]()
         seen: Any = None
         while changed > time.monotonic() - _STILL_SECONDS:
             if time.monotonic() > began + _END_SECONDS:
                 self.ended = f"not at rest after {_END_SECONDS:.0f} s"
                 return
-            ended = self.ended_numbers()
             # The states of all are dear, so they are asked when the journal says that it is time.
-            waits = len(ended) < len(self.ids) and changed > time.monotonic() - _STILL_SECONDS / 2
-            states = Counter[str]() if waits else self.states()
-            if states and not set(states) - _OVER:
-                return
+            quiet = changed < time.monotonic() - _STILL_SECONDS / 2
+            if quiet or len(self.ended_numbers()) == len(self.ids):
+                states = self.states()
+                if not set(states) - _OVER:
+                    return
             if (found := (self.journal.stat().st_size, states)) != seen:
                 seen, changed = found, time.monotonic()
             time.sleep(0.1)
@@ -291,7 +302,8 @@ def measure(engine: str, options: Any, progress: Progress) -> dict[str, Any]:
         for turn in range(options.turns):
             for site in sites[:: -1 if turn % 2 else 1]:
                 try:
-                    site.turn(options.tasks // options.turns, options.kills // options.turns)
+                    tasks, kills = options.tasks // options.turns, options.kills // options.turns
+                    site.turn(tasks, kills, options.limit)
                 except SiteFailed as error:
                     site.ended = str(error)
                 progress.print(f"{engine}, {site.library}: {site.waits} s {site.ended}")
@@ -309,9 +321,9 @@ def section() -> str:
         "## Django's tasks while workers are killed",
         "",
         f"""\
-{first["tasks"]:,} tasks of 20 ms for each library and engine, 4 at once, in {first["turns"]} turns
-each; all processes of the worker are killed {first["kills"]} times with
-SIGKILL amid them. The tasks write a journal, which says how often each began and ended.
+{first["tasks"]:,} tasks of 20 ms for each library and engine, 4 at once, in {first["turns"]}
+turns; all processes of the worker are killed with SIGKILL amid them, {first["kills"]} times, or as
+often as there is time for. The tasks write a journal, which says how often each began and ended.
 A dead worker counts as dead after
 5 seconds, where a library can be told so. Tasks that never ended are lost, though workers ran until
 nothing happened any more. The library then still reports some as running, and others as failed,
@@ -320,22 +332,34 @@ with the option `atomic` of ours, what it wrote in the database counts once. The
 turn's last kill to the end of its last task, the median of the turns; other work on the machine
 makes them longer, for all libraries.""",
         "",
-        "| engine | library | lost | still running | failed | ended twice | seconds | |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+        f"These lost nothing in the table: {', '.join(_lossless(results.values()))}.",
+        "",
+        "| engine | library | kills | lost | still running | failed | ended twice | seconds | |",
+        "|---|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for engine, result in results.items():
         label = TITLES[engine]
         for library, found in result["libraries"].items():
-            cells = [label, library, *["-"] * 5, found["ended"]]
+            cells = [label, library, *["-"] * 6, found["ended"]]
             if "states" in found:
                 about = found["about"]
                 cells[:2] = [f"{label} {about['server']}", f"{library} {about['version']}".strip()]
-                numbers = [found["never_finished"]]
+                numbers = [found["kills"], found["never_finished"]]
                 numbers += [found["states"].get(state, 0) for state in ("RUNNING", "FAILED")]
-                cells[2:6] = [f"{number:,}" for number in [*numbers, found["finished_twice"]]]
-                cells[6] = f"{median(found['seconds_after_the_last_kill']):.1f}"
+                cells[2:7] = [f"{number:,}" for number in [*numbers, found["finished_twice"]]]
+                cells[7] = f"{median(found['seconds_after_the_last_kill']):.1f}"
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *map(origin_of, results.values())]) + "\n"
+
+
+def _lossless(results: Iterable[dict[str, Any]]) -> list[str]:
+    """The libraries that finished all tasks, in each result."""
+    found = [each["libraries"] for each in results]
+    return [
+        library
+        for library in WORKERS
+        if not any(each[library].get("never_finished", 1) for each in found)
+    ]
 
 
 def _measured() -> list[str]:
@@ -352,6 +376,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=2000, help="of each library")
     parser.add_argument("--kills", type=int, default=20, help="of each library's worker groups")
     parser.add_argument("--turns", type=int, default=2, help="over which these are spread")
+    parser.add_argument("--limit", type=float, default=120, help="seconds of kills in a turn")
     options = parser.options({"tasks": 200, "kills": 2, "turns": 1})
     if options.markdown:
         print(section(), end="")
