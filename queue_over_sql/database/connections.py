@@ -702,4 +702,6 @@ class Connections:
         connection.close()
 
     def _connect_for_handler(self) -> Connection:
-        return self.handlers.prepared(self._connect(), own=not self.is_only)
+        connection = self.handlers.prepared(self._connect(), own=not self.is_only)
+        self.watchdog.note_statements(connection)
+        return connection

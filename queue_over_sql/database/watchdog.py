@@ -109,6 +109,7 @@ class Watchdog:
         # Reentrant, because ``abandon`` is called wherever objects are collected.
         self._lock = shared_lock()
         self._opened: weakref.WeakSet[ConnectionPoolEntry] = weakref.WeakSet()
+        self._noted: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._engine: Engine | None = None
         self._ended: Event = runtime.event()
         self._pid: int | None = None
@@ -122,6 +123,21 @@ class Watchdog:
         """Watch all connections that an engine opens from now on, from their first statement."""
         self._engine = engine
         event.listen(engine, "connect", self._connected, insert=True)
+        event.listen(engine, "do_execute", self._execute)
+
+    def note_statements(self, connection: Connection) -> None:
+        """From now on each statement on this connection counts as a wait for its answer.
+
+        A handler's transaction is more than such waits, so it is none itself.
+        """
+        self._noted.add(connection)
+
+    def _execute(self, cursor: Any, statement: Any, parameters: Any, context: Any) -> bool:
+        if context.root_connection not in self._noted:
+            return False
+        with self.waiting(context.root_connection):
+            context.dialect.do_execute(cursor, statement, parameters, context)
+        return True
 
     @contextlib.contextmanager
     def waiting(self, connection: Connection | None = None) -> Iterator[None]:

@@ -295,6 +295,24 @@ def test_the_end_of_a_handlers_transaction_is_left_if_it_hears_nothing(
     service.stop()
 
 
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_a_handlers_statement_is_left_if_it_hears_nothing(proxy: Proxy) -> None:
+    """Its time before that is its own, but what it asks for is answered or lost."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    service.create_queue("jobs")
+
+    def work() -> None:
+        with service._parts.connections.transaction() as connection:
+            connection.exec_driver_sql("SELECT 1").close()
+            proxy.fall_silent()
+            proxy.end_at_server()
+            proxy.recover()
+            connection.exec_driver_sql("SELECT 2").close()
+
+    assert isinstance(in_daemon(work).exception(BOUND), DBAPIError)
+    service.stop()
+
+
 @contextlib.contextmanager
 def questions(service: Any) -> Iterator[threading.Semaphore]:
     """Released once for each test query of the watchdog that was answered."""
