@@ -15,6 +15,7 @@ from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
     earlier_of_group,
+    holders,
     living_consumers,
     permanent_consumers,
     read_ended,
@@ -221,9 +222,10 @@ class _Why:
         sql, prefix = self._context.sql, self._context.tables.prefix
         alive = self._context.run(lambda c: living_consumers(c, sql))
         handlers = [handled for _, handled in handlers_of(alive, prefix, name)]
-        if not handlers:
-            return self._because(Reason.NO_CONSUMER, self._nobody(alive))
-        if not (found.kind is None or any(_knows(each, found.kind) for each in handlers)):
+        known = any(found.kind is None or _knows(each, found.kind) for each in handlers)
+        if not (known or self._is_claimed_from(alive)):
+            if not handlers:
+                return self._because(Reason.NO_CONSUMER, self._nobody(alive))
             text = (
                 f"Consumers handle queue {name}, but none that is alive knows its kind "
                 f"{_quoted(found.kind)}. Start a worker that knows this kind."
@@ -333,6 +335,17 @@ class _Why:
             f"start{_at(at)}. To allow more: queue-over-sql create {context.name} --queue-rate RATE"
         )
         return self._because(Reason.QUEUE_RATE, text, until=at)
+
+    def _is_claimed_from(self, alive: Sequence[ConsumerInfo]) -> bool:
+        """Whether a consumer claims from the queue that has not had a heartbeat to say so."""
+        name, sql, prefix = self._context.name, self._context.sql, self._context.tables.prefix
+        handling = {each.consumer_id for each, _ in handlers_of(alive, prefix, name)}
+        silent = {
+            each.consumer_id
+            for each in alive
+            if not (each.durable or each.permanent) and each.consumer_id not in handling
+        }
+        return bool(silent) and not silent.isdisjoint(self._context.run(lambda c: holders(c, sql)))
 
     def _nobody(self, alive: Sequence[ConsumerInfo]) -> str:
         name, sql = self._context.name, self._context.sql

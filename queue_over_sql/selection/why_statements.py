@@ -350,6 +350,21 @@ def living_consumers(connection: Connection, sql: StatementCache) -> list[Consum
     return [each for each in completed(rows, declared) if isinstance(each, ConsumerInfo)]
 
 
+def select_holders(tables: QueueTables) -> Select[Any]:
+    """The living consumers that have a message of the queue in hand."""
+    live, c = tables.live, tables.system.consumers.c
+    held = select(live.c.id).where(live.c.consumer_id == c.consumer_id).limit(literal_column("1"))
+    # Not EXISTS: MySQL may join all claims for it.
+    return select(c.consumer_id).where(
+        c.expires_at > tables.expressions.heartbeat_now(), held.scalar_subquery().is_not(None)
+    )
+
+
+def holders(connection: Connection, sql: StatementCache) -> set[str]:
+    """The living consumers that have a message of the queue in hand."""
+    return {row[0] for row in sql.get(select_holders).run(connection).all()}
+
+
 def permanent_consumers(connection: Connection, sql: StatementCache) -> list[str]:
     """The names of consumers that never expire, and so say nothing about their clients."""
     return [row[0] for row in sql.get(select_permanent).run(connection).all()]

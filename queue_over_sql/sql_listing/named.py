@@ -328,6 +328,7 @@ def _why(stage: Stage) -> None:
     stage.run(why.read_live, 1)
     stage.run(why.ahead_of, 1, (1, 1))
     stage.run(why.living_consumers)
+    stage.run(why.holders)
     stage.run(why.permanent_consumers)
     stage.run(why.read_ended, 1)
 

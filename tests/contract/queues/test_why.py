@@ -63,6 +63,20 @@ def kill(engine: Engine, service: QueueService) -> None:
         connection.execute(change.values(heartbeat_at=2, expires_at=2))
 
 
+def test_who_has_a_message_in_hand_handles_its_queue(
+    jobs: Queue, make_service: MakeService, engine: Engine
+) -> None:
+    """A consumer counts from its first claim, before a heartbeat says so, while it lives."""
+    service = make_service()
+    service.start()
+    _, waits = (jobs.publish(n, kind="Refund").id for n in range(2))
+    assert Reason.NO_CONSUMER is jobs.why(waits).reason
+    consume_exactly(service.queue("jobs"), 1)
+    assert Reason.IN_LINE is jobs.why(waits).reason
+    kill(engine, service)
+    assert Reason.NO_CONSUMER is jobs.why(waits).reason
+
+
 def test_each_message_has_exactly_one_reason(
     jobs: Queue, make_service: MakeService, engine: Engine
 ) -> None:

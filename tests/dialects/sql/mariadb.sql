@@ -1079,7 +1079,7 @@ FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
--- why (1 of 7)
+-- why (1 of 8)
 -- reads queue_over_sql_consumers
 -- reads queue_jobs by its primary key
 SELECT CASE
@@ -1112,7 +1112,7 @@ FROM queue_jobs
 LEFT OUTER JOIN queue_over_sql_consumers ON queue_over_sql_consumers.consumer_id = queue_jobs.consumer_id
 WHERE queue_jobs.id = :p_id_0;
 
--- why (2 of 7)
+-- why (2 of 8)
 -- reads queue_jobs by its claim index
 -- reads queue_jobs by its primary key
 SELECT (
@@ -1135,7 +1135,7 @@ SELECT (
   ) AS anon_2
 ) AS anon_1;
 
--- why (3 of 7)
+-- why (3 of 8)
 -- reads queue_jobs by its claim index
 -- reads queue_jobs by its primary key
 SELECT (
@@ -1170,7 +1170,7 @@ SELECT (
   ) AS anon_4
 ) AS anon_3;
 
--- why (4 of 7)
+-- why (4 of 8)
 -- reads all of queue_over_sql_consumers
 SELECT queue_over_sql_consumers.consumer_id, queue_over_sql_consumers.name,
     queue_over_sql_consumers.host, queue_over_sql_consumers.pid,
@@ -1184,14 +1184,27 @@ FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY queue_over_sql_consumers.started_at, queue_over_sql_consumers.consumer_id;
 
--- why (5 of 7)
+-- why (5 of 8)
 SELECT queue_over_sql_kinds.consumer_id, queue_over_sql_kinds.table_prefix,
     queue_over_sql_kinds.queue, queue_over_sql_kinds.kind
 FROM queue_over_sql_kinds
 WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1
   AND queue_over_sql_kinds.queue = :queue_1;
 
--- why (6 of 7)
+-- why (6 of 8)
+-- reads all of queue_over_sql_consumers
+-- reads queue_jobs by its claim index
+SELECT queue_over_sql_consumers.consumer_id
+FROM queue_over_sql_consumers
+WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND (
+    SELECT queue_jobs.id
+    FROM queue_jobs
+    WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
+    LIMIT 1
+  ) IS NOT NULL;
+
+-- why (7 of 8)
 -- reads all of queue_over_sql_consumers
 SELECT queue_over_sql_consumers.name
 FROM queue_over_sql_consumers
@@ -1199,7 +1212,7 @@ WHERE queue_over_sql_consumers.durable = 0
   AND queue_over_sql_consumers.expires_at = :param_1
 ORDER BY queue_over_sql_consumers.name;
 
--- why (7 of 7)
+-- why (8 of 8)
 SELECT queue_jobs_archive.finished_at, queue_jobs_archive.outcome, queue_jobs_archive.attempt_count,
     queue_jobs_archive.max_attempts, queue_jobs_archive.last_error
 FROM queue_jobs_archive
