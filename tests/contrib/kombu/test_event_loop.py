@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 JOBS = kombu.Queue("jobs", kombu.Exchange("jobs"), routing_key="jobs")
-engines_in_default = pytest.mark.default_on("sqlite", "postgresql")
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def pipes_open() -> int:
     return count
 
 
-@engines_in_default
+@pytest.mark.default_on("sqlite")
 def test_an_event_loop_delivers_what_arrives(database: TestDatabase, hub: Any) -> None:
     """Messages of before and of later, also beyond the prefetch count after an ack in the loop."""
     got: list[Any] = []

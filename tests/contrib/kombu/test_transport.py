@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 ROOT = Path(__file__).parents[3]
+sqlite_in_default = pytest.mark.default_on("sqlite")
 engines_in_default = pytest.mark.default_on("sqlite", "postgresql")
 
 
@@ -50,7 +51,7 @@ def ready(connection: Any, queue: Any) -> int:
     return count
 
 
-@engines_in_default
+@sqlite_in_default
 def test_messages_arrive_as_they_were_published(connection: Any) -> None:
     """Text, binary and compressed bodies, headers and properties; an ack finishes them."""
     jobs = kombu.Queue("jobs.of \N{SNOWMAN}", kombu.Exchange("jobs"), routing_key="do")
@@ -146,7 +147,7 @@ def test_what_does_not_exist_is_an_error(connection: Any) -> None:
     assert [] == list(channel.list_bindings()) == channel.get_exchanges()
 
 
-@engines_in_default
+@sqlite_in_default
 def test_messages_expire(connection: Any) -> None:
     """What was not delivered in time, by its own limit or that of its queue, is not delivered."""
     own = kombu.Queue("own")
@@ -184,7 +185,7 @@ def test_the_most_urgent_comes_first_and_what_is_requeued_at_its_place(connectio
     assert 2 == again[1].claimed.attempt
 
 
-@engines_in_default
+@sqlite_in_default
 def test_a_rejected_message_becomes_a_dead_letter(
     connection: Any, make_service: MakeService
 ) -> None:
@@ -258,7 +259,7 @@ def test_two_queues_are_served_in_turn(connection: Any) -> None:
     assert len(got) <= 21
 
 
-@engines_in_default
+@sqlite_in_default
 def test_queues_end_by_themselves(connection: Any, make_service: MakeService) -> None:
     """An exclusive queue ends with its connection, others when nobody has used them for a while."""
     channel = connection.default_channel
@@ -461,7 +462,7 @@ def test_what_two_threads_could_not_give_back_is_given_back_later(
     assert 2 == ready(connection, jobs)
 
 
-@pytest.mark.engines("sqlite", "postgresql")
+@pytest.mark.engines("sqlite")
 def test_what_a_consumer_raises_gives_back_what_it_did_not_get(connection: Any) -> None:
     """The message that it got stays with it until the channel is closed."""
     jobs = kombu.Queue("jobs")
@@ -493,7 +494,7 @@ with connection.Consumer([kombu.Queue("jobs")], on_message=hold):
 
 
 @pytest.mark.chaos
-@engines_in_default
+@sqlite_in_default
 def test_a_killed_process_gives_back_what_it_held(database: TestDatabase) -> None:
     """It holds the messages for longer than its lease; ``kill -9``, and another one has them."""
     jobs = kombu.Queue("jobs")
