@@ -98,13 +98,30 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+# What the consumers of this process and of its children are called; empty: as their host.
+_named: Final[dict[str, str]] = {}
+
+
+def _name_consumers(sender: str, **_: Any) -> None:
+    _named["consumer_name"] = sender
+
+
+# kombu may be used without Celery.
+with contextlib.suppress(ImportError):
+    from celery.signals import celeryd_init
+
+    # Before a worker connects, and with its node's name: ``celery@host``.
+    celeryd_init.connect(_name_consumers)
+
+
 def acquire(url: str, options: Mapping[str, Any]) -> Shared:
     """This process's service of a database; ``leave`` it."""
     place = f"{url} {sorted(options.items())!r}"
     with _services.lock:
         found = _services.shared.get(place)
         if found is None:
-            found = _services.shared[place] = Shared(place, QueueService(url, **options))
+            service = QueueService(url, **{**_named, **options})
+            found = _services.shared[place] = Shared(place, service)
         found.users += 1
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,7 @@ again.delay()
 def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker with two processes, in a session of its own; it is killed at the end."""
     command = ["-A", "counting", "worker", "--concurrency=2", "--loglevel=error"]
+    command += ["--hostname", "counting@%h"]
     with subprocess.Popen(
         [sys.executable, "-m", "celery", *command],
         env=environment,
@@ -138,11 +140,14 @@ def test_each_task_runs_though_workers_are_killed(
     for done in (TASKS // 4, TASKS // 2):
         with worker(tmp_path, environment):
             eventually(lambda done=done: len(ran()) >= done, "tasks run", within=60)  # type: ignore[misc]
-    queue = make_service().queue("celery")
+    service = make_service()
+    queue = service.queue("celery")
     with worker(tmp_path, environment) as last:
         wait_until(lambda: {str(n) for n in range(TASKS)} <= set(ran()), timeout=60)
         run(CONTROL)
         wait_until(lambda: "again" in ran(), timeout=30)
+        named = {each.name for each in service.consumers() if each.pid == last.pid}
+        assert {f"counting@{socket.gethostname()}"} == named
         last.terminate()
         assert 0 == last.wait(30)
     # The task that was revoked waited in the worker, which dropped or gave it back.
