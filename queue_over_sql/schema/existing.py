@@ -305,7 +305,9 @@ def primary_key_of(table: Table) -> Column[Any]:
     found = ", ".join(f"{column.name} {column.type}" for column in columns) or "none"
     msg = (
         f"The table {table.fullname!r} cannot be adopted: it needs an integer primary key of one "
-        f"column, but its primary key is: {found}."
+        f"column, but its primary key is: {found}. Make an integer column the primary key, and "
+        "keep what identifies a row now as a unique column. Or leave the table as it is, and "
+        "publish what identifies a row to another queue."
     )
     raise QueueSchemaMismatch(msg)
 
