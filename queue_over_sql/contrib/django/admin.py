@@ -13,6 +13,7 @@ from django.urls import URLPattern, path, reverse
 from queue_over_sql import QueueError, QueueNotFound
 from queue_over_sql.contrib.django.backend import Backend, our_backends
 from queue_over_sql.contrib.django.models import Task
+from queue_over_sql.values.humanize import duration_words
 from queue_over_sql.values.states import Outcome, Status
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ class TaskAdmin(admin.ModelAdmin):
             done = archived.messages(where=archived.table.c.id == message.id).requeue() == 1
             text = "The task is in the queue again." if done else "It was requeued meanwhile."
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
-        place = reverse("admin:queue_over_sql_task_list", args=(alias, queue.title))
+        place = reverse(
+            "admin:queue_over_sql_task_list",
+            args=(alias, queue.title),
+            current_app=self.admin_site.name,
+        )
         return HttpResponseRedirect(place)
 
     def _found(self, alias: str, name: str) -> tuple[Backend, Queue]:
@@ -119,13 +124,18 @@ class TaskAdmin(admin.ModelAdmin):
             "may_change": self.has_change_permission(request),
             **more,
         }
+        # The pages' links stay in this site, which may be one of several.
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, f"admin/queue_over_sql/{template}.html", given)
 
 
 def _stats(backend: Backend, name: str) -> tuple[QueueStats | None, str]:
+    """The counts of a queue with the age of its oldest ready task, or what is wrong with it."""
     try:
-        return backend.queue(name).stats(), ""
+        stats = backend.queue(name).stats()
     except QueueNotFound:
         return None, "There is no such queue yet: run manage.py migrate."
     except QueueError as error:
         return None, str(error)
+    age = stats.oldest_ready_age
+    return stats, duration_words(None if age is None else age.total_seconds())

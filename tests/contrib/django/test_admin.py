@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
         return html.unescape(answer.content.decode())
 
     assert "default/default/" in read(queues)
+    assert re.search(r"<td>\d[\d.]* m?s</td>", read(queues))  # how long one is ready
     assert "no such customer: 17" in read(tasks)
     assert "&lt;b&gt;bold" in vera.get(f"{tasks}?state=ready").content.decode()
     assert "raise LookupError(REFUSED)" in read(failed)
@@ -72,6 +74,13 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
     assert 302 == otto.post(f"{tasks}2/").status_code
     assert "cancelled by operator: by otto" in read(f"{tasks}?state=rejected")
     assert "shop_tasks.refuse" in read(f"{tasks}?state=ready")
+
+    # The links of another admin site stay in it.
+    office = [each.replace("/admin/", "/office/") for each in (queues, tasks, f"{tasks}2/")]
+    for each in office:
+        assert "/admin/" not in read(each, otto)
+    assert office[1] == otto.post(office[2]).headers["Location"]
+
     service().drop_queue("mails")
     assert "run manage.py migrate" in read(queues)
     for wrong in (
