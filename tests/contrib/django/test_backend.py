@@ -193,6 +193,20 @@ def test_a_task_that_exits_does_not_end_the_worker(shop: Any, work: Callable[...
 
 
 @pytest.mark.engines("sqlite")
+def test_a_schedule_enqueues_a_task(shop: Any, work: Callable[..., int]) -> None:
+    """Its payload names the task, and its level 50 is the priority 0 of Django."""
+    from queue_over_sql.contrib.django import service
+
+    payload = {"task": f"{shop.__name__}.add", "args": [1], "kwargs": {"other": 2}}
+    schedules = service().schedules
+    schedules.add("daily", "default", payload, cron="@daily", priority=50)
+    number = schedules.run("daily").id
+    assert 1 == work()
+    result = shop.add.get_result(f"default:{number}")
+    assert (3, 0) == (result.return_value, result.task.priority)
+
+
+@pytest.mark.engines("sqlite")
 def test_a_queue_may_have_any_name(shop: Any, work: Callable[..., int]) -> None:
     """Also one that names no table: its tasks run, and their ids have this name."""
     result = shop.add.using(queue_name="high-priority").enqueue(1)
