@@ -30,12 +30,12 @@ def parse_duration(text: object) -> float:
 
     It accepts any value, because the text may be from a line of a file.
     """
-    if isinstance(text, int | float):
-        return float(text)
     try:
+        if isinstance(text, int | float) and not isinstance(text, bool):
+            return float(text)
         if isinstance(text, str):
             return parse_seconds(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
 
@@ -143,7 +143,9 @@ COLUMN_HELP = (
     "Add a column of your own: NAME:TYPE or NAME:TYPE:index. TYPE is string(N), text, integer, "
     "bigint, float or boolean, e.g. tenant:string(40):index. Repeatable."
 )
-SPEC = re.compile(r"(?P<name>[a-z]\w*):(?P<type>[a-z]+)(?:\((?P<length>\d+)\))?(?P<index>:index)?")
+SPEC = re.compile(
+    r"(?P<name>[a-z]\w*):(?P<type>[a-z]+)(?:\((?P<length>\d{1,9})\))?(?P<index>:index)?"
+)
 # By their names in SQLAlchemy.
 TYPES = {
     "text": "Text",

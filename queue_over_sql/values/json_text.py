@@ -54,10 +54,14 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _float_of(text: str) -> float:
     number = float(text)
     # A float is written with up to 17 digits, so these say nothing more than it does.
-    if len(text) > _DIGITS_OF_FLOAT or math.isinf(number):
-        given = Decimal(text)
-        digits = len(given.normalize().as_tuple().digits)
-        if math.isinf(number) or (digits > _DIGITS_OF_FLOAT and given != Decimal(repr(number))):
+    if len(text) > _DIGITS_OF_FLOAT or math.isinf(number) or not number:
+        mantissa = text.lower().partition("e")[0]
+        digits = "".join(filter(str.isdigit, mantissa)).strip("0")
+        # Not as a Decimal: it has no number with an exponent of seven digits.
+        changed = math.isinf(number) or (bool(digits) and not number)
+        if not changed and len(digits) > _DIGITS_OF_FLOAT:
+            changed = Decimal(text) != Decimal(repr(number))
+        if changed:
             msg = f"the number {shortened(text)} would become {number!r}; write it as a string"
             raise InexactJson(msg)
     return number

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from queue_over_sql import Publication
 from queue_over_sql.cli.lines import READERS, LineFormat, LineReader
-from queue_over_sql.cli.values import parse_duration
+from queue_over_sql.cli.values import parse_column, parse_duration
 from queue_over_sql.values.humanize import format_duration
+from queue_over_sql.values.json_text import read_exactly
 from tests.refusals import refused
 
 
@@ -38,6 +39,29 @@ def test_what_is_no_duration_is_refused() -> None:
     for text in ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan", "6M"):
         with refused(text, typer.BadParameter, match="not a duration"):
             parse_duration(text)
+
+
+def test_a_value_of_a_line_that_is_no_duration_is_refused() -> None:
+    """A number beyond all floats, and a truth value."""
+    for value in (10**400, True, None, [1]):
+        with refused(value, typer.BadParameter, match="not a duration"):
+            parse_duration(value)
+
+
+def test_a_number_that_no_float_holds_is_refused() -> None:
+    """However large its exponent is, and also where it would become zero."""
+    for text in ("1e400", "1e1000000", "-1e-400", "1e-1000000", f"1e{'9' * 20}", f"2e-{'9' * 20}"):
+        with refused(text, ValueError, match="write it as a string"):
+            read_exactly(text)
+    for text in ("0.0", "-0e0", f"0e{'9' * 20}", "0." + "0" * 400):
+        assert read_exactly(text) == 0.0, text
+    assert 5e-324 == read_exactly("5e-324")
+
+
+def test_a_length_of_a_column_has_nine_digits_at_most() -> None:
+    """A longer one is no column, instead of a traceback."""
+    with refused("5,000 digits", typer.BadParameter, match="NAME:TYPE"):
+        parse_column(f"a:string({'9' * 5_000})")
 
 
 def test_durations_for_people() -> None:
