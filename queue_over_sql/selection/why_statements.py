@@ -353,7 +353,9 @@ def living_consumers(connection: Connection, sql: StatementCache) -> list[Consum
 def select_holders(tables: QueueTables) -> Select[Any]:
     """The living consumers that have a message of the queue in hand."""
     live, c = tables.live, tables.system.consumers.c
-    held = select(live.c.id).where(live.c.consumer_id == c.consumer_id).limit(literal_column("1"))
+    # By the index of leases, which has only what is in hand.
+    is_held = (live.c.consumer_id == c.consumer_id, live.c.lease_expires_at.is_not(None))
+    held = select(live.c.id).where(*is_held).limit(literal_column("1"))
     # Not EXISTS: MySQL may join all claims for it.
     return select(c.consumer_id).where(
         c.expires_at > tables.expressions.heartbeat_now(), held.scalar_subquery().is_not(None)

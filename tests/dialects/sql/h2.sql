@@ -1231,6 +1231,7 @@ WHERE queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM CURRENT_TIME
     SELECT queue_jobs.id
     FROM queue_jobs
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
+      AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1
   ) IS NOT NULL;
 

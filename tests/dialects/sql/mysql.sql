@@ -1192,6 +1192,7 @@ WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-
     SELECT queue_jobs.id
     FROM queue_jobs
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
+      AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1
   ) IS NOT NULL;
 

@@ -1534,7 +1534,7 @@ WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1::VARCHAR
 
 -- why (6 of 8)
 -- reads all of queue_over_sql_consumers
--- reads all of queue_jobs
+-- reads all of queue_jobs by its lease index
 SELECT queue_over_sql_consumers.consumer_id
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -1542,6 +1542,7 @@ WHERE queue_over_sql_consumers.expires_at > CAST(EXTRACT(EPOCH FROM statement_ti
     SELECT queue_jobs.id
     FROM queue_jobs
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
+      AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1
   ) IS NOT NULL;
 

@@ -1275,7 +1275,7 @@ WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1
 
 -- why (6 of 8)
 -- reads all of queue_over_sql_consumers
--- reads all of queue_jobs
+-- reads queue_jobs by its lease index
 SELECT queue_over_sql_consumers.consumer_id
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)
@@ -1283,6 +1283,7 @@ WHERE queue_over_sql_consumers.expires_at > (CAST(ROUND((julianday('now') - 2440
     SELECT queue_jobs.id
     FROM queue_jobs
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
+      AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1
     OFFSET :param_1
   ) IS NOT NULL;
