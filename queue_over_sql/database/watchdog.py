@@ -276,18 +276,21 @@ class Watchdog:
         ask = self._ask()
         if ask is None:
             return
-        waiting = [
-            connection
+        waiting = {
+            wait: connection
             for wait, connection in list(self.waits.items())
             if connection is not None and self._ages.get(wait, 0) > _POLLS
-        ]
+        }
         try:
-            lost = ask(waiting, _QUIET_POLLS * self._step)
+            lost = ask(list(waiting.values()), _QUIET_POLLS * self._step)
         except QueueError as error:
             _log.debug("The database did not answer a test query: %s", error)
             return
         question.answered = True
-        for connection in lost:
+        for wait, connection in waiting.items():
+            # To ask may take long. A handler that has its answer by now may work on in peace.
+            if connection not in lost or wait not in self.waits:
+                continue
             gone = connection.closed or connection.invalidated
             raw = None if gone else connection.connection.dbapi_connection
             if raw is not None:

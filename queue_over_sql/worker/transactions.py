@@ -124,7 +124,8 @@ class HandlerTransactions:
                 if unsettled:
                     # What the database refuses to finish was handled, so what the handler wrote is
                     # kept, with the hold.
-                    core_of(self._queue).settlements.ack(unsettled, connection, after_commit)
+                    with self._connections.watchdog.waiting(connection):
+                        core_of(self._queue).settlements.ack(unsettled, connection, after_commit)
                 elif finished and connection.in_transaction():
                     # The handler settled all itself. If it then caught the error of a statement,
                     # its transaction may have failed. Not every server says so at the COMMIT, which
