@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
@@ -32,12 +38,13 @@ class TaskAdmin(admin.ModelAdmin):
         site = self.admin_site.admin_view
         return [
             path("", site(self.queues), name="queue_over_sql_task_changelist"),
-            path("<str:alias>/<str:name>/", site(self.tasks), name="queue_over_sql_task_list"),
+            # A queue may be called anything, also with slashes.
             path(
-                "<str:alias>/<str:name>/<int:number>/",
+                "<str:alias>/<path:name>/<int:number>/",
                 site(self.task),
                 name="queue_over_sql_task_change",
             ),
+            path("<str:alias>/<path:name>/", site(self.tasks), name="queue_over_sql_task_list"),
         ]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -56,7 +63,10 @@ class TaskAdmin(admin.ModelAdmin):
         return self._page(request, "queues", "Queues", queues=found)
 
     def tasks(self, request: HttpRequest, alias: str, name: str) -> HttpResponse:
-        """The newest tasks of a queue in one state, the dead letters unless another is chosen."""
+        """Tasks of a queue in one state: the oldest that are not finished, or the newest that are.
+
+        They are the dead letters unless another state is chosen.
+        """
         self._check_may_look(request)
         _, queue = self._found(alias, name)
         state = request.GET.get("state", Outcome.FAILED.value)
@@ -64,8 +74,9 @@ class TaskAdmin(admin.ModelAdmin):
             raise Http404(state)
         live = state in {each.value for each in Status}
         selection: Any = (queue.messages if live else queue.archive.messages)(status=state)
-        more = {"alias": alias, "state": state, "states": _STATES, "limit": _LISTED}
-        return self._page(request, "tasks", name, tasks=selection.list(_LISTED), **more)
+        found = selection.list(_LISTED, newest_first=not live)
+        more = {"alias": alias, "state": state, "states": _STATES, "limit": _LISTED, "live": live}
+        return self._page(request, "tasks", name, tasks=found, **more)
 
     def task(self, request: HttpRequest, alias: str, name: str, number: int) -> HttpResponse:
         """A task with its attempts; a POST requeues it or cancels it."""
@@ -89,13 +100,17 @@ class TaskAdmin(admin.ModelAdmin):
     ) -> HttpResponse:
         if not self.has_change_permission(request):
             raise PermissionDenied
-        if message.finished_at is None:
+        # The task may have ended, or run again, since the page with the button was shown.
+        act = request.POST.get("act")
+        if act == "Cancel":
             done = queue.cancel(message.id, f"by {request.user.get_username()}")
             text = "The task was cancelled." if done else "The task has finished meanwhile."
-        else:
+        elif act == "Requeue":
             archived = queue.archive
             done = archived.messages(where=archived.table.c.id == message.id).requeue() == 1
             text = "The task is in the queue again." if done else "It was requeued meanwhile."
+        else:
+            return HttpResponseBadRequest("act must be Cancel or Requeue")
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
         place = reverse(
             "admin:queue_over_sql_task_list",

@@ -13,7 +13,10 @@ from sqlalchemy import make_url
 
 BACKEND = "queue_over_sql.contrib.django.Backend"
 TASKS: Mapping[str, Any] = {
-    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mails", "high-priority"]},
+    "default": {
+        "BACKEND": BACKEND,
+        "QUEUES": ["default", "mails", "high-priority", "reports/daily"],
+    },
     "retried": {
         "BACKEND": BACKEND,
         "QUEUES": ["again"],

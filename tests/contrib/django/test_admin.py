@@ -65,13 +65,18 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
     assert "raise LookupError(REFUSED)" in read(failed)
     assert "Requeue" not in read(failed)
     assert "Requeue" in read(failed, otto)
-    assert 403 == vera.post(failed).status_code
+    assert 403 == vera.post(failed, {"act": "Requeue"}).status_code
     result.refresh()
     assert "FAILED" == result.status
 
-    assert "in the queue again" in otto.post(failed, follow=True).content.decode()
+    # Its page was opened before it ended.
+    late = otto.post(failed, {"act": "Cancel"}, follow=True)
+    assert "finished meanwhile" in late.content.decode()
+    assert 400 == otto.post(failed).status_code
+    again = otto.post(failed, {"act": "Requeue"}, follow=True)
+    assert "in the queue again" in again.content.decode()
     assert "Cancel" in read(f"{tasks}2/", otto)
-    assert 302 == otto.post(f"{tasks}2/").status_code
+    assert 302 == otto.post(f"{tasks}2/", {"act": "Cancel"}).status_code
     assert "cancelled by operator: by otto" in read(f"{tasks}?state=rejected")
     assert "shop_tasks.refuse" in read(f"{tasks}?state=ready")
 
@@ -79,7 +84,10 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
     office = [each.replace("/admin/", "/office/") for each in (queues, tasks, f"{tasks}2/")]
     for each in office:
         assert "/admin/" not in read(each, otto)
-    assert office[1] == otto.post(office[2]).headers["Location"]
+    assert office[1] == otto.post(office[2], {"act": "Requeue"}).headers["Location"]
+    assert "default/reports/daily/" in read(queues)
+    slashed = "/admin/queue_over_sql/task/default/reports/daily/"
+    assert "There are no failed tasks." in read(slashed)
 
     service().drop_queue("mails")
     assert "run manage.py migrate" in read(queues)
