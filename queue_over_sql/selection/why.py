@@ -29,7 +29,7 @@ from queue_over_sql.values.states import Outcome, Reason, Status
 from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
@@ -221,9 +221,10 @@ class _Why:
             return self._because(Reason.NO_SUCH_PRIORITY, text)
         sql, prefix = self._context.sql, self._context.tables.prefix
         alive = self._context.run(lambda c: living_consumers(c, sql))
-        handlers = [handled for _, handled in handlers_of(alive, prefix, name)]
-        known = any(found.kind is None or _knows(each, found.kind) for each in handlers)
-        if not (known or self._is_claimed_from(alive)):
+        handlers = handlers_of(alive, prefix, name)
+        known = any(found.kind is None or _knows(each, found.kind) for _, each in handlers)
+        handling = {each.consumer_id for each, _ in handlers}
+        if not (known or self._is_claimed_from(alive, handling)):
             if not handlers:
                 return self._because(Reason.NO_CONSUMER, self._nobody(alive))
             text = (
@@ -336,10 +337,9 @@ class _Why:
         )
         return self._because(Reason.QUEUE_RATE, text, until=at)
 
-    def _is_claimed_from(self, alive: Sequence[ConsumerInfo]) -> bool:
+    def _is_claimed_from(self, alive: Sequence[ConsumerInfo], handling: Container[str]) -> bool:
         """Whether a consumer claims from the queue that has not had a heartbeat to say so."""
-        name, sql, prefix = self._context.name, self._context.sql, self._context.tables.prefix
-        handling = {each.consumer_id for each, _ in handlers_of(alive, prefix, name)}
+        sql = self._context.sql
         silent = {
             each.consumer_id
             for each in alive
