@@ -82,7 +82,7 @@ class World:
         stamps: the call of each claim.
         keys: the key of each message that has one.
         advance: moves the clock.
-        cut: ends the session that a client uses.
+        cut: ends the session that a client uses; returns whether there was one to end.
     """
 
     grouped: bool = False
@@ -93,7 +93,7 @@ class World:
     stamps: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     advance: Callable[[], None] = lambda: None
-    cut: Callable[[str], None] = lambda _: None
+    cut: Callable[[str], bool] = lambda _: False
 
     def seen(self, message: Message) -> str:
         """Note what a message says of itself; returns its label."""
@@ -426,9 +426,9 @@ class Cut(Act):
 
     client: str
 
-    def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> None:
+    def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> bool:
         stop(lambda: 0, f"the connection of {self.client} is cut")
-        hands.world.cut(self.client)
+        return hands.world.cut(self.client)
 
     def follow(
         self, state: State, result: Any, call: Call, context: Context

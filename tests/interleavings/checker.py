@@ -79,13 +79,24 @@ class Checker:
     def _context(self, call: Call, world: World) -> Context:
         others = [each for each in self._calls if each is not call and each.overlaps(call)]
         touched = frozenset().union(*(self._locked_by(each, call, world) for each in others))
-        cut = any(
+        below = self._below_the_mark(call, world)
+        return Context(world, touched, below, bool(others), self._is_cut(call))
+
+    def _is_cut(self, call: Call) -> bool:
+        """Whether a cut is not yet told: the first call that fails has a new connection made."""
+        failed = [
+            each
+            for each in self._calls[: call.number]
+            if each.client == call.client and _has_failed(each)
+        ]
+        return any(
             isinstance(each.act, Cut)
+            and each.result
             and each.act.client == call.client
             and each.began <= call.ended
+            and not any(each.began <= earlier.ended for earlier in failed)
             for each in self._calls
         )
-        return Context(world, touched, self._below_the_mark(call, world), bool(others), cut)
 
     def _locked_by(self, other: Call, call: Call, world: World) -> frozenset[str]:
         """What an overlapping call may have locked."""
@@ -124,6 +135,10 @@ def _follow(
         yield from call.act.follow(state, call.result, call, context)
     elif context.cut:
         yield state
+
+
+def _has_failed(call: Call) -> bool:
+    return call.result == FAILED or (isinstance(call.act, Transaction) and call.result[0] == FAILED)
 
 
 def _claimed(call: Call) -> list[str]:

@@ -64,8 +64,16 @@ def test_a_history_that_keeps_the_promises_is_explained() -> None:
         [("a", Claim(), (("1", 1),), 1, 4), ("b", Claim(), (("2", 1),), 2, 3)],
         [("a", Transaction((Take(),)), ("failed", ()), 1, 4), ("b", Claim(), (("1", 1),), 2, 3)],
         # The connection was cut before, or meanwhile.
-        [("b", Cut("a"), None, 1, 1), ("a", Claim(), FAILED, 2, 2), ("c", Claim(), TOLD, 3, 3)],
-        [("b", Cut("a"), None, 1, 1), ("a", Transaction((Take(),)), ("failed", ()), 2, 2)],
+        [("b", Cut("a"), True, 1, 1), ("a", Claim(), FAILED, 2, 2), ("c", Claim(), TOLD, 3, 3)],
+        [("b", Cut("a"), True, 1, 1), ("a", Transaction((Take(),)), ("failed", ()), 2, 2)],
+        # Cut twice, and told twice.
+        [
+            ("b", Cut("a"), True, 1, 1),
+            ("a", Claim(), FAILED, 2, 2),
+            ("b", Cut("a"), True, 3, 3),
+            ("a", Claim(), FAILED, 3, 4),
+            ("a", Claim(), TOLD, 5, 5),
+        ],
     ]
     for history in kept:
         assert _is_explained(history), history
@@ -75,11 +83,25 @@ def test_a_history_that_breaks_a_promise_is_not_explained() -> None:
     """Each breaks one promise, in a way that a client or the tables show."""
     claimed = ("a", Claim(), (("1", 1),), 1, 1)
     broken: dict[str, History] = {
-        "failed without a reason": [("a", Claim(), FAILED, 1, 1), ("b", Cut("a"), None, 2, 2)],
+        "failed without a reason": [("a", Claim(), FAILED, 1, 1), ("b", Cut("a"), True, 2, 2)],
         "cut, and claimed": [
-            ("b", Cut("a"), None, 1, 1),
+            ("b", Cut("a"), True, 1, 1),
             ("a", Claim(), FAILED, 2, 2),
             ("c", Claim(), (("2", 1),), 3, 3),
+        ],
+        "failed, and nothing was cut": [
+            ("b", Cut("a"), False, 1, 1),
+            ("a", Claim(), FAILED, 2, 2),
+        ],
+        "cut once, and failed twice": [
+            ("b", Cut("a"), True, 1, 1),
+            ("a", Claim(), FAILED, 2, 2),
+            ("a", Claim(), FAILED, 3, 3),
+        ],
+        "cut once, and failed in a transaction, too": [
+            ("b", Cut("a"), True, 1, 1),
+            ("a", Transaction((Take(),)), ("failed", ()), 2, 2),
+            ("a", Claim(), FAILED, 3, 3),
         ],
         "delivered twice": [claimed, ("b", Claim(), (("1", 2),), 2, 2)],
         "an attempt that did not count": [claimed, ("a", ack, (("1", 0, False),), 2, 2)],

@@ -177,11 +177,10 @@ class Theatre:
     def _advance(self) -> None:
         self._clock._time.microseconds += ADVANCE * 1_000_000
 
-    def _cut(self, name: str) -> None:
+    def _cut(self, name: str) -> bool:
         client = self._stage.clients[name]
         # What has ended left its connection for other runs.
-        if client.state != "done":
-            self._waits.end(client.session)
+        return client.state != "done" and self._waits.end(client.session)
 
     def _end(self, scenario: Scenario, world: World, run: Run) -> None:
         """Read the tables, and get what is left when all leases are over; nothing may stay."""

@@ -50,12 +50,17 @@ class Waits:
         """The numbers of all sessions that wait now; none where the driver is told instead."""
         return set() if self._ask is None else self._ask(self._connection)
 
-    def end(self, session: int) -> None:
-        """End a session, as a broken network does; returns when the server has undone its work."""
-        if session and self._kind in _END:
-            # In a thread without a gate: that of a client would stop there.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(self._end, *_END[self._kind], session).result()
+    def end(self, session: int) -> bool:
+        """End a session, as a broken network does; returns when the server has undone its work.
+
+        False if there is no server that could end one.
+        """
+        if not session or self._kind not in _END:
+            return False
+        # In a thread without a gate: that of a client would stop there.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._end, *_END[self._kind], session).result()
+        return True
 
     def _end(self, end: str, is_there: str, session: int) -> None:
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
