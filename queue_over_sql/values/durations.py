@@ -33,7 +33,9 @@ UNITS: Final = {
 }
 """The seconds of each unit of durations."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
-_WITH_UNIT: Final = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
+_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
+# One look from the beginning: a search for parts takes hours in thousands of digits.
+_ALL_WITH_UNITS: Final = re.compile(f"(?:{_WITH_UNIT.pattern})+", re.ASCII)
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,10 +91,10 @@ def parse_seconds(text: str) -> float:
     if _NUMBER.fullmatch(text.strip()):
         return float(text)
     compact = text.replace(" ", "")
-    parts = _WITH_UNIT.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
+    if not _ALL_WITH_UNITS.fullmatch(compact):
         msg = f"{shown(text)} is not a duration"
         raise ValueError(msg)
+    parts = _WITH_UNIT.findall(compact)
     return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
