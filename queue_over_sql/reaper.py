@@ -206,7 +206,7 @@ class Reaper:
     def _serve(self, name: str, task: _Task, done: _Pass) -> bool:
         """Do a task for one turn; False if the queue cannot be served now."""
         began, before = time.monotonic(), done.report.restored
-        queue = task.core.context.name
+        queue, tables = task.core.context.name, task.core.context.tables
         try:
             done.is_over &= take_turn(task.steps(), done.add)
         except Locked as error:
@@ -224,6 +224,10 @@ class Reaper:
             done.fail(error)
             return False
         except (QueueError, UnicodeError) as error:
+            if task.core.context.tables is not tables:
+                # It was dropped, and created again with other tables, which the next pass knows.
+                done.is_over = False
+                return False
             # One queue that cannot be served must not stop the work on the others.
             task.core.recovery.unreadable.note(error)
             _log.warning("The reaper cannot serve queue %s: %s", queue, error)

@@ -462,3 +462,19 @@ def test_a_limit_that_is_turned_on_changes_nothing_else(service: QueueService) -
     assert [] == queue.consume()
     message.ack()
     assert [2] == payloads(queue.consume())
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_reaper_serves_a_queue_that_came_again_without_its_rate(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """It notices within the pass that another process has dropped and created it."""
+    late, other = (make_service(reaper_interval=3600) for _ in range(2))
+    late.create_queue("jobs", queue_rate="1000/s")
+    other.drop_queue("jobs")
+    queue = other.create_queue("jobs")
+    number = queue.publish(1, expires=3600).id
+    set_columns(engine, queue, number, expires_at=1)
+    late.reap()
+    assert 1 == queue.stats().expired
