@@ -96,7 +96,7 @@ class ExponentialBackoff:
         try:
             delay = min(longest, base * float(self.factor) ** max(0, attempt - 1))
         except OverflowError:
-            delay = longest
+            delay = longest if base else 0.0
         # Jitter only spreads load, so it needs no cryptographic random number.
         return timedelta(seconds=delay * (1 - self.jitter * random.random()))  # noqa: S311
 

@@ -269,6 +269,16 @@ def test_the_backoff_grows_with_the_attempts(service: QueueService) -> None:
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python decides")
+def test_a_power_beyond_all_numbers_keeps_to_base_and_maximum() -> None:
+    """After thousands of attempts no delay is still no delay, and any other is the longest."""
+    for base, longest in ((0, 0), (1, 50)):
+        policy = ExponentialBackoff(base=base, maximum=50, jitter=0)
+        delays = {policy.next_delay(attempt, None) for attempt in (1_024, 1_025, 2**31 - 1)}
+        assert {timedelta(seconds=longest)} == delays
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_delays_repeat_the_last(service: QueueService) -> None:
     """A list of delays is walked, and its last entry serves from then on."""
     queue = service.create_queue("jobs", retry=Delays([0.02, 0.01]), max_attempts=9)
