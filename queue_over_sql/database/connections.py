@@ -353,7 +353,9 @@ class Connections:
         """
         if self.is_only:
             return None
-        keeper = KeptConnection(self._connect_for_handler, lambda: self._breaks)
+        keeper = KeptConnection(
+            self._connect_for_handler, lambda: self._breaks, self.watchdog.waiting_briefly
+        )
         self._keepers.add(keeper)
         return keeper
 
@@ -366,7 +368,7 @@ class Connections:
             self._guard,
             self.watchdog.waiting(),
             self.errors.translated(),
-            returning(self._connect()) as connection,
+            returning(self._connect(), self.watchdog.waiting_briefly) as connection,
         ):
             with self.watchdog.waiting_briefly():
                 self._set_options(connection)

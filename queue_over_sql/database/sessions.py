@@ -37,11 +37,19 @@ class KeptConnection:
     It is not safe after a failed transaction or a long pause, or if the connection is old. Nor is
     it if the user set options on the connection or changed its session, or if the service's other
     connections broke meanwhile. Listeners of the user may also want to see each checkout.
+
+    ``briefly`` notes an answer that comes at once: that to the rollback before the pool has it.
     """
 
-    def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        breaks: Callable[[], int],
+        briefly: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
         self._connect = connect
         self._breaks = breaks
+        self._briefly = briefly
         self._kept: Connection | None = None
         self._seen = 0
         self._opened_at = self._left_at = 0.0
@@ -102,7 +110,8 @@ class KeptConnection:
             # server has ended it.
             with contextlib.suppress(SQLAlchemyError):
                 kept.invalidate()
-        give_back(kept)
+        with self._briefly():
+            give_back(kept)
 
 
 @contextlib.contextmanager
@@ -123,7 +132,8 @@ def committing(
             with contextlib.suppress(SQLAlchemyError), waiting(connection):
                 connection.rollback()
         finally:
-            give_back(connection)
+            with waiting(connection):
+                give_back(connection)
         raise
 
 
@@ -144,12 +154,15 @@ def give_back(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def returning(connection: Connection) -> Iterator[Connection]:
-    """Give the connection back at the end of the block."""
+def returning(
+    connection: Connection, briefly: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Iterator[Connection]:
+    """Give the connection back at the end of the block, as a wait that ``briefly`` notes."""
     try:
         yield connection
     finally:
-        give_back(connection)
+        with briefly():
+            give_back(connection)
 
 
 _log = logging.getLogger(__name__)

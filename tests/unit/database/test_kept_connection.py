@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -32,8 +33,20 @@ def broken() -> list[str]:
 
 
 @pytest.fixture
-def kept(engine: Engine, broken: list[str]) -> Iterator[KeptConnection]:
-    kept = KeptConnection(engine.connect, lambda: len(broken))
+def waits() -> list[str]:
+    """Waits for an answer that comes at once."""
+    return []
+
+
+@pytest.fixture
+def kept(engine: Engine, broken: list[str], waits: list[str]) -> Iterator[KeptConnection]:
+    @contextlib.contextmanager
+    def briefly() -> Iterator[None]:
+        waits.append("brief")
+        yield
+        waits.remove("brief")
+
+    kept = KeptConnection(engine.connect, lambda: len(broken), briefly)
     yield kept
     kept.close()
 
@@ -98,3 +111,23 @@ def test_it_is_thrown_away_when_others_broke(
     assert kept.take() is second
     second.close()
     del clock
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["close", "take"])
+def test_its_rollback_before_the_pool_is_a_wait(
+    engine: Engine,
+    kept: KeptConnection,
+    clock: Callable[[float], None],
+    waits: list[str],
+    again: bool,
+) -> None:
+    """Else a lost network would stop its user for ever."""
+    kept.leave(kept.take())
+    noted: list[list[str]] = []
+    event.listen(engine.pool, "reset", lambda *_: noted.append(list(waits)))
+    clock(0.2)
+    if again:
+        kept.leave(kept.take())
+    kept.close()
+    assert noted[0] == ["brief"]
+    assert not waits
