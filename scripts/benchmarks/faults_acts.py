@@ -60,11 +60,11 @@ def holder(ground: Ground) -> tuple[Any, str]:
     return victim, name
 
 
-def unfinished(ground: Ground, name: str) -> set[int]:
+def unfinished(ground: Ground, name: str, locking: str = "") -> set[int]:
     """What a worker that does nothing any more had claimed, and not finished without a note."""
     held = ground.watch.held_by(name)
     with ground.sql.connect() as connection:
-        live = connection.execute(text("SELECT id FROM queue_jobs")).scalars().all()
+        live = connection.execute(text(f"SELECT id FROM queue_jobs{locking}")).scalars().all()
     return held.intersection(live)
 
 
@@ -78,14 +78,17 @@ def kill(ground: Ground) -> Ended:
 
 
 def freeze(ground: Ground) -> Ended:
-    """Stop a worker for longer than its time limit; it goes on when others have what it held."""
+    """Stop a worker for longer than its time limit; it goes on when others have what it held.
+
+    Not one between its ack and its commit: that keeps the row locked until its session ends.
+    """
     ground.leased = False
     while True:
         victim, name = holder(ground)
         ground.workers.append(victim)
         victim.freeze()
         at = time.monotonic()
-        if held := unfinished(ground, name):
+        if held := unfinished(ground, name, " FOR UPDATE SKIP LOCKED"):
             break
         victim.thaw()
         ground.workers.remove(victim)
@@ -403,7 +406,9 @@ class Fault:
 
 FAULTS = {
     "kill": Fault("worker killed (`kill -9`)", kill, ALL),
-    "freeze": Fault("worker stopped (SIGSTOP) beyond its `consumer_timeout`", freeze),
+    "freeze": Fault(
+        "worker stopped (SIGSTOP) beyond its `consumer_timeout`, not between ack and commit", freeze
+    ),
     "server": Fault("server killed (`kill -9`) and started", kill_server),
     "sync": Fault(
         "failover to a synchronous standby",
