@@ -23,7 +23,13 @@ from typing import (
 from typing_extensions import TypeVar
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.values.durations import Duration, instant, optional_instant, stored_number
+from queue_over_sql.values.durations import (
+    Duration,
+    instant,
+    optional_instant,
+    optional_number,
+    stored_number,
+)
 from queue_over_sql.values.headers import (
     CORRELATION_ID,
     REPLY_TO,
@@ -33,6 +39,8 @@ from queue_over_sql.values.reasons import not_started_within
 from queue_over_sql.values.states import (
     Outcome,
     PublishOutcome,
+    Status,
+    status_at,
 )
 from queue_over_sql.values.texts import printable
 
@@ -113,17 +121,21 @@ class Published:
             finished within the queue's ``dedup_window``.
         outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
         queue: for a topic, the queue that got this copy; otherwise None.
+        published_at: of a ``created`` message, when it was published by the database's clock. None
+            for rows of an adopted table, and if MySQL inserted it alone, which cannot return it.
     """
 
     id: int
     outcome: PublishOutcome = PublishOutcome.CREATED
     queue: str | None = None
+    published_at: datetime | None = dataclasses.field(default=None, compare=False)
 
     def __init__(
         self,
         id: int,  # noqa: A002 - the attribute's name
         outcome: PublishOutcome = _CREATED,
         queue: str | None = None,
+        published_at: datetime | None = None,
     ) -> None:
         # A batch has thousands: the one that is generated for frozen classes takes twice the time.
         # What is not set here is read from the class, where a dataclass keeps its defaults.
@@ -132,6 +144,8 @@ class Published:
             _set(self, "outcome", outcome)
         if queue is not None:
             _set(self, "queue", queue)
+        if published_at is not None:
+            _set(self, "published_at", published_at)
 
 
 class Claim(NamedTuple):
@@ -192,6 +206,8 @@ class MessageRow(NamedTuple):
     listed: bool = False
     # Whether the stamp alone gives the right to settle it, whatever became of the claimer.
     by_token: bool = False
+    # The database's time at which it was listed as a live message.
+    listed_at: int | None = None
 
     @property
     def claim(self) -> Claim | None:
@@ -434,6 +450,22 @@ class Message(Generic[Payload_co]):
         deleted or replaced. Reading it does not query the database. It never becomes False again.
         """
         return self._cancelled
+
+    @property
+    def status(self) -> Status | Outcome | None:
+        """How it stood when it was listed: what ``messages(status=…)`` finds it by.
+
+        It is ``ready``, ``delayed``, ``claimed`` or ``held``, by the database's clock; of an
+        archived message its outcome. None for a message that was consumed.
+
+        Raises:
+            QueueError: the database holds an invalid due time or outcome.
+        """
+        row = self._row
+        if row.listed_at is None:
+            return self.outcome
+        due = optional_number("available_at", row.available_at)
+        return status_at(row.listed_at, consumer_id=row.consumer_id, available_at=due)
 
     @property
     def outcome(self) -> Outcome | None:

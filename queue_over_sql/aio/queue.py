@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import DriverConnection, Publication
     from queue_over_sql.settings import EffectiveSettings
     from queue_over_sql.values.options import PublishOptions, RequestOptions
-    from queue_over_sql.values.states import OnConflict, Outcome
+    from queue_over_sql.values.states import OnConflict, Outcome, Status
 
     CallersConnection: TypeAlias = (
         AsyncConnection | AsyncSession | async_scoped_session[Any] | DriverConnection
@@ -74,6 +74,7 @@ class AsyncMessage(Proxy[Message], Generic[Payload_co]):
     finished_at: Fact[datetime | None] = Fact(Message.finished_at)
     lease_expires_at: Fact[datetime | None] = Fact(Message.lease_expires_at)
     cancelled: Fact[bool] = Fact(Message.cancelled)
+    status: Fact[Status | Outcome | None] = Fact(Message.status)
     outcome: Fact[Outcome | None] = Fact(Message.outcome)
     reply_to: Fact[str | None] = Fact(Message.reply_to)
     correlation_id: Fact[str | None] = Fact(Message.correlation_id)

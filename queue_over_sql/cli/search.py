@@ -125,7 +125,7 @@ def show(
             where = "" if anew is None else f" It was requeued with the new id {anew}."
             session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)
-        status = _status(looked_at, message)
+        status = message.status
         consumer = _holder(service, message)
         attempts = looked_at.attempts(message_id)
         told = [dataclasses.asdict(each) for each in attempts]
@@ -182,21 +182,11 @@ def _holder(service: QueueService, message: Message) -> ConsumerInfo | None:
     return known.get(message.consumer_id)
 
 
-def _status(queue: Queue, message: Message) -> str:
-    if message.outcome is not None:
-        return message.outcome
-    if message.consumer_id is not None:
-        return Status.CLAIMED
-    if message.available_at is None:
-        return Status.HELD
-    # By the database's clock.
-    of_it = queue.table.c.id == message.id
-    is_late = queue.messages(status=Status.DELAYED, where=of_it).count()
-    return Status.DELAYED if is_late else Status.READY
-
-
 def _story(
-    message: Message, status: str, consumer: ConsumerInfo | None, attempts: Sequence[Attempt]
+    message: Message,
+    status: str | None,
+    consumer: ConsumerInfo | None,
+    attempts: Sequence[Attempt],
 ) -> list[tuple[datetime | None, str]]:
     claimed = status == Status.CLAIMED
     earlier, previous = (message.headers.get(name) for name in (REQUEUED_FROM, PREVIOUS_ERROR))

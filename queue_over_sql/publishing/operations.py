@@ -35,6 +35,7 @@ from queue_over_sql.statements.clock import select_clock, server_now
 from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.statements.parameters import batches, bucket_of
 from queue_over_sql.statements.requests import read_rows
+from queue_over_sql.values.durations import instant
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
 
@@ -98,7 +99,7 @@ def publish(
             if replaced is not None:
                 return replaced
     if message.key is None:
-        return Published(_insert(connection, sql, message, now))
+        return _insert(connection, sql, message, now)
     return _publish_keyed(connection, sql, message, message.key, on_conflict, now=now)
 
 
@@ -298,17 +299,17 @@ def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> Com
 
 def _insert(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
-) -> int:
+) -> Published:
     statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
     result = statement.run(connection, values)
     if sql.subject.features.insert_returning:
-        return int(result.scalar_one())
-    return int(result.lastrowid)
+        return _published(*result.one())
+    return Published(int(result.lastrowid))
 
 
 def _insert_keyed(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
-) -> int | None:
+) -> Published | None:
     features = sql.subject.features
     statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
     nested = features.aborts_on_error and not features.conflict_clause
@@ -316,8 +317,12 @@ def _insert_keyed(
         result = statement.run(connection, values)
     if features.insert_returning:
         row = result.first()
-        return None if row is None else int(row[0])
-    return int(result.lastrowid)
+        return None if row is None else _published(*row)
+    return Published(int(result.lastrowid))
+
+
+def _published(message_id: Any, at: int) -> Published:
+    return Published(int(message_id), published_at=instant(at))
 
 
 def _live_by_key(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:
@@ -422,12 +427,12 @@ def _insert_new(
     now: int | None,
 ) -> Published | None:
     """As ``_publish_new``; the caller undoes the insert if this skips the message, or raises."""
-    message_id = _insert_keyed(connection, sql, message, now)
-    if message_id is None:
+    published = _insert_keyed(connection, sql, message, now)
+    if published is None:
         return None
     finished = _recently_finished(connection, sql, [message])
     if not finished:
-        return Published(message_id)
+        return published
     return _finished_before(sql, message, on_conflict, finished)
 
 
@@ -500,16 +505,17 @@ def _publish_chunk(
         ids, finished = _insert_unfinished(connection, sql, chunk, now, step)
     else:
         ids = _insert_chunk(connection, sql, chunk, now, step)
+    at = instant(now)
     if ids is None:
         ids = {}
     elif len(ids.get(None, ())) == len(chunk):
-        published += map(Published, ids[None])
+        published += [Published(each, published_at=at) for each in ids[None]]
         return
     for message in chunk.messages():
         if message.key is not None and message.key in finished:
             published.append(_finished_before(sql, message, on_conflict, finished))
         elif new := ids.get(message.key):
-            published.append(Published(new.pop(0)))
+            published.append(Published(new.pop(0), published_at=at))
         else:
             try:
                 published.append(publish(connection, sql, message, on_conflict, now=now))

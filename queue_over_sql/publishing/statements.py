@@ -48,9 +48,8 @@ def publish(
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
     if expiring:
         times["expires_at"] = (now if at_once else _begins(tables)) + number("p_expires")
-    return _returning_id(
-        tables, tables.expressions.insert(live).values(values | times), keyed=keyed
-    )
+    statement = tables.expressions.insert(live).values(values | times)
+    return _returning(tables, statement, live.c.published_at, keyed=keyed)
 
 
 def _begins(tables: QueueTables) -> ColumnElement[Any]:
@@ -72,7 +71,9 @@ def publish_many(
         same | {name: value_of(tables, name, index) for name in differing} for index in range(size)
     ]
     statement = tables.expressions.insert(live).values(rows)
-    return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
+    if not returning:
+        return statement.inline()
+    return _returning(tables, statement, live.c.message_key, keyed=True)
 
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
@@ -88,12 +89,14 @@ def value_of(tables: QueueTables, name: str, row: int | None = None) -> ColumnEl
     return bindparam(parameter, None, type_=tables.live.c[name].type)
 
 
-def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
-    live = tables.live
+def _returning(
+    tables: QueueTables, statement: Insert, also: ColumnElement[Any], *, keyed: bool
+) -> Insert:
+    """Return the ids, and another column."""
     if keyed and tables.features.conflict_clause:
         statement = tables.expressions.ignore_conflict(statement, tables.unique_key)
     if tables.features.insert_returning:
-        return statement.returning(live.c.id, live.c.message_key)
+        return statement.returning(tables.live.c.id, also)
     # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
     return statement.inline()
 

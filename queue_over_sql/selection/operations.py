@@ -34,8 +34,9 @@ from queue_over_sql.statements.parameters import batches, number
 from queue_over_sql.statements.requests import (
     LONGEST_DEFERRAL_US,
     archive_columns,
+    listed_columns,
     read_archive_rows,
-    read_rows,
+    read_listed_rows,
 )
 from queue_over_sql.values.headers import UNFIT_SINCE
 from queue_over_sql.values.states import Status
@@ -157,16 +158,14 @@ def list_messages(
 ) -> list[MessageRow]:
     """Read one page of messages along the primary key."""
     tables: QueueTables = sql.subject
-    table = place_of(tables, chosen.archived)
-    columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
+    columns = archive_columns(tables) if chosen.archived else listed_columns(tables)
 
     def run(statement: Any) -> Sequence[Any]:
         return CompiledStatement(statement, connection.dialect).run(connection).all()
 
     rows = _rows(connection, sql, chosen, page, columns=columns, run=run)
-    if chosen.archived:
-        return read_archive_rows(connection, sql, rows)
-    return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
+    read = read_archive_rows if chosen.archived else read_listed_rows
+    return read(connection, sql, rows)
 
 
 def list_columns(

@@ -10,7 +10,12 @@ from queue_over_sql.errors import DatabaseRefused, NotPermitted, PayloadInvalid
 from queue_over_sql.message import Unreadable
 from queue_over_sql.queues.decoding import WORDS
 from queue_over_sql.selection.operations import list_columns, place_of
-from queue_over_sql.statements.requests import archive_columns, read_archive_rows, read_rows
+from queue_over_sql.statements.requests import (
+    archive_columns,
+    listed_columns,
+    read_archive_rows,
+    read_listed_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +39,7 @@ def list_apart(context: QueueContext, chosen: Criteria, page: Page) -> list[Mess
     """Read one page row by row; of a row that cannot be read, what can be read of it."""
     sql, tables = context.sql, context.tables
     table = place_of(tables, chosen.archived)
-    columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
+    columns = archive_columns(tables) if chosen.archived else listed_columns(tables)
     ids = context.run(lambda c: list_columns(c, sql, chosen, page, [table.c.id]))
 
     def values(message_id: int, wanted: Sequence[ColumnElement[Any]]) -> Sequence[Any] | None:
@@ -60,7 +65,5 @@ def list_apart(context: QueueContext, chosen: Criteria, page: Page) -> list[Mess
             row = [value(message_id, column) for column in columns]
         if row is not None and row[0] is not None:
             found.append(row)
-    if chosen.archived:
-        return context.run(lambda c: read_archive_rows(c, sql, found))
-    rows = context.run(lambda c: read_rows(c, sql, found))
-    return [row._replace(listed=True) for row in rows]
+    read = read_archive_rows if chosen.archived else read_listed_rows
+    return context.run(lambda c: read(c, sql, found))

@@ -211,6 +211,22 @@ def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
     return [*tables.message_columns(archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
 
 
+def listed_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
+    """The columns of a select of live messages; the last one is the time."""
+    return [*tables.message_columns(tables.live), tables.expressions.now().label("now")]
+
+
+def read_listed_rows(
+    connection: Connection, sql: StatementCache, rows: Sequence[Sequence[Any]]
+) -> list[MessageRow]:
+    """Read rows that were selected with ``listed_columns``."""
+    read = read_rows(connection, sql, rows)
+    return [
+        message._replace(listed=True, listed_at=row[-1])
+        for message, row in zip(read, rows, strict=True)
+    ]
+
+
 def read_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
@@ -283,8 +299,8 @@ def stamped_row(
 # A row without the length check of ``_make``.
 _as_row: Callable[[tuple[Any, ...]], MessageRow] = functools.partial(tuple.__new__, MessageRow)
 _NO_COLUMNS: dict[str, Any] = {}
-_NOT_ARCHIVED = (None, None, False, False)
-_TAKEN = (None, None, True, False)
+_NOT_ARCHIVED = (None, None, False, False, None)
+_TAKEN = (None, None, True, False, None)
 
 
 def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:

@@ -27,6 +27,15 @@ class Status(enum.StrEnum):
     HELD = "held"
 
 
+def status_at(now: int, *, consumer_id: str | None, available_at: int | None) -> Status:
+    """The status of a live message at a time; times are microseconds since the epoch."""
+    if consumer_id is not None:
+        return Status.CLAIMED
+    if available_at is None:
+        return Status.HELD
+    return Status.READY if available_at <= now else Status.DELAYED
+
+
 class Outcome(enum.StrEnum):
     """The outcome of an archived message."""
 

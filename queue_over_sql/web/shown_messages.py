@@ -22,7 +22,7 @@ from queue_over_sql.values.headers import REQUEUED_FROM
 from queue_over_sql.values.humanize import UNKNOWN
 from queue_over_sql.values.json_text import read_exactly
 from queue_over_sql.values.limits import LARGEST
-from queue_over_sql.values.states import DEAD, Status
+from queue_over_sql.values.states import DEAD, Status, status_at
 from queue_over_sql.values.texts import is_storable
 
 if TYPE_CHECKING:
@@ -550,7 +550,7 @@ def _shown(row: Any, queue: Queue) -> ShownMessage:
         key=facts.get("message_key"),
         kind=facts.get("kind"),
         group=facts.get("group_key"),
-        status=str(facts["outcome"]) if finished else _status(facts),
+        status=str(facts["outcome"] if finished else _status(facts)),
         priority=facts.get("priority") or 0,
         attempts=facts.get("attempt_count") or 0,
         max_attempts=facts.get("max_attempts") or queue.settings.max_attempts,
@@ -568,10 +568,6 @@ def _shown(row: Any, queue: Queue) -> ShownMessage:
     )
 
 
-def _status(facts: Mapping[str, Any]) -> str:
-    if facts.get("consumer_id") is not None:
-        return Status.CLAIMED.value
-    due = facts.get("available_at")
-    if due is None:
-        return Status.HELD.value
-    return (Status.READY if due <= facts["now"] else Status.DELAYED).value
+def _status(facts: Mapping[str, Any]) -> Status:
+    holder, due = facts.get("consumer_id"), facts.get("available_at")
+    return status_at(facts["now"], consumer_id=holder, available_at=due)

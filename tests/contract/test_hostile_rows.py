@@ -348,5 +348,5 @@ def _treat(bad: Queue) -> None:
 
 def _facts(message: Any) -> list[object]:
     names = ("published_at", "scheduled_at", "available_at", "claimed_at", "last_attempt_at")
-    more = ("finished_at", "lease_expires_at", "max_attempts", "payload", "headers", "outcome")
+    more = ("finished_at", "lease_expires_at", "max_attempts", "payload", "headers", "status")
     return [getattr(message, name) for name in (*names, *more)]

@@ -108,7 +108,8 @@ class Backend(BaseTaskBackend):
             task=task,
             id=f"{task.queue_name}:{published.id}",
             status=TaskResultStatus.READY,
-            enqueued_at=timezone.now(),
+            # MySQL cannot say when it was published.
+            enqueued_at=_naive(published.published_at) or timezone.now(),
             started_at=None,
             finished_at=None,
             last_attempted_at=None,

@@ -143,3 +143,20 @@ def test_load_reports_its_progress(queue: Queue) -> None:
     calls: list[tuple[object, ...]] = []
     queue.load(range(9), batch_size=3, progress=lambda *seen: calls.append(seen))
     assert [(3,), (6,), (9,)] == calls
+
+
+def test_a_publish_says_when(service: QueueService, engine_name: str) -> None:
+    """By the database's clock, as it is stored; only an INSERT of MySQL cannot return it."""
+    jobs = service.create_queue("jobs")
+    single = [jobs.publish("x"), jobs.publish("y", key="k"), jobs.publish("z", delay=60)]
+    many = jobs.publish_many(["a", Publication("b", delay=60)])
+    again = jobs.publish_many(
+        [Publication("c", key="l"), Publication("y", key="k")], on_conflict="skip"
+    )
+    stored = {message.id: message.published_at for message in jobs.messages().list()}
+    assert [stored[each.id] for each in many] == [each.published_at for each in many]
+    # In a batch with a taken key, some engines insert one by one.
+    alone = [*single, again[0]]
+    known = [None if engine_name == "mysql" else stored[each.id] for each in alone]
+    assert known == [each.published_at for each in alone]
+    assert again[1].published_at is None

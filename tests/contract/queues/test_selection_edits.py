@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Column, Integer, String
 
-from queue_over_sql import ClaimLost, DuplicateKey, PayloadInvalid
+from queue_over_sql import ClaimLost, DuplicateKey, PayloadInvalid, Status
 from tests.contract.caller_transactions import OPENERS, opened
 from tests.contract.queue_state import ARGUMENT_ERRORS, close, ids, live_rows, payloads
 from tests.contract.queues.edits import EDITS, LONG_AGO, Edit, of_kind, publish_kinds, unhold
@@ -48,6 +48,29 @@ def state(queue: Queue) -> tuple[int, int, int, int]:
 def drained(queue: Queue) -> list[Any]:
     """The payloads of all that is due, in the order of their delivery."""
     return payloads(queue.consume(100))
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_a_listed_message_says_how_it_stands(jobs: Queue, service: QueueService) -> None:
+    """``status`` is what ``messages(status=…)`` finds it by; a consumed one has none."""
+    lines = service.create_queue("lines", group_limit=1)
+    consumed = claimed_among_others(jobs)
+    jobs.publish("held", kind="h")
+    of_kind(jobs, "h").hold()
+    for n in range(3):
+        lines.publish(n, group="g")
+    # The others of the group are parked, which is no status of its own.
+    (first,) = lines.consume()
+    assert [None, None] == [consumed.status, first.status]
+    for queue, states in ((jobs, "claimed ready delayed held"), (lines, "claimed ready ready")):
+        assert states.split() == [message.status for message in queue.messages().list()]
+        for state in Status:
+            found = {message.status for message in queue.messages(status=state.value).list()}
+            assert found <= {state}, (queue.name, state)
+    jobs.reject([consumed], "no")
+    assert "rejected" == jobs.archive.messages().list()[0].status
 
 
 # ---------------------------------------------------------------- counts and holders

@@ -57,8 +57,6 @@ def test_what_an_enqueued_task_tells(shop: Any, caplog: pytest.LogCaptureFixture
         with pytest.raises(ValueError, match="not finished"):
             _ = result.return_value
         again = shop.add.get_backend().get_result(result.id)
-        assert abs(again.enqueued_at - result.enqueued_at) < timedelta(minutes=1)
-        object.__setattr__(again, "enqueued_at", result.enqueued_at)
         assert result == again, result.id
         assert result.id == asyncio.run(default_task_backend.aget_result(result.id)).id
 

@@ -6,7 +6,7 @@
 -- queue of 100,000 messages.
 
 -- publish
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
   VALUES (:p_payload, :p_priority,
@@ -16,7 +16,7 @@ FROM FINAL TABLE (
 );
 
 -- publish, delayed
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
   VALUES (:p_payload, :p_priority,
@@ -26,7 +26,7 @@ FROM FINAL TABLE (
 );
 
 -- publish, key
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
   VALUES (:p_message_key, :p_payload, :p_priority,
@@ -36,7 +36,7 @@ FROM FINAL TABLE (
 );
 
 -- publish, key, delayed
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
   VALUES (:p_message_key, :p_payload, :p_priority,
@@ -52,7 +52,7 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1;
 
 -- publish, expiring (2 of 2)
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at, expires_at)
   VALUES (:p_payload, :p_priority,
@@ -1062,7 +1062,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE queue_jobs.id > :value_1
 ORDER BY queue_jobs.id
@@ -1078,7 +1079,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT)) THEN 1
@@ -1100,7 +1102,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6)) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE queue_jobs.id IN (:value_1, :value_2)
   AND queue_jobs.consumer_id IS NULL
@@ -1356,7 +1359,7 @@ FOR UPDATE;
 -- requeue (3 of 7): as publish, batch, 1
 
 -- requeue (4 of 7)
-SELECT id, message_key
+SELECT id, published_at
 FROM FINAL TABLE (
   INSERT INTO queue_jobs (message_key, payload, headers, priority, published_at, scheduled_at,
       available_at)

@@ -10,14 +10,14 @@ INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available
 VALUES (:p_payload, :p_priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, delayed
 INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
 VALUES (:p_payload, :p_priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay),
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, key
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -25,7 +25,7 @@ VALUES (:p_message_key, :p_payload, :p_priority,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, key, delayed
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -33,7 +33,7 @@ VALUES (:p_message_key, :p_payload, :p_priority,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay),
     coalesce(:p_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_delay))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, expiring (1 of 2)
 SELECT queue_over_sql_queues.expiring_since
@@ -47,7 +47,7 @@ VALUES (:p_payload, :p_priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TI
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
     (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :p_expires))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, first expiring
 UPDATE queue_over_sql_queues
@@ -1027,7 +1027,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE queue_jobs.id > :id_1
 ORDER BY queue_jobs.id
@@ -1043,7 +1044,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
@@ -1065,7 +1067,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
   AND queue_jobs.consumer_id IS NULL

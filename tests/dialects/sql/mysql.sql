@@ -1018,7 +1018,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE queue_jobs.id > :id_1
 ORDER BY queue_jobs.id
@@ -1034,7 +1035,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) THEN 1
@@ -1056,7 +1058,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
 FROM queue_jobs
 WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
   AND queue_jobs.consumer_id IS NULL
@@ -1184,7 +1187,7 @@ WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1
 
 -- why (6 of 8)
 -- reads all of queue_over_sql_consumers
--- reads queue_jobs by its claim index
+-- reads all of queue_jobs
 SELECT queue_over_sql_consumers.consumer_id
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

@@ -11,7 +11,7 @@ VALUES (:p_payload, :p_priority::SMALLINT,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, delayed
 INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
@@ -19,7 +19,7 @@ VALUES (:p_payload, :p_priority::SMALLINT,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     coalesce(:p_at::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_delay::BIGINT),
     coalesce(:p_at::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_delay::BIGINT))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, key
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -28,7 +28,7 @@ VALUES (:p_message_key::VARCHAR, :p_payload, :p_priority::SMALLINT,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))
 ON CONFLICT (message_key) DO NOTHING
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, key, delayed
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -37,7 +37,7 @@ VALUES (:p_message_key::VARCHAR, :p_payload, :p_priority::SMALLINT,
     coalesce(:p_at::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_delay::BIGINT),
     coalesce(:p_at::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_delay::BIGINT))
 ON CONFLICT (message_key) DO NOTHING
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, expiring (1 of 2)
 SELECT queue_over_sql_queues.expiring_since
@@ -52,7 +52,7 @@ VALUES (:p_payload, :p_priority::SMALLINT,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT),
     (CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) + :p_expires::BIGINT))
-RETURNING queue_jobs.id, queue_jobs.message_key;
+RETURNING queue_jobs.id, queue_jobs.published_at;
 
 -- publish, first expiring
 UPDATE queue_over_sql_queues
@@ -1368,7 +1368,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE queue_jobs.id > :id_1::BIGINT
 ORDER BY queue_jobs.id
@@ -1384,7 +1385,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)) THEN 1
@@ -1406,7 +1408,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
     queue_jobs.priority, queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
     queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
     queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
 FROM queue_jobs
 WHERE queue_jobs.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT)
   AND queue_jobs.consumer_id IS NULL

@@ -11,7 +11,7 @@ VALUES (:p_payload, :p_priority,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000))
-RETURNING id, message_key;
+RETURNING id, published_at;
 
 -- publish, delayed
 INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
@@ -19,7 +19,7 @@ VALUES (:p_payload, :p_priority,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     coalesce(:p_at, (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_delay),
     coalesce(:p_at, (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_delay))
-RETURNING id, message_key;
+RETURNING id, published_at;
 
 -- publish, key
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -28,7 +28,7 @@ VALUES (:p_message_key, :p_payload, :p_priority,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000))
 ON CONFLICT (message_key) DO NOTHING
-RETURNING id, message_key;
+RETURNING id, published_at;
 
 -- publish, key, delayed
 INSERT INTO queue_jobs (message_key, payload, priority, published_at, scheduled_at, available_at)
@@ -37,7 +37,7 @@ VALUES (:p_message_key, :p_payload, :p_priority,
     coalesce(:p_at, (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_delay),
     coalesce(:p_at, (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_delay))
 ON CONFLICT (message_key) DO NOTHING
-RETURNING id, message_key;
+RETURNING id, published_at;
 
 -- publish, expiring (1 of 2)
 SELECT queue_over_sql_queues.expiring_since
@@ -52,7 +52,7 @@ VALUES (:p_payload, :p_priority,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     ((CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) + :p_expires))
-RETURNING id, message_key;
+RETURNING id, published_at;
 
 -- publish, first expiring
 UPDATE queue_over_sql_queues
@@ -1102,7 +1102,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
 FROM queue_jobs
 WHERE queue_jobs.id > :value_1
 ORDER BY queue_jobs.id
@@ -1119,7 +1120,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
 FROM queue_jobs
 WHERE CASE WHEN (queue_jobs.consumer_id IS NULL
     AND queue_jobs.available_at > (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)) THEN 1
@@ -1143,7 +1145,8 @@ SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payloa
     queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
     queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
     queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at
+    queue_jobs.last_error, queue_jobs.expires_at,
+    (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
 FROM queue_jobs
 WHERE queue_jobs.id IN (:value_1, :value_2)
   AND queue_jobs.consumer_id IS NULL
