@@ -353,9 +353,12 @@ def living_consumers(connection: Connection, sql: StatementCache) -> list[Consum
 def select_holders(tables: QueueTables) -> Select[Any]:
     """The living consumers that have a message of the queue in hand."""
     live, c = tables.live, tables.system.consumers.c
-    # By the index of leases, which has only what is in hand.
+    # By the index of leases, which has only what is in hand, or by the consumer.
     is_held = (live.c.consumer_id == c.consumer_id, live.c.lease_expires_at.is_not(None))
     held = select(live.c.id).where(*is_held).limit(literal_column("1"))
+    hint = tables.expressions.rounds_index_hint(tables.base_name)
+    if hint is not None:
+        held = held.with_hint(live, hint)
     # Not EXISTS: MySQL may join all claims for it.
     return select(c.consumer_id).where(
         c.expires_at > tables.expressions.heartbeat_now(), held.scalar_subquery().is_not(None)

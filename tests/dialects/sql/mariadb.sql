@@ -1202,7 +1202,7 @@ FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   AND (
     SELECT queue_jobs.id
-    FROM queue_jobs
+    FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
       AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1

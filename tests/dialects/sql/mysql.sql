@@ -1187,13 +1187,13 @@ WHERE queue_over_sql_kinds.table_prefix = :table_prefix_1
 
 -- why (6 of 8)
 -- reads all of queue_over_sql_consumers
--- reads all of queue_jobs
+-- reads queue_jobs by its claim index
 SELECT queue_over_sql_consumers.consumer_id
 FROM queue_over_sql_consumers
 WHERE queue_over_sql_consumers.expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   AND (
     SELECT queue_jobs.id
-    FROM queue_jobs
+    FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
     WHERE queue_jobs.consumer_id = queue_over_sql_consumers.consumer_id
       AND queue_jobs.lease_expires_at IS NOT NULL
     LIMIT 1
