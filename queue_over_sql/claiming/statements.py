@@ -102,4 +102,6 @@ def unclaim_all(tables: QueueTables) -> Update:
     """Give back, uncounted, all messages that a consumer holds."""
     live = tables.live
     held = (tables.expressions.is_claimed(live), live.c.consumer_id == words("p_consumer"))
-    return update(live).where(*held).values(uncounted(tables))
+    hint = tables.expressions.rounds_index_hint(tables.base_name)
+    of_all = update(live) if hint is None else update(live).with_hint(hint)
+    return of_all.where(*held).values(uncounted(tables))

@@ -628,7 +628,7 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 
 -- claim, give back a lost answer
 -- reads queue_jobs by its claim index
-UPDATE queue_jobs
+UPDATE queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 SET attempt_count=(queue_jobs.attempt_count - :attempt_count_1),
     consumer_id=:consumer_id,
     consumer_round=:consumer_round,
@@ -640,7 +640,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 
 -- release, all of a consumer
 -- reads queue_jobs by its claim index
-UPDATE queue_jobs
+UPDATE queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 SET attempt_count=(queue_jobs.attempt_count - :attempt_count_1),
     consumer_id=:consumer_id,
     consumer_round=:consumer_round,
