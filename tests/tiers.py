@@ -5,7 +5,8 @@ fast
     (``driver_decides``); no kills, no Spark, no browser, no generators of clients.
 default
     fast, and what the other databases decide, short kills, the dashboard in a browser,
-    Spark's core. CI runs this one.
+    Spark's core. CI runs this one. MySQL and MariaDB share a dialect, so what both decide is shown
+    by one of them (``TWINS``).
 full
     everything. What is marked ``timing`` runs by itself there.
 
@@ -14,11 +15,18 @@ Without ``--tier`` pytest runs what it is asked for.
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 TIERS = ("fast", "default", "full")
 OF_SPARK = ("tests/spark/", "tests/chaos/spark/", "tests/docs/", "tests/cli/test_spark")
 """Where ``scripts/test`` looks for tests of Spark, in a run of their own."""
+
+TWINS = ("mysql", "mariadb")
+"""The engines that take turns, test by test, in the earlier tiers; by the name of the test."""
+OF_TWINS = ("tests/contract/", "tests/chaos/")
+"""Where they do so."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +67,7 @@ def tier_of(item: pytest.Item) -> str:
         or item.get_closest_marker("timing")
         or (only and engine not in only.args)
         or (parameters.get("face") == "asyncio" and not _driver_decides(item, engine))
+        or _twin_shows_it(item, engine)
     ):
         return "full"
     slow = any(map(item.get_closest_marker, ("browser", "chaos", "fetched", "spark")))
@@ -72,3 +81,17 @@ def _driver_decides(item: pytest.Item, engine: str) -> bool:
     # MySQL and MariaDB have the same driver there.
     markers = map(item.get_closest_marker, ("default_on", "engines"))
     return engine != "mysql" or any(each and "mariadb" not in each.args for each in markers)
+
+
+def _twin_shows_it(item: pytest.Item, engine: str) -> bool:
+    """Whether the other one of two engines with one dialect runs this test in the earlier tiers."""
+    callspec = getattr(item, "callspec", None)
+    if engine not in TWINS or not item.nodeid.startswith(OF_TWINS) or callspec is None:
+        return False
+    markers = map(item.get_closest_marker, ("default_on", "engines"))
+    if callspec.params.get("face") == "asyncio" or any(
+        each and not {*TWINS} <= {*each.args} for each in markers
+    ):
+        return False
+    test, _, _ = item.nodeid.partition("[")
+    return engine != TWINS[zlib.crc32(test.encode()) % 2]

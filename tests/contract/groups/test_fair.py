@@ -51,7 +51,15 @@ def parked(engine: Engine, queue: Queue) -> int:
         return connection.execute(select(func.count()).select_from(live).where(*waits)).scalar_one()
 
 
-@pytest.mark.parametrize(("at_once", "in_hand"), [(1, 1), (1, 2), (1, 8), (10, 10)])
+@pytest.mark.parametrize(
+    ("at_once", "in_hand"),
+    [
+        pytest.param(1, 1, marks=pytest.mark.full),
+        (1, 2),
+        pytest.param(1, 8, marks=pytest.mark.full),
+        (10, 10),
+    ],
+)
 def test_groups_share_by_their_weights(jobs: Queue, at_once: int, in_hand: int) -> None:
     """Of any 200 messages one group gets 150 and the other 50, a tenth more or less.
 
@@ -143,7 +151,7 @@ def test_nothing_is_lost_whichever_way_messages_end(jobs: Queue, engine: Engine)
 
 
 @pytest.mark.threads("eight of them claim")
-@pytest.mark.parametrize("limit", [2**31 - 1, 3])
+@pytest.mark.parametrize("limit", [pytest.param(2**31 - 1, marks=pytest.mark.full), 3])
 def test_consumers_beside_each_other_do_each_message_once(
     service: QueueService, make_service: MakeService, engine: Engine, limit: int
 ) -> None:
@@ -151,7 +159,7 @@ def test_consumers_beside_each_other_do_each_message_once(
     queue = service.create_queue(
         "jobs", group_fair=True, group_limit=limit, max_attempts=100, retry=FixedDelay(0)
     )
-    names = [*["a"] * 200, *["b", "c", None] * 20]
+    names = [*["a"] * 100, *["b", "c", None] * 10]
     publish(queue, names)
     done: list[int] = []
 

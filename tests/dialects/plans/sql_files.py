@@ -19,7 +19,7 @@ from queue_over_sql.sql_listing import formatted, statements_of
 from queue_over_sql.sql_listing.formatting import tokens
 from queue_over_sql.sql_listing.named import OPERATIONS, Stage
 from tests.dialects.plans.explain import plans
-from tests.dialects.plans.hot_statements import ACTS, OldQueue, verbs
+from tests.dialects.plans.hot_statements import ACTS, OldQueue, length, verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -203,7 +203,7 @@ _HEAD: Final = """
 --
 -- Parameters are :names. A batch is shown with two messages. Statements that begin or end a
 -- transaction are left out. Comments say what a statement reads of the large tables: EXPLAIN on a
--- queue of 100,000 messages.
+-- queue of {messages:,} messages.
 """
 
 
@@ -212,7 +212,7 @@ def rendered(old: OldQueue) -> tuple[str, Heard]:
     statements = statements_of(old.queue)
     heard = hear_all(old, statements)
     command = COMMAND.format(engine=old.engine)
-    parts = [_HEAD.strip().format(engine=old.engine, command=command)]
+    parts = [_HEAD.strip().format(engine=old.engine, command=command, messages=length(old.engine))]
     for each in statements:
         if each.same_as is not None:
             parts.append(f"{each.title}: as {each.same_as}")

@@ -1,4 +1,4 @@
-"""Hot statements on a queue of 100,000 messages that has lived: the intended index, and no sort.
+"""Hot statements on a long queue that has lived: the intended index, and no sort.
 
 What the acts really send is noted at the driver and then explained by the engine; on PostgreSQL
 also as a prepared statement whose plan is kept for all values.

@@ -3,7 +3,7 @@
 --
 -- Parameters are :names. A batch is shown with two messages. Statements that begin or end a
 -- transaction are left out. Comments say what a statement reads of the large tables: EXPLAIN on a
--- queue of 100,000 messages.
+-- queue of 30,000 messages.
 
 -- publish
 SELECT id, published_at

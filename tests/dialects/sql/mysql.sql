@@ -3,7 +3,7 @@
 --
 -- Parameters are :names. A batch is shown with two messages. Statements that begin or end a
 -- transaction are left out. Comments say what a statement reads of the large tables: EXPLAIN on a
--- queue of 100,000 messages.
+-- queue of 30,000 messages.
 
 -- publish
 INSERT INTO queue_jobs (payload, priority, published_at, scheduled_at, available_at)
@@ -618,7 +618,7 @@ WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
 
 -- claim, give back a lost answer
 -- reads queue_jobs by its claim index
-UPDATE queue_jobs
+UPDATE queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 SET attempt_count=(queue_jobs.attempt_count - :attempt_count_1),
     consumer_id=:consumer_id,
     consumer_round=:consumer_round,
@@ -630,7 +630,7 @@ WHERE queue_jobs.consumer_id IS NOT NULL
 
 -- release, all of a consumer
 -- reads queue_jobs by its claim index
-UPDATE queue_jobs
+UPDATE queue_jobs FORCE INDEX (queue_jobs_claim_ix)
 SET attempt_count=(queue_jobs.attempt_count - :attempt_count_1),
     consumer_id=:consumer_id,
     consumer_round=:consumer_round,
