@@ -157,7 +157,7 @@ class QueueContext:
                 "other columns or another table; create a new service to use it."
             )
             raise QueueSchemaMismatch(msg)
-        if (fresh.grouped, fresh.bounds) != (present.grouped, present.bounds):
+        if _shape(fresh) != _shape(present):
             self._redefine(fresh)
         self._settings, self.expiring = fresh, record.expiring
         self._read_at = time.monotonic()
@@ -168,9 +168,13 @@ class QueueContext:
             self.refresh()
 
     def _redefine(self, settings: EffectiveSettings) -> None:
-        """Define the tables anew, since somebody turned groups or limits on or off."""
+        """Define the tables anew, since somebody turned groups or limits on or off.
+
+        Or the queue was made anew with another ``unique``, which cannot be changed otherwise.
+        """
         present = tables = self.tables
-        if settings.grouped != present.grouped:
+        frees_keys = settings.unique == "waiting"
+        if (settings.grouped, frees_keys) != (present.grouped, present.frees_claimed_keys):
             tables = queue_tables(
                 present.queue,
                 present.prefix,
@@ -251,3 +255,8 @@ class QueueContext:
     def _record(self, connection: Connection) -> registry.QueueRecord | None:
         tables = self.tables
         return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
+
+
+def _shape(settings: EffectiveSettings) -> tuple[object, ...]:
+    """What decides which tables and columns a queue has, beside its payload and own columns."""
+    return (settings.grouped, settings.bounds, settings.unique)

@@ -11,6 +11,9 @@ from queue_over_sql.sql.errors import ErrorKind, Errors
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
 _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
+# A connection that has not read since another one made the table anew says so of a constraint that
+# is there: SQLite reads the schema again after most errors, but not after this one.
+_STALE_SCHEMA = "ON CONFLICT clause does not match"
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
@@ -30,7 +33,8 @@ class SQLiteErrors(Errors):
         if code == _CONSTRAINT:
             # Drivers such as pysqlite3 only give primary codes.
             return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
-        return ErrorKind.OTHER
+        stale = str(error).startswith(_STALE_SCHEMA)
+        return ErrorKind.STALE_PLAN if stale else ErrorKind.OTHER
 
     def undoes_transaction(self, connection: Connection, error: BaseException) -> bool:
         """After RAISE(ROLLBACK), OR ROLLBACK, a full disk and the like."""

@@ -54,6 +54,21 @@ def jobs(service: QueueService) -> Queue:
     return make_jobs(service)
 
 
+@pytest.mark.engines("sqlite")
+def test_a_queue_that_is_made_anew_may_have_the_other_rule(make_service: MakeService) -> None:
+    """Services that had it open publish by its new rule, and not by the constraint of the old."""
+    services = [make_service() for _ in range(2)]
+    for rule, in_work in [("waiting", "created"), ("live", "skipped"), ("waiting", "created")]:
+        services[0].drop_queue("jobs")
+        queues = [make_jobs(service, unique=rule) for service in services]
+        queues[1].refresh()
+        for queue in queues:
+            assert "created" == queue.publish("x", key="k", on_conflict="skip").outcome
+            assert 1 == len(queue.consume())
+            assert in_work == queue.publish("y", key="k", on_conflict="skip").outcome, rule
+            queue.purge(claimed=True)
+
+
 def one_by_one(queue: Queue, payload: Any, way: OnConflict) -> tuple[str, int]:
     published = queue.publish(payload, key="k", on_conflict=way)
     return str(published.outcome), published.id
