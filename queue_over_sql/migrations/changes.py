@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,17 +10,16 @@ from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
-from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
+from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
-from queue_over_sql.schema import RELEASE
+from queue_over_sql.queues.registry import version_of
 from queue_over_sql.schema.queue_tables import (
     SCHEMA_VERSION,
     added_columns_of,
     error_fingerprint_of,
 )
 from queue_over_sql.settings import StoredSettings
-from queue_over_sql.values.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,25 +108,6 @@ MIGRATIONS: Final = (
 """All migrations, in order; the last one leads to ``SCHEMA_VERSION``."""
 
 
-def version_of(record: QueueRecord) -> int:
-    """The version of a queue's tables, if this release may use them.
-
-    Raises:
-        SchemaTooNew: this release cannot use it.
-        QueueSchemaMismatch: the record has no valid version.
-    """
-    try:
-        version = stored_number("schema_version", record.version)
-    except QueueError as error:
-        raise QueueSchemaMismatch(f"Queue {record.name!r}: {error}") from error
-    if version <= SCHEMA_VERSION:
-        return version
-    release, oldest = _said_by(record, version)
-    if oldest is None or oldest > SCHEMA_VERSION:
-        raise SchemaTooNew(record.name, version, SCHEMA_VERSION, RELEASE, release)
-    return version
-
-
 def is_outdated(record: QueueRecord) -> bool:
     """Whether a queue must be upgraded before use; temporary ones are not, since they are dropped.
 
@@ -136,16 +115,6 @@ def is_outdated(record: QueueRecord) -> bool:
         SchemaTooNew, QueueSchemaMismatch: as in ``version_of``.
     """
     return version_of(record) < SCHEMA_VERSION and record.owner is None
-
-
-def _said_by(record: QueueRecord, version: int) -> tuple[str | None, int | None]:
-    try:
-        said = json.loads(record.release or "null")
-        if said["version"] == version:
-            return str(said["release"]), int(said["oldest"])
-    except UNREADABLE:
-        pass
-    return None, None
 
 
 def lacking_columns(

@@ -18,10 +18,10 @@ from queue_over_sql.migrations.changes import (
     is_outdated,
     lacking_columns,
     tables_with_new_indexes,
-    version_of,
 )
 from queue_over_sql.queues import registry
 from queue_over_sql.queues import tables as ddl
+from queue_over_sql.queues.registry import version_of
 from queue_over_sql.schema.queue_tables import COLUMNS_OF_GROUPS, SCHEMA_VERSION
 from queue_over_sql.schema.system_tables import SystemTables, system_tables
 from queue_over_sql.settings import StoredSettings

@@ -15,7 +15,13 @@ from sqlalchemy import Connection
 
 from queue_over_sql.database.callers import callers
 from queue_over_sql.database.notify import noting_ready
-from queue_over_sql.errors import DatabaseRefused, QueueError, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    SchemaTooNew,
+)
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.kinds import declare_kinds
 from queue_over_sql.schema.queue_tables import queue_tables
@@ -144,10 +150,12 @@ class QueueContext:
         Raises:
             QueueNotFound: the queue was dropped.
             QueueSchemaMismatch: it was dropped, and created again with another schema.
+            SchemaTooNew: a newer release has made or upgraded its tables meanwhile.
         """
         record = self.connections.run(self._record)
         if record is None:
             raise QueueNotFound(self.name)
+        registry.version_of(record)
         stored, present = StoredSettings.read(self.name, record.settings), self._settings
         fresh = stored.effective(self.service.retry_policies, present.columns)
         same = tuple(stored.columns) == tuple(column.name for column in present.columns)
@@ -241,7 +249,7 @@ class QueueContext:
     def _check_there(self, error: DatabaseRefused) -> None:
         try:
             self.refresh()
-        except (QueueNotFound, QueueSchemaMismatch) as gone:
+        except (QueueNotFound, QueueSchemaMismatch, SchemaTooNew) as gone:
             raise gone from error
         except QueueError:
             # The caller gets the refusal.

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.consumers import registrations as consumers
+from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.schema.queue_tables import (
     OLDEST_BESIDE,
@@ -85,6 +86,35 @@ class QueueRecord:
     expiring: bool = False
     ruled: bool = False
     title: str | None = None
+
+
+def version_of(record: QueueRecord) -> int:
+    """The version of a queue's tables, if this release may use them.
+
+    Raises:
+        SchemaTooNew: this release cannot use it.
+        QueueSchemaMismatch: the record has no valid version.
+    """
+    try:
+        version = stored_number("schema_version", record.version)
+    except QueueError as error:
+        raise QueueSchemaMismatch(f"Queue {record.name!r}: {error}") from error
+    if version <= SCHEMA_VERSION:
+        return version
+    release, oldest = _said_by(record, version)
+    if oldest is None or oldest > SCHEMA_VERSION:
+        raise SchemaTooNew(record.name, version, SCHEMA_VERSION, RELEASE, release)
+    return version
+
+
+def _said_by(record: QueueRecord, version: int) -> tuple[str | None, int | None]:
+    try:
+        said = json.loads(record.release or "null")
+        if said["version"] == version:
+            return str(said["release"]), int(said["oldest"])
+    except UNREADABLE:
+        pass
+    return None, None
 
 
 def queue_record(

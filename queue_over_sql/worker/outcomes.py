@@ -13,6 +13,7 @@ from queue_over_sql.errors import (
     QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
+    SchemaTooNew,
     ServiceClosed,
 )
 from queue_over_sql.observer import log_fields, log_lost
@@ -160,7 +161,7 @@ def settle_each(
     Those that the database refused are added to ``refused``.
 
     Raises:
-        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as the verbs.
+        DatabaseUnavailable, QueueSchemaMismatch, SchemaTooNew, ServiceClosed: as the verbs.
     """
     unsettled = [message for message in messages if not message.settled]
     held = [message for message in unsettled if queue.holds(message)]
@@ -172,7 +173,7 @@ def settle_each(
             do(held)
     except ClaimLost as error:
         log_lost(queue.name, error)
-    except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
+    except (DatabaseUnavailable, QueueSchemaMismatch, SchemaTooNew, ServiceClosed):
         raise
     except QueueError as error:
         if len(held) > 1 and not isinstance(error, QueueNotFound):

@@ -255,11 +255,17 @@ def test_an_empty_database_says_what_is_missing(engine: Engine, make_service: Ma
 
 
 def test_newer_tables_are_refused(engine: Engine, make_service: MakeService) -> None:
-    """Before anything is written, with the release to install."""
+    """Before anything is written, with the release to install; also where it was open already."""
     first = make_service(notify=False)
     first.create_queue("jobs").publish(1)
     first.create_queue("other").publish(2)
+    first.create_topic("events").subscribe("jobs", "#")
+    first.schedules.add("daily", "jobs", 3, every=86_400)
     first.stop()
+    # Its next heartbeat comes after the test.
+    running = make_service(notify=False, reaper_interval=0.01, consumer_timeout=3600)
+    opened = running.queue("jobs")
+    [held] = opened.consume()
     said = {"version": SCHEMA_VERSION + 1, "release": "7.5.0", "oldest": SCHEMA_VERSION + 1}
     set_version(engine, SCHEMA_VERSION + 1, json.dumps(said))
     before = content(engine)
@@ -274,11 +280,25 @@ def test_newer_tables_are_refused(engine: Engine, make_service: MakeService) -> 
         lambda: service.queue("jobs"),
         lambda: service.create_queue("jobs", max_attempts=9),
         lambda: service.drop_queue("jobs"),
+        lambda: service.consume(["jobs"]),
+        lambda: service.topic("events").publish(1, routing_key="a"),
+        lambda: service.topic("events").subscribe("jobs", "a"),
+        lambda: service.schedules.add("more", "jobs", 4, every=60),
+        lambda: service.schedules.run("daily"),
+        lambda: service.schedules.pause("daily"),
+        lambda: service.schedules.resume("daily"),
+        lambda: service.schedules.remove("daily"),
         service.migrations.pending,
         service.migrations.apply,
+        opened.refresh,
+        lambda: opened.publish(5),
+        lambda: opened.publish_many([5, 6]),
+        opened.consume,
+        lambda: held.nack("no"),
     ):
         with pytest.raises(SchemaTooNew):
             operation()
+    service.reap()
     assert before == content(engine)
     assert [2] == payloads(service.queue("other").consume())
 
