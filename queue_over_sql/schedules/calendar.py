@@ -22,7 +22,7 @@ _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LENGTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SUNDAY: Final = 7
 _ALL_HOURS: Final = frozenset(range(24))
-_PART: Final = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d+))?", re.ASCII)
+_PART: Final = re.compile(r"(?:(\*)|(\w{1,9})(?:-(\w{1,9}))?)(?:/(\d{1,9}))?", re.ASCII)
 
 NICKNAMES: Final[Mapping[str, str]] = {
     "@hourly": "0 * * * *",

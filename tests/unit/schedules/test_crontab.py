@@ -70,6 +70,8 @@ WRONG = {
     "* * * * * *": "five fields",
     "@reboot": "five fields",
     "60 * * * *": "0 to 59",
+    f"{'9' * 5_000} * * * *": "not valid for the minute: write numbers",
+    f"*/{'9' * 4_000} * * * *": "not valid for the minute: write numbers",
     "* 24 * * *": "0 to 23",
     "* * 0 * *": "1 to 31",
     "* * 32 * *": "1 to 31",

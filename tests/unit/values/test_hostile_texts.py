@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,10 @@ from queue_over_sql.cli.values import (
     parse_retry,
 )
 from queue_over_sql.database.urls import read_url, shown_place, shown_url
+from queue_over_sql.message import Claim
 from queue_over_sql.payloads import codec
+from queue_over_sql.schedules.calendar import refuse_long_steps, wall_trigger, zone_name
+from queue_over_sql.settling import tokens
 from queue_over_sql.sql.conditions import check_fields, payload_path
 from queue_over_sql.topics.routing import check_routing_text, filter_of, pattern_fits
 from queue_over_sql.values.durations import instant_to_microseconds, to_timedelta
@@ -84,7 +88,43 @@ def _path(text: str) -> None:
     payload_path(text)
 
 
+def _crontab(text: str) -> None:
+    trigger = wall_trigger(text, "Europe/Zagreb")
+    refuse_long_steps(text)
+    assert (following := trigger.after(0)) is None or following > 0
+
+
+def _claim_token(text: str) -> None:
+    # What a token holds is read before its signature is checked.
+    body = base64.urlsafe_b64encode(b"\1" + text.encode("utf-8", "surrogatepass") * 3).decode()
+    for token in (text, body, body.rstrip("="), TOKEN[:-4] + text):
+        found = tokens._read(token)
+        assert found is None or found.signed("another key") != token
+
+
+TOKEN = tokens._Token(7, Claim("consumer", 3), 300, "queue_", "jobs").signed("key")
+CRON = (
+    "*",
+    "/",
+    "-",
+    ",",
+    " ",
+    "0",
+    "5",
+    "29",
+    "31",
+    "59",
+    "99",
+    "9" * 5_000,
+    "²",
+    "FEB",
+    "sun",
+    "7",
+)
 READERS = {
+    "a crontab": Reader(_crontab, WRONG, (*CRON, "@yearly", "0 0 29 2 *", "*/7 0 1,31 * 1-5")),
+    "a time zone": Reader(zone_name, WRONG, ("Europe", "/", "Zagreb", "..", "\0", "UTC", "\ud800")),
+    "a token of a claim": Reader(_claim_token, (), (TOKEN, TOKEN[:30], "=", "-", "_", "\0", "é")),
     "JSON": Reader(read_exactly, (ValueError, RecursionError), JSON),
     "stored JSON": Reader(codec.decode_json, (ValueError, RecursionError), JSON),
     "JSON of the SQL API": Reader(lambda t: check_json_text(t, "x"), (QueueError,), JSON),
