@@ -27,7 +27,6 @@ from statistics import median
 from typing import Any, Final
 
 from rich.progress import Progress
-from sqlalchemy import make_url
 
 from scripts.benchmarks.ageing import parser_of
 from scripts.benchmarks.harness import (
@@ -40,6 +39,7 @@ from scripts.benchmarks.harness import (
     write_result,
 )
 from scripts.benchmarks.workloads_processes import PEERS, ROOT
+from tests.contrib.django.site import database_of
 
 NAME: Final = "django_kills"
 ENGINES: Final = ("postgresql", "mariadb", "mysql", "sqlite")
@@ -90,7 +90,7 @@ class Site:
             "DJANGO_SETTINGS_MODULE": "scripts.benchmarks.django_site.settings",
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples" / "demo")]),
             "LIBRARY": self.library,
-            "DATABASE": json.dumps(_database_of(self.url)),
+            "DATABASE": json.dumps(database_of(self.url)),
             "JOURNAL": str(self.journal),
         }
 
@@ -265,21 +265,6 @@ def _content(environment: Path) -> list[bytes]:
         return environment.read_bytes().split(b"\0")
     except OSError:  # it has ended, or is somebody else's
         return []
-
-
-def _database_of(url: str) -> dict[str, Any]:
-    place = make_url(url)
-    engine = place.get_backend_name().replace("sqlite", "sqlite3").replace("mariadb", "mysql")
-    embedded = engine == "sqlite3"
-    return {
-        "ENGINE": f"django.db.backends.{engine}",
-        "NAME": place.database,
-        "USER": place.username or "",
-        "PASSWORD": place.password or "",
-        "HOST": place.host or "",
-        "PORT": place.port or "",
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20} if embedded else {},
-    }
 
 
 def measure(engine: str, options: Any, progress: Progress) -> dict[str, Any]:

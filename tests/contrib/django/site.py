@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from sqlalchemy import make_url
 
 BACKEND = "queue_over_sql.contrib.django.Backend"
@@ -100,12 +99,14 @@ def database_of(url: str) -> dict[str, Any]:
         "PASSWORD": place.password or "",
         "HOST": place.host or "",
         "PORT": place.port or "",
-        "OPTIONS": {"transaction_mode": "IMMEDIATE"} if embedded else {},
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20} if embedded else {},
     }
 
 
 def use_database(url: str) -> None:
     """Let ``default`` mean this database from now on, also in the thread that Django awaits in."""
+    from asgiref.sync import sync_to_async
+
     asyncio.run(sync_to_async(_use_here)(url))
     _use_here(url)
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.contrib.django import site
+from tests.contrib.programs import Programs
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 pytestmark = [pytest.mark.chaos, pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")]
-ROOT = Path(__file__).parents[3]
 SETTINGS = """
 from tests.contrib.django.site import use_pymysql
 use_pymysql()
@@ -78,37 +75,16 @@ def test_each_task_counts_once_though_workers_are_killed(
         SETTINGS.format(database=site.database_of(database.url))
     )
     (tmp_path / "counting.py").write_text(TASKS)
-    environment = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "site_settings",
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
-    }
-
-    def run(*arguments: str) -> None:
-        ended = subprocess.run(
-            [sys.executable, *arguments],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert 0 == ended.returncode, ended.stdout + ended.stderr
-
-    run("-m", "django", "migrate", "--verbosity", "0")
-    run("-c", ENQUEUE.format(tasks=100))
+    programs = Programs(tmp_path, DJANGO_SETTINGS_MODULE="site_settings")
+    work = ("-m", "django", "queue_worker", "--log-level", "warning")
+    programs.run("-m", "django", "migrate", "--verbosity", "0")
+    programs.run("-c", ENQUEUE.format(tasks=100))
     queue = make_service().queue("default")
     for alive in (75, 50, 25):
-        with subprocess.Popen(
-            [sys.executable, "-m", "django", "queue_worker", "--log-level", "warning"],
-            env=environment,
-            cwd=tmp_path,
-        ) as worker:
+        with programs.started(*work):
             wait_until(lambda alive=alive: queue.stats().live < alive, timeout=60)  # type: ignore[misc]
-            worker.send_signal(signal.SIGKILL)
-    last = subprocess.Popen([sys.executable, "-m", "django", "queue_worker"], env=environment)
-    wait_until(lambda: 0 == queue.stats().live, timeout=60)
-    last.terminate()
-    assert 0 == last.wait(30)
-    run("-c", LOOK.format(tasks=100))
+    with programs.started(*work) as last:
+        wait_until(lambda: 0 == queue.stats().live, timeout=60)
+        last.terminate()
+        assert 0 == last.wait(30)
+    programs.run("-c", LOOK.format(tasks=100))

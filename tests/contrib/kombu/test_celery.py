@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queue_over_sql.contrib.kombu import services
+from tests.contrib.programs import Programs
 from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 pytestmark = [
@@ -26,8 +22,11 @@ pytestmark = [
     # H2's Java VM survives no fork of a worker.
     pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb"),
 ]
-ROOT = Path(__file__).parents[3]
 TASKS = 60
+WORKER = (
+    *("-m", "celery", "-A", "counting", "worker", "--concurrency=2", "--loglevel=error"),
+    *("--hostname", "counting@%h"),
+)
 APP = """
 import os, time
 from celery import Celery
@@ -86,24 +85,6 @@ again.delay()
 """
 
 
-@contextlib.contextmanager
-def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker with two processes, in a session of its own; it is killed at the end."""
-    command = ["-A", "counting", "worker", "--concurrency=2", "--loglevel=error"]
-    command += ["--hostname", "counting@%h"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "celery", *command],
-        env=environment,
-        cwd=folder,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 def test_each_task_runs_though_workers_are_killed(
     database: TestDatabase, make_service: MakeService, tmp_path: Path
 ) -> None:
@@ -113,38 +94,21 @@ def test_each_task_runs_though_workers_are_killed(
     itself sees that it did; ``inspect`` and ``revoke`` reach the worker; SIGTERM ends it well.
     """
     (tmp_path / "counting.py").write_text(APP)
-    environment = {
-        **os.environ,
-        "DATABASE": database.url,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
-        "PYTHONWARNINGS": "ignore",
-    }
-
-    def run(program: str) -> None:
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert 0 == ended.returncode, ended.stdout + ended.stderr
+    programs = Programs(tmp_path, DATABASE=database.url, PYTHONWARNINGS="ignore")
 
     def ran() -> list[str]:
         file = tmp_path / "ran"
         return file.read_text().split() if file.exists() else []
 
-    run(USE.format(tasks=TASKS))
+    programs.run("-c", USE.format(tasks=TASKS))
     for done in (TASKS // 4, TASKS // 2):
-        with worker(tmp_path, environment):
+        with programs.started(*WORKER):
             eventually(lambda done=done: len(ran()) >= done, "tasks run", within=60)  # type: ignore[misc]
     service = make_service()
     queue = service.queue("celery")
-    with worker(tmp_path, environment) as last:
+    with programs.started(*WORKER) as last:
         wait_until(lambda: {str(n) for n in range(TASKS)} <= set(ran()), timeout=60)
-        run(CONTROL)
+        programs.run("-c", CONTROL)
         wait_until(lambda: "again" in ran(), timeout=30)
         named = {each.name for each in service.consumers() if each.pid == last.pid}
         assert {f"counting@{socket.gethostname()}"} == named

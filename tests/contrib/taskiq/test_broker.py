@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,14 +17,15 @@ from queue_over_sql import (
     QueueService,
 )
 from queue_over_sql.contrib.taskiq import QueueBroker
+from tests.contrib.programs import Programs
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from queue_over_sql.testing.plugin import TestDatabase
 
-ROOT = Path(__file__).parents[3]
 TASKS, KILLS = 120, 3
 
 
@@ -154,12 +150,7 @@ def _away_at_first(verb: Any, away: dict[str, int], name: str) -> Any:
 def test_tasks_of_workers_that_are_killed_run_again(database: TestDatabase, tmp_path: Path) -> None:
     """``taskiq worker`` is killed three times amid 120 tasks: none is lost, few run twice."""
     file = tmp_path / "ran"
-    environment = {
-        **os.environ,
-        "COUNTING_URL": plain(database.url),
-        "COUNTING_FILE": str(file),
-        "PYTHONPATH": str(ROOT),
-    }
+    programs = Programs(tmp_path, COUNTING_URL=plain(database.url), COUNTING_FILE=str(file))
     program = "tests.contrib.taskiq.counting"
     send = (
         "import asyncio\n"
@@ -170,28 +161,19 @@ def test_tasks_of_workers_that_are_killed_run_again(database: TestDatabase, tmp_
         "    await broker.shutdown()\n"
         "asyncio.run(main())"
     )
-    subprocess.run([sys.executable, "-c", send], env=environment, cwd=ROOT, check=True, timeout=60)
+    programs.run("-c", send)
 
     def ran() -> list[str]:
         return file.read_text().splitlines() if file.exists() else []
 
-    command = [sys.executable, "-m", "taskiq", "worker", f"{program}:broker"]
-    options = ["--workers", "1", "--max-async-tasks", "4"]
-    for kill in range(1, KILLS + 2):
-        worker = subprocess.Popen(
-            [*command, *options],
-            env=environment,
-            cwd=ROOT,
-            start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            if kill <= KILLS:
-                wait_until(lambda: len(ran()) >= 20 * kill, timeout=60)  # noqa: B023 - called here
-            else:
-                wait_until(lambda: len(set(ran())) == TASKS, timeout=60)
-        finally:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+    work = (
+        *("-m", "taskiq", "worker", f"{program}:broker"),
+        *("--workers", "1", "--max-async-tasks", "4"),
+    )
+    for kill in range(1, KILLS + 1):
+        with programs.started(*work):
+            wait_until(lambda kill=kill: len(ran()) >= 20 * kill, timeout=60)  # type: ignore[misc]
+    with programs.started(*work):
+        wait_until(lambda: len(set(ran())) == TASKS, timeout=60)
     assert {str(number) for number in range(TASKS)} == set(ran())
     assert len(ran()) <= TASKS + 4 * KILLS
