@@ -103,6 +103,14 @@ class SharedOption:
     read: Callable[[Any], Any] = _same
 
 
+def _read(option: SharedOption, called: str, value: Any) -> Any:
+    try:
+        return option.read(value)
+    except typer.BadParameter as error:
+        error.param_hint = f"--{called.replace('_', '-')}"
+        raise
+
+
 def with_options(
     options: Mapping[str, SharedOption],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -126,7 +134,7 @@ def with_options(
         def run(**values: Any) -> None:
             given = {name: values.pop(called[name]) for name in options}
             read = {
-                name: options[name].read(value)
+                name: _read(options[name], called[name], value)
                 for name, value in given.items()
                 if value is not None and value != []
             }

@@ -57,12 +57,16 @@ def _window(text: str) -> float | None:
     return None if text == "none" else parse_duration(text)
 
 
-def _number(text: str, no_limit: str = UNLIMITED) -> int | None:
+def _number(text: str, no_limit: str = "none") -> int | None:
     if text == no_limit:
         return None
     if not (text.isascii() and text.isdigit()):
         raise typer.BadParameter(f"{text!r} is neither a number nor {no_limit}")
     return int(text)
+
+
+def _text(text: str) -> str | None:
+    return None if text == "none" else text
 
 
 def _yes_or_no(text: str) -> bool:
@@ -71,70 +75,53 @@ def _yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -> Any:
+def _by_outcome(texts: Sequence[str], read: Callable[[str], Any]) -> Any:
     values: dict[str, Any] = {}
     for text in texts:
         outcome, separator, value = text.rpartition("=")
         if separator and outcome not in {*Outcome}:
-            raise typer.BadParameter(
-                f"{outcome!r} is not one of {', '.join(Outcome)}", param_hint=option
-            )
+            raise typer.BadParameter(f"{outcome!r} is not one of {', '.join(Outcome)}")
         if outcome in values:
             which = outcome or "all other outcomes"
             raise typer.BadParameter(
-                f"{text!r} is a second value for {which}: give one value for each outcome",
-                param_hint=option,
+                f"{text!r} is a second value for {which}: give one value for each outcome"
             )
-        values[outcome] = _read(value, option, read)
+        values[outcome] = read(value)
     plain = values.pop("", None)
     return {**dict.fromkeys(map(str, Outcome), plain), **values} if values else plain
 
 
-def _read(text: str, option: str, read: Callable[[str], Any]) -> Any:
-    try:
-        return read(text)
-    except typer.BadParameter as error:
-        error.param_hint = option
-        raise
+def _setting(
+    metavar: str, text: str, *, new: str = "none", read: Callable[[Any], Any] = str
+) -> SharedOption:
+    """A setting that is given as text.
+
+    Args:
+        metavar: what its values look like.
+        text: its help.
+        new: what a new queue has without it.
+        read: converts the text.
+    """
+    shown = f"{new} for a new queue"
+    declared = typer.Option(metavar=metavar, show_default=shown, help=text)
+    return SharedOption(str, declared, read=read)
 
 
 SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
     "lease": SharedOption(float, LEASE),
     "max_attempts": SharedOption(
-        int,
-        number("Deliveries before a message is dead.", show_default="5 for a new queue"),
+        int, number("Deliveries before a message is dead.", show_default="5 for a new queue")
     ),
-    "retry": SharedOption(
-        str,
-        typer.Option(
-            "--retry",
-            metavar="POLICY",
-            show_default="exponential for a new queue",
-            help=RETRY_HELP,
-        ),
-        read=parse_retry,
-    ),
+    "retry": _setting("POLICY", RETRY_HELP, new="exponential", read=parse_retry),
     "priorities": SharedOption(
         int,
         number(
             "Number of priority levels; 0 is the most urgent.", show_default="1 for a new queue"
         ),
     ),
-    "payload": SharedOption(
-        str,
-        typer.Option(
-            metavar="json|text|bytes",
-            show_default="json for a new queue",
-            help="Payload type; cannot be changed later.",
-        ),
-    ),
-    "archive": SharedOption(
-        str,
-        typer.Option(
-            metavar="none|failed|all",
-            show_default="failed for a new queue",
-            help="Which finished messages the archive keeps.",
-        ),
+    "payload": _setting("json|text|bytes", "Payload type; cannot be changed later.", new="json"),
+    "archive": _setting(
+        "none|failed|all", "Which finished messages the archive keeps.", new="failed"
     ),
     "archive_ttl": SharedOption(
         list[str],
@@ -145,7 +132,7 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             "(done, failed, rejected or expired). A value such as 7d sets all the others. "
             "Repeatable.",
         ),
-        read=lambda texts: _by_outcome(texts, "--archive-ttl", _kept_for),
+        read=lambda texts: _by_outcome(texts, _kept_for),
     ),
     "archive_limit": SharedOption(
         list[str],
@@ -156,134 +143,75 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             "A value such as done=1000 sets one outcome. A value such as 500 sets all the others. "
             "Repeatable.",
         ),
-        read=lambda texts: _by_outcome(texts, "--archive-limit", _number),
+        read=lambda texts: _by_outcome(texts, lambda text: _number(text, UNLIMITED)),
     ),
-    "unique": SharedOption(
-        str,
-        typer.Option(
-            metavar="live|waiting",
-            show_default="live for a new queue",
-            help="Which messages keep their key taken: all live ones, or those that wait. Cannot "
-            "be changed later.",
-        ),
+    "unique": _setting(
+        "live|waiting",
+        "Which messages keep their key taken: all live ones, or those that wait. Cannot be "
+        "changed later.",
+        new="live",
     ),
-    "dedup_window": SharedOption(
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            show_default="none for a new queue",
-            help="How long a key stays taken after its message is finished.",
-        ),
-        read=lambda text: _read(text, "--dedup-window", _window),
+    "dedup_window": _setting(
+        "DURATION|none", "How long a key stays taken after its message is finished.", read=_window
     ),
-    "expires": SharedOption(
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            show_default="none for a new queue",
-            help="A message that was not started within this time becomes a dead letter.",
-        ),
-        read=lambda text: _read(text, "--expires", _window),
+    "expires": _setting(
+        "DURATION|none",
+        "A message that was not started within this time becomes a dead letter.",
+        read=_window,
     ),
-    "dead_letter_queue": SharedOption(
-        str,
-        typer.Option(
-            metavar="QUEUE|none",
-            show_default="none for a new queue",
-            help="Another queue, which gets each dead letter.",
-        ),
-        read=lambda text: None if text == "none" else text,
+    "dead_letter_queue": _setting(
+        "QUEUE|none", "Another queue, which gets each dead letter.", read=_text
     ),
-    "unused_for": SharedOption(
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            show_default="none for a new queue",
-            help="Drop the queue and its messages when no consumer has used it for this long.",
-        ),
-        read=lambda text: _read(text, "--unused-for", _window),
+    "unused_for": _setting(
+        "DURATION|none",
+        "Drop the queue and its messages when no consumer has used it for this long.",
+        read=_window,
     ),
-    "group_limit": SharedOption(
-        str,
-        typer.Option(
-            metavar="N|none",
-            show_default="none for a new queue",
-            help="How many messages of one group are in hand at once; none: no groups.",
-        ),
-        read=lambda text: _read(text, "--group-limit", lambda text: _number(text, "none")),
+    "group_limit": _setting(
+        "N|none",
+        "How many messages of one group are in hand at once; none: no groups.",
+        read=_number,
     ),
-    "group_order": SharedOption(
-        str,
-        typer.Option(
-            metavar="fifo|any",
-            show_default="fifo for a new queue",
-            help="Whether messages of one group start in the order in which they were published.",
-        ),
+    "group_order": _setting(
+        "fifo|any",
+        "Whether messages of one group start in the order in which they were published.",
+        new="fifo",
     ),
-    "group_rate": SharedOption(
-        str,
-        typer.Option(
-            metavar="RATE|none",
-            show_default="none for a new queue",
-            help="How fast messages of one group may start, as 100/min or 5/s burst 1.",
-        ),
-        read=lambda text: None if text == "none" else text,
+    "group_rate": _setting(
+        "RATE|none",
+        "How fast messages of one group may start, as 100/min or 5/s burst 1.",
+        read=_text,
     ),
-    "group_fair": SharedOption(
-        str,
-        typer.Option(
-            metavar="yes|no",
-            show_default="no for a new queue",
-            help="Whether consumers share between groups; it brings groups with it, in any order.",
-        ),
-        read=lambda text: _read(text, "--group-fair", _yes_or_no),
+    "group_fair": _setting(
+        "yes|no",
+        "Whether consumers share between groups; it brings groups with it, in any order.",
+        new="no",
+        read=_yes_or_no,
     ),
-    "block_on_failure": SharedOption(
-        str,
-        typer.Option(
-            metavar="yes|no",
-            show_default="no for a new queue",
-            help="Whether a message that fails for the last time blocks its group until "
-            "`group unblock`.",
-        ),
-        read=lambda text: _read(text, "--block-on-failure", _yes_or_no),
+    "block_on_failure": _setting(
+        "yes|no",
+        "Whether a message that fails for the last time blocks its group until `group unblock`.",
+        new="no",
+        read=_yes_or_no,
     ),
-    "queue_limit": SharedOption(
-        str,
-        typer.Option(
-            metavar="N|none",
-            show_default="none for a new queue",
-            help="How many messages of the queue are in hand at once, over all processes.",
-        ),
-        read=lambda text: _read(text, "--queue-limit", lambda text: _number(text, "none")),
+    "queue_limit": _setting(
+        "N|none",
+        "How many messages of the queue are in hand at once, over all processes.",
+        read=_number,
     ),
-    "queue_rate": SharedOption(
-        str,
-        typer.Option(
-            metavar="RATE|none",
-            show_default="none for a new queue",
-            help="How fast messages of the queue may start, over all processes, as 100/min or 5/s "
-            "burst 1.",
-        ),
-        read=lambda text: None if text == "none" else text,
+    "queue_rate": _setting(
+        "RATE|none",
+        "How fast messages of the queue may start, over all processes, as 100/min or 5/s burst 1.",
+        read=_text,
     ),
-    "max_length": SharedOption(
-        str,
-        typer.Option(
-            metavar="N|none",
-            show_default="none for a new queue",
-            help="How many unfinished messages the queue may have.",
-        ),
-        read=lambda text: _read(text, "--max-length", lambda text: _number(text, "none")),
+    "max_length": _setting(
+        "N|none", "How many unfinished messages the queue may have.", read=_number
     ),
-    "when_full": SharedOption(
-        str,
-        typer.Option(
-            metavar="wait|reject|replace",
-            show_default="wait for a new queue",
-            help="What a publish does when the queue has its largest length, or else when its "
-            "group, or the queue, is at its limit: wait, fail, or replace one that waits.",
-        ),
+    "when_full": _setting(
+        "wait|reject|replace",
+        "What a publish does when the queue has its largest length, or else when its group, or "
+        "the queue, is at its limit: wait, fail, or replace one that waits.",
+        new="wait",
     ),
     "kind_timeout": SharedOption(
         float,
@@ -293,25 +221,12 @@ SETTING_OPTIONS: Final[Mapping[str, SharedOption]] = {
             show_default="1d for a new queue",
         ),
     ),
-    "warn_age": SharedOption(
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            show_default="none for a new queue",
-            help="The dashboard marks the queue if its oldest ready message has been due for "
-            "longer.",
-        ),
-        read=lambda text: _read(text, "--warn-age", _window),
+    "warn_age": _setting(
+        "DURATION|none",
+        "The dashboard marks the queue if its oldest ready message has been due for longer.",
+        read=_window,
     ),
-    "critical_age": SharedOption(
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            show_default="none for a new queue",
-            help="The same, and `health` fails.",
-        ),
-        read=lambda text: _read(text, "--critical-age", _window),
-    ),
+    "critical_age": _setting("DURATION|none", "The same, and `health` fails.", read=_window),
     "max_payload_bytes": SharedOption(
         int,
         number("Largest payload in bytes.", show_default="1048576 for a new queue"),

@@ -162,7 +162,7 @@ def parse_column(text: str) -> Column[Any]:
 
     match = SPEC.fullmatch(text)
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not NAME:TYPE. {COLUMN_HELP}", param_hint="--column")
+        raise typer.BadParameter(f"{text!r} is not NAME:TYPE. {COLUMN_HELP}")
     return Column(
         match["name"],
         _column_type(text, match["type"], match["length"]),
@@ -177,7 +177,7 @@ def _column_type(text: str, name: str, length: str | None) -> TypeEngine[Any]:
     if name == "string" and length is not None:
         return sqlalchemy.String(int(length))
     if name not in TYPES or length is not None:
-        raise typer.BadParameter(f"{text!r}: no such type. {COLUMN_HELP}", param_hint="--column")
+        raise typer.BadParameter(f"{text!r}: no such type. {COLUMN_HELP}")
     found: TypeEngine[Any] = getattr(sqlalchemy, TYPES[name])()
     return found
 
@@ -200,9 +200,7 @@ def parse_retry(text: str) -> RetryPolicy:
     except (ValueError, TypeError, typer.BadParameter) as error:
         reason = _nearly(name) if maker is None else None
         reason = reason or str(error).rstrip(".")
-        raise typer.BadParameter(
-            f"{text!r}: {reason}. {RETRY_HELP}", param_hint="--retry"
-        ) from error
+        raise typer.BadParameter(f"{text!r}: {reason}. {RETRY_HELP}") from error
 
 
 def named_by_path(policy: object) -> dict[str, type]:
