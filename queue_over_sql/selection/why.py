@@ -25,7 +25,7 @@ from queue_over_sql.selection.why_statements import (
 from queue_over_sql.values.durations import NEVER, duration_text, instant
 from queue_over_sql.values.humanize import counted, instant_words
 from queue_over_sql.values.reasons import REFUSED, SUSPECT, UNREADABLE
-from queue_over_sql.values.states import Outcome, Reason, Status
+from queue_over_sql.values.states import Outcome, Reason, Status, status_of
 from queue_over_sql.values.texts import printable
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ class _Why:
         return Explanation(self._id, self._context.name, reason, text, **facts)
 
     def _of(self, found: Live) -> Explanation | None:
-        status = _status(found)
+        status = status_of(
+            claimed=found.consumer_id is not None, held=found.available_at is None, due=found.due
+        )
         if status is Status.CLAIMED or found.expires_at is None:
             return _BY_STATUS[status](self, found)
         at = _at(instant(found.expires_at))
@@ -412,14 +414,6 @@ _KEPT: Final[Mapping[str, str]] = {
     " requeued with a new id, or never existed.",
     "none": "The queue keeps no archive, so it may have ended, been deleted, or never existed.",
 }
-
-
-def _status(found: Live) -> Status:
-    if found.consumer_id is not None:
-        return Status.CLAIMED
-    if found.available_at is None:
-        return Status.HELD
-    return Status.READY if found.due else Status.DELAYED
 
 
 def _knows(handled: HandledQueue, kind: str) -> bool:

@@ -27,13 +27,20 @@ class Status(enum.StrEnum):
     HELD = "held"
 
 
+def status_of(*, claimed: bool, held: bool, due: bool) -> Status:
+    """The status of a live message; the first of these facts decides."""
+    if claimed:
+        return Status.CLAIMED
+    if held:
+        return Status.HELD
+    return Status.READY if due else Status.DELAYED
+
+
 def status_at(now: int, *, consumer_id: str | None, available_at: int | None) -> Status:
     """The status of a live message at a time; times are microseconds since the epoch."""
-    if consumer_id is not None:
-        return Status.CLAIMED
-    if available_at is None:
-        return Status.HELD
-    return Status.READY if available_at <= now else Status.DELAYED
+    held = available_at is None
+    due = available_at is not None and available_at <= now
+    return status_of(claimed=consumer_id is not None, held=held, due=due)
 
 
 class Outcome(enum.StrEnum):
