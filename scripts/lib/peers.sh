@@ -43,7 +43,8 @@ ensure_node_peers() {
 # ensure_django_peers: the backends for Django's tasks, whose Django needs Python 3.12.
 ensure_django_peers() {
   local pinned="$PEERS_PINNED/django.txt" candidate python=""
-  is_installed "$PEERS/django" "$pinned" && return
+  # The Python that it was made with may be gone.
+  is_installed "$PEERS/django" "$pinned" && "$PEERS/django/bin/python" -c "" 2>/dev/null && return
   for candidate in python3.14 python3.13 python3.12 python3; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then
       python="$candidate"
