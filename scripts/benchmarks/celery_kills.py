@@ -334,6 +334,8 @@ class Account:
         for run in self.runs:
             if run.worker == worker or run.pid == pid:
                 self.deaths.setdefault(run.pid, at)
+        # What a dead process had begun is in nobody's hand.
+        self._open = {key: run for key, run in self._open.items() if run.pid not in self.deaths}
 
     def twice(self) -> dict[str, int]:
         """Tasks that ended more than once, and those of them that no kill explains.
@@ -471,7 +473,8 @@ class Leg:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                # It was replaced at this moment.
+                # It was replaced at this moment; the journal says what it ended before.
+                self._account.read()
                 self._strike(index)
                 return
             at = time.time()
