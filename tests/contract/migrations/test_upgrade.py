@@ -12,12 +12,15 @@ from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
 from queue_over_sql import (
+    ClaimLost,
     DatabaseRefused,
     DatabaseUnavailable,
     DuplicateKey,
     NoRetry,
+    Publication,
     QueueSchemaMismatch,
     QueueService,
+    Reason,
     SchemaOutdated,
     SchemaTooNew,
 )
@@ -145,6 +148,59 @@ def test_each_message_is_read_back(old: Engine, make_service: MakeService) -> No
     assert ["blue"] == [message.columns["colour"] for message in paints.archive.messages().list()]
     assert [2, 3] == [message.id for message in service.queue("billing").consume(9)]
     assert "no such customer" == service.queue("billing").archive.messages().list()[0].last_error
+
+
+@pytest.mark.default_on("sqlite")
+def test_each_verb_takes_messages_of_an_earlier_release(
+    old: Engine, make_service: MakeService
+) -> None:
+    """Settled, given back, edited, explained, requeued, grouped: no row is in the way for its age.
+
+    A service that is not started has upgraded only this queue.
+    """
+    service = make_service(reaper_interval=3600, notify=False)
+    jobs = service.queue("jobs")
+    archive = jobs.archive
+    for message in archive.messages().list():
+        assert Reason.FINISHED is jobs.why(message.id).reason
+        assert [] == jobs.attempts(message.id)
+        assert jobs.last_traceback(message.id) is None
+    assert 3 == archive.messages().requeue()
+    [delayed] = jobs.messages(status="delayed").list()
+    assert 1 == jobs.edit(delayed.id, payload={"edited": 1})
+    one = jobs.messages(where=jobs.table.c.id == delayed.id)
+    for edited in (one.hold(), one.unhold(), one.reschedule(delay=0), one.prioritize(front=True)):
+        assert 1 == edited
+    assert 1 == one.set_max_attempts(3)
+    first, *rest = jobs.consume(99)
+    assert ({"edited": 1}, 6) == (first.payload, len(rest))
+    assert 1 == jobs.edit(first.id, payload=2).skipped
+    jobs.extend(rest, 60)
+    rest[0].release()
+    assert [rest[0].id] == [message.id for message in jobs.exchange([first], 1)]
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        int("no")
+    rest[1].nack(raised.value)
+    [attempt] = jobs.attempts(rest[1].id)
+    assert "invalid literal" in str(attempt.error)
+    assert 'int("no")' in str(jobs.last_traceback(rest[1].id))
+    assert jobs.cancel(rest[2].id, "late")
+    assert jobs.delete(rest[3].id)
+    with pytest.raises(ClaimLost):
+        rest[2].ack()
+    jobs.held(rest[4].token).release(delay=0)
+    with old.begin() as connection:
+        assert [rest[4].id] == [message.id for message in jobs.take(5, connection=connection)]
+    grouped = service.create_queue("jobs", group_limit=1, group_order="any")
+    grouped.publish_many([Publication(number, group="a") for number in range(2)])
+    assert [0] == payloads(grouped.consume(9))
+    counted = grouped.stats()
+    assert (1, 3, 4) == (counted.ready, counted.claimed, counted.live)
+    assert ["done", "done", "failed", "rejected"] == sorted(
+        str(message.outcome) for message in archive.messages().list()
+    )
+    assert 4 == grouped.purge(claimed=True)
+    assert 4 == archive.messages().remove()
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
