@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import itertools
 import random
 import re
@@ -37,6 +38,7 @@ from sqlalchemy_h2.errors import (
     closed_connection,
 )
 from sqlalchemy_h2.jvm import java_call, tidying_java_call
+from sqlalchemy_h2.sockets import number_of
 
 _MOST_LAYOUTS = 256
 # What reading a value raises that Python cannot hold.
@@ -242,6 +244,14 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
             # Statements may take any time.
             for socket in self._sockets():
                 socket.setSoTimeout(0)
+
+    @java_call
+    def fileno(self) -> int:
+        """The number of the socket to the server; OSError if there is not one, or off Linux."""
+        sockets = self._sockets()
+        if len(sockets) != 1:
+            raise OSError(errno.ENOTSOCK, f"this connection to H2 has {len(sockets)} sockets")
+        return number_of(sockets[0])
 
     @java_call
     def has_network(self) -> bool:

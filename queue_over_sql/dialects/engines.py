@@ -187,6 +187,10 @@ class EngineForm:
             from queue_over_sql.dialects.mysql import hooks  # noqa: PLC0415 - only for MySQL
 
             hooks.listen(engine)
+        if backend == "h2":
+            from queue_over_sql.dialects.h2 import sessions  # noqa: PLC0415 - only for H2
+
+            sessions.listen(engine)
         if engine.dialect.driver == "psycopg":
             from queue_over_sql.dialects.postgresql import (  # noqa: PLC0415 - only for PostgreSQL
                 plain_values,

@@ -177,11 +177,12 @@ def watch_network(dialect: Dialect, connection: Any) -> bool:
     """
     driver = dialect.get_driver_connection(connection)
     own: Callable[[], bool] | None = getattr(driver, "has_network", None)
-    if own is not None:
-        return own()
+    if own is not None and not own():
+        return False
     with _socket_of(dialect, driver) as found:
         if found is None:
-            return False
+            # Such a driver may not know its socket's number.
+            return own is not None
         if dialect.driver != "psycopg" and found.family in {socket.AF_INET, socket.AF_INET6}:
             with contextlib.suppress(OSError):
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -214,7 +215,7 @@ _SENT, _RECEIVED = 44, 52
 
 def quiet_seconds(dialect: Dialect, driver: Any) -> float:
     """For how long a driver's connection has neither sent nor received anything; 0 if unknown."""
-    if _INFO is None or hasattr(driver, "has_network"):
+    if _INFO is None:
         return 0.0
     with _socket_of(dialect, driver) as found, contextlib.suppress(OSError, struct.error):
         if found is not None and found.family in {socket.AF_INET, socket.AF_INET6}:

@@ -136,8 +136,7 @@ def test_every_wait_ends(proxy: Proxy) -> None:
 @pytest.mark.engines(*ASYNCHRONOUS)
 def test_every_wait_ends_on_an_event_loop(proxy: Proxy, bridge: Bridge) -> None:
     """The same, awaited."""
-    given = proxy.url.replace("+pymysql", "").replace("+psycopg", "")
-    check_that_every_wait_ends(bridge.service(given, consumer_timeout=TIMEOUT), proxy)
+    check_that_every_wait_ends(on_a_loop(proxy, bridge), proxy)
 
 
 def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
@@ -272,7 +271,6 @@ def test_a_session_is_left_if_its_limit_on_lock_waits_hears_nothing(
     service.stop()
 
 
-@pytest.mark.engines(*ASYNCHRONOUS)
 @pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
 def test_the_end_of_a_handlers_transaction_is_left_if_it_hears_nothing(
     fails: bool, proxy: Proxy
@@ -295,7 +293,6 @@ def test_the_end_of_a_handlers_transaction_is_left_if_it_hears_nothing(
     service.stop()
 
 
-@pytest.mark.engines(*ASYNCHRONOUS)
 def test_a_handlers_statement_is_left_if_it_hears_nothing(proxy: Proxy) -> None:
     """Its time before that is its own, but what it asks for is answered or lost."""
     service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
@@ -329,25 +326,14 @@ def questions(service: Any) -> Iterator[threading.Semaphore]:
         yield answered
 
 
-def services(proxy: Proxy, bridge: Bridge, *, asynchronous: bool) -> Any:
-    """One without a heartbeat, on threads or on an event loop."""
-    if not asynchronous:
-        return QueueService(proxy.url, consumer_timeout=TIMEOUT)
+def on_a_loop(proxy: Proxy, bridge: Bridge) -> Any:
+    """A service without a heartbeat on an event loop, by the asyncio driver of the engine."""
     given = proxy.url.replace("+pymysql", "").replace("+psycopg", "")
     return bridge.service(given, consumer_timeout=TIMEOUT)
 
 
-@pytest.mark.engines(*ASYNCHRONOUS)
-@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize("ended", [False, True], ids=["idle", "ended"])
-def test_a_call_whose_request_is_lost_is_left(
-    ended: bool, asynchronous: bool, proxy: Proxy, bridge: Bridge
-) -> None:
-    """Others are answered, and no heartbeat waits: the server knows what its session does.
-
-    It is idle, or has ended because the proxy left only that end.
-    """
-    service = services(proxy, bridge, asynchronous=asynchronous)
+def check_that_a_lost_request_is_left(service: Any, proxy: Proxy, *, ended: bool) -> None:
+    """Others are answered, and no heartbeat waits: the server knows what its session does."""
     queue = service.create_queue("jobs")
     calling, silent = _publishing_later(queue)
     proxy.fall_silent()
@@ -360,13 +346,28 @@ def test_a_call_whose_request_is_lost_is_left(
     service.stop()
 
 
+@pytest.mark.default_on("h2", "mariadb")
+@pytest.mark.parametrize("ended", [False, True], ids=["idle", "ended"])
+def test_a_call_whose_request_is_lost_is_left(ended: bool, proxy: Proxy) -> None:
+    """The server's session is idle, or has ended because the proxy left only that end."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    check_that_a_lost_request_is_left(service, proxy, ended=ended)
+
+
+@pytest.mark.full
 @pytest.mark.engines(*ASYNCHRONOUS)
-@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_call_whose_answer_is_lost_is_left(
-    asynchronous: bool, proxy: Proxy, bridge: Bridge, make_service: MakeService, sql: Engine
+@pytest.mark.parametrize("ended", [False, True], ids=["idle", "ended"])
+def test_a_call_on_a_loop_whose_request_is_lost_is_left(
+    ended: bool, proxy: Proxy, bridge: Bridge
+) -> None:
+    """The same, awaited."""
+    check_that_a_lost_request_is_left(on_a_loop(proxy, bridge), proxy, ended=ended)
+
+
+def check_that_a_lost_answer_is_left(
+    service: Any, proxy: Proxy, make_service: MakeService, sql: Engine
 ) -> None:
     """While the server works on it, it is spared, although it hears nothing for as long."""
-    service = services(proxy, bridge, asynchronous=asynchronous)
     queue = service.create_queue("jobs")
     with questions(service) as answered, sql.connect() as other:
         make_service().queue("jobs").publish({}, key="same", connection=other)
@@ -381,6 +382,23 @@ def test_a_call_whose_answer_is_lost_is_left(
         assert isinstance(waiting.exception(BOUND), DatabaseUnavailable)
     eventually(lambda: queue.stats().live <= 1, "it works again", within=BOUND)
     service.stop()
+
+
+def test_a_call_whose_answer_is_lost_is_left(
+    proxy: Proxy, make_service: MakeService, sql: Engine
+) -> None:
+    """On threads."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    check_that_a_lost_answer_is_left(service, proxy, make_service, sql)
+
+
+@pytest.mark.full
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_a_call_on_a_loop_whose_answer_is_lost_is_left(
+    proxy: Proxy, bridge: Bridge, make_service: MakeService, sql: Engine
+) -> None:
+    """The same, awaited."""
+    check_that_a_lost_answer_is_left(on_a_loop(proxy, bridge), proxy, make_service, sql)
 
 
 def test_what_has_reason_to_last_is_spared(

@@ -56,7 +56,7 @@ def test_tracers_are_told_of_each_statement(seen: list[str], make_service: MakeS
     assert any("DELETE FROM" in text and "queue_jobs" in text for text in seen)
 
 
-@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
 def test_the_system_notices_that_a_peer_is_gone(make_service: MakeService) -> None:
     """It ends each wait for it: no statement needs a timeout."""
     connections = make_service()._parts.connections
