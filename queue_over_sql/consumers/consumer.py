@@ -33,7 +33,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import Claim
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
-from queue_over_sql.values.backoff import OutageLog
+from queue_over_sql.values.backoff import Backoff, OutageLog
 from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ HELD_CLAIMS: Final = "held-claims"
 """The consumer that all processes share for their claims that end with their lease."""
 
 _ROUND_BITS: Final = 62
+# Seconds until a heartbeat that failed is tried again.
+_FIRST_RETRY: Final = 0.1
+_LAST_RETRY: Final = 2.0
 
 
 def new_token_key() -> str:
@@ -161,6 +164,7 @@ class Consumer:
         self.isolation = _ISOLATION
         self.deaths = Deaths(connections, system, settings, elapsed_clock)
         self._outage = OutageLog("The heartbeat")
+        self._retries = Backoff(_FIRST_RETRY, _LAST_RETRY)
         self.handling = Handling(settings.table_prefix)
         # What the registration says of that, and whose it is.
         self._told: tuple[str, str] | None = None
@@ -298,17 +302,29 @@ class Consumer:
         identity = self._identity
         return identity is not None and consumer_id == identity.consumer_id and identity.alive
 
-    def heartbeat(self) -> None:
+    def heartbeat(self) -> float | None:
         """Renew the registration, then give back the messages of interrupted claims.
 
         It is called every third of the timeout, on its own connection. While others hold a lock,
         it tries again until it is called next.
+
+        Returns:
+            The seconds after which to call it again, because it failed; None: when it is due.
         """
         next_at = time.monotonic() + self.timeout_us / 3_000_000
-        while (renewed := self._renew()) is None and time.monotonic() < next_at - BRIEF_SECONDS:
-            pass
+        try:
+            while (renewed := self._renew()) is None and time.monotonic() < next_at - BRIEF_SECONDS:
+                pass
+        except QueueError as error:
+            if isinstance(error, DatabaseUnavailable):
+                self.deaths.note_blocked()
+            self._outage.began(error)
+            # An outage at each regular heartbeat would be enough to expire a healthy consumer.
+            return self._retries.pause()
+        self._retries.reset()
         if renewed:
             self._recall()
+        return None
 
     def tell(self) -> None:
         """Store now what this consumer handles; if that fails, its next heartbeat does it."""
@@ -343,7 +359,11 @@ class Consumer:
                 _log.info("Messages of interrupted claims are given back later: %s", error)
 
     def _renew(self) -> bool | None:
-        """Whether the consumer is alive; None if a lock keeps it from saying so."""
+        """Whether the consumer is alive; None if a lock keeps it from saying so.
+
+        Raises:
+            QueueError: the heartbeat failed for another reason.
+        """
         identity = self._identity
         if identity is None or not identity.alive:
             return False
@@ -374,11 +394,6 @@ class Consumer:
                 identity.renew(max(identity.deadline, now + self.deaths.grace))
             self._outage.began(error)
             return None
-        except QueueError as error:
-            if isinstance(error, DatabaseUnavailable):
-                self.deaths.note_blocked()
-            _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
-            return False
         self._outage.ended()
         if renewed:
             identity.renew(deadline)

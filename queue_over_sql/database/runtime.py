@@ -204,9 +204,11 @@ class Background:
         self._jobs: dict[str, _Job] = {}
 
     def every(
-        self, seconds: float, name: str, job: Callable[[], object], *, weak: bool = False
+        self, seconds: float, name: str, job: Callable[[], float | None], *, weak: bool = False
     ) -> None:
         """Run a job at an interval from now on; a running job of this name is kept.
+
+        A job that returns a number runs again after so many seconds, and then at the interval.
 
         ``weak``: the job is a method, and ends when its object is collected.
 
@@ -245,7 +247,7 @@ class _Job:
         self,
         changed: Condition,
         name: str,
-        found: Callable[[], Callable[[], object] | None],
+        found: Callable[[], Callable[[], float | None] | None],
         seconds: float,
     ) -> None:
         self.progress = LoopProgress(name)
@@ -282,13 +284,14 @@ class _Job:
             job = self._found()
             if job is None:
                 break
+            sooner = None
             try:
-                job()
+                sooner = job()
             except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
                 _log.exception("The %s continues after an unexpected error.", self._name)
             # While it waits it keeps nothing of the service.
             del job
-            self._put_off()
+            self._put_off(sooner)
         self.progress.end()
 
     def _comes_due(self) -> bool:
@@ -302,9 +305,11 @@ class _Job:
         self.progress.due_at = time.monotonic()
         return not self._ended
 
-    def _put_off(self) -> None:
+    def _put_off(self, sooner: float | None) -> None:
         late = time.monotonic() - self._due_at
-        if late >= 0:
+        if sooner is not None:
+            self._due_at = time.monotonic() + min(sooner, self._seconds)
+        elif late >= 0:
             # Runs that came due meanwhile are skipped.
             self._due_at += (late // self._seconds + 1) * self._seconds
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 import time
@@ -196,6 +197,36 @@ def locked_consumers(engine: Engine) -> Iterator[None]:
             connection.exec_driver_sql("ROLLBACK")
             if statement.startswith("LOCK TABLES"):
                 connection.exec_driver_sql("UNLOCK TABLES")
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_heartbeat_that_failed_is_tried_again_soon(
+    make_service: MakeService,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Three failures do not expire a consumer that would be dead at its third regular heartbeat."""
+    caplog.set_level(logging.INFO)
+    service = make_service(consumer_timeout=6)
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    (taken,) = queue.consume()
+    renew, tries = registrations.renew, threading.Semaphore(0)
+
+    def counted(*arguments: Any, **handles: Any) -> bool:
+        tries.release()
+        return renew(*arguments, **handles)
+
+    monkeypatch.setattr(registrations, "renew", counted)
+    with no_heartbeats(engine):
+        for _ in range(3):
+            assert tries.acquire(timeout=20)
+    wait_until(lambda: "The heartbeat continues" in caplog.text, timeout=20)
+    assert 1 == caplog.text.count("The heartbeat waits")
+    taken.ack()
+    assert service.consumer_id == taken.consumer_id
 
 
 @pytest.mark.threads("the wait is the database's")
