@@ -201,6 +201,7 @@ def section() -> str:
     lines += [
         "- Half-open: packets vanish for a second, and the server drops its end when they come",
         "  back; until then it keeps the locks of who has gone.",
+        "- Disk full: MySQL's server looks only after a minute whether its log has room again.",
         "- A process that stands still within a transaction keeps its locks: on SQLite the file,",
         "  elsewhere the rows that it acks just then. Others wait until it goes on or dies.",
         "- The clocks of SQLite and H2 cannot be stepped without the timers of their processes;",
